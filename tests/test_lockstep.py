@@ -1,6 +1,7 @@
 """Lockstep: the gradients of a whole batch through BatchNorm in training, from micro-batches that meet."""
 
 import copy
+import dataclasses
 import os
 import signal
 import threading
@@ -521,6 +522,40 @@ def test_running_out_of_memory_begins_again_with_half_the_size():
     lockstep(ours, VECTORS, 8).run(cross_entropy)
     assert sizes == [8, 4, 2, 2, 2, 2, 2, 2, 1]
     assert_equal(ours, theirs)
+
+
+class Unmeasured:
+    """A sizing that knows nothing yet."""
+
+    def size(self, left):
+        return 1
+
+    def failed(self, size):
+        pass
+
+
+def test_sizes_that_nobody_asked_for():
+    # GIVEN a batch of 70 samples, no size, and a model in which three samples at once do not fit
+    sizes = []
+
+    class Recording(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = perceptron()
+
+        def forward(self, x):
+            sizes.append(len(x))
+            if sizes == [3]:
+                raise torch.cuda.OutOfMemoryError("planned")
+            return self.inner(x)
+
+    model = Recording()
+    batch = Batch.of(model, torch.randn(70, 7), micro_batch=1, memory="auto", exact=True)
+    # WHEN it runs; THEN there are at most 32 micro-batches, but for those that had to be smaller, then and in the next batch
+    for expected in ([3, *[1] * 70], [1] * 70):
+        Lockstep(dataclasses.replace(batch, sizing=Unmeasured())).run(lambda outputs: outputs.square().mean())
+        assert sizes == expected
+        sizes.clear()
 
 
 # Memory of those that wait. -----------------------------------------------------------------------------------------------

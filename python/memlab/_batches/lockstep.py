@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,17 @@ from memlab._batches.interleaved import InterleavedBuffers, RandomNumbers
 from memlab._batches.nested import call, joined
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
-from memlab._batches.sizing import room_on
+from memlab._batches.sizing import FixedSize, room_on
 from memlab._batches.spilling import Spilling, StrandMemory
 from memlab._batches.state import Autocast
 from memlab._batches.strands import Crew, Meeting, Strand
 from memlab._batches.thread_state import ThreadState
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
+
+# Micro-batches of a batch, if nobody has asked for a size: each meets the others twice in each layer.
+_MOST = 32
+# Half the size of micro-batches that did not fit, by model.
+_LIMITS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 _OUTPUTS = "the end of its forward"
 
@@ -49,9 +55,8 @@ class Lockstep:
 
         `loss_of_outputs` is given what the model returns for the whole batch, and `scale` the loss before backward.
 
-        The size of micro-batches is the same throughout a batch. If it is measured, that is by batches: those of the first
-        are of one sample, of the second of two, and then as many as fit. A forward that runs out of memory begins again,
-        with micro-batches of half the size.
+        The size of micro-batches is the same throughout a batch. If none is asked for there are 32, or fewer where larger
+        ones are known to fit. A forward that runs out of memory begins again, with micro-batches of half the size.
 
         Raises:
             RuntimeError: micro-batches run other layers than others; a buffer depends on the samples; gradients are off.
@@ -62,21 +67,29 @@ class Lockstep:
             raise RuntimeError("gradients are off here (no_grad or inference_mode), and the batch needs them")
         count, sizing = len(self._batch.samples), self._batch.sizing
         while True:
-            pieces = _pieces(count, sizing.size)
+            pieces = _pieces(count, self._size())
             attempt = _Attempt(self._batch, pieces, spills=self._spills and len(pieces) > 1)
             try:
-                with sizing.measured(len(pieces[0])):
-                    return attempt.run(loss_of_outputs, scale)
+                return attempt.run(loss_of_outputs, scale)
             except Exception as error:
                 if not is_out_of_memory(error) or len(pieces[0]) == 1:
                     raise
                 sizing.failed(len(pieces[0]))
+                _LIMITS[self._batch.model] = len(pieces[0]) // 2
                 if attempt.has_added:
                     raise torch.cuda.OutOfMemoryError(
                         f"{error}\nmemlab: a backward did not fit. The next batch is computed in micro-batches of half the "
                         "size. Drop the gradients of this one (zero_grad)"
                     ) from error
                 drop_frames(error)
+
+    def _size(self) -> int:
+        """Samples in a micro-batch."""
+        count, sizing = len(self._batch.samples), self._batch.sizing
+        size = sizing.size(count)
+        if isinstance(sizing, FixedSize):
+            return size
+        return max(size, min(-(-count // _MOST), _LIMITS.get(self._batch.model, count)))
 
 
 def _refuse(batch: Batch) -> None:
@@ -102,12 +115,8 @@ def _processes(norm: nn.SyncBatchNorm) -> int:
     return torch.distributed.get_world_size(norm.process_group)
 
 
-def _pieces(count: int, size: Callable[[int], int]) -> list[range]:
-    most, pieces, begin = size(count), [], 0
-    while begin < count:
-        pieces.append(range(begin, min(begin + most, count)))
-        begin = pieces[-1].stop
-    return pieces
+def _pieces(count: int, size: int) -> list[range]:
+    return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
 
 
 def _room(batch: Batch) -> int:
