@@ -185,3 +185,17 @@ def test_pieces_meet_at_each_layer(loss_fn, micro_batch):
     for one, other in zip([*gradients(model), *running(model)], [*gradients(expected), *running(expected)], strict=True):
         assert (one - other).abs().max() <= 1e-13
     assert model[1].num_batches_tracked == 1
+
+
+def test_without_running_statistics_evaluation_mixes_samples_too():
+    # GIVEN a layer without running statistics, in evaluation mode
+    inputs, targets = batch()
+    expected = nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval()
+    model = copy.deepcopy(expected)
+    nn.CrossEntropyLoss()(expected(inputs), targets).backward()
+    # WHEN pieces are asked for, THEN they meet there, and there is nothing to freeze
+    package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets, micro_batch=5)
+    for one, other in zip(gradients(model), gradients(expected), strict=True):
+        assert (one - other).abs().max() <= 1e-13
+    with pytest.raises(RuntimeError, match="1 keeps no running statistics"):
+        package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets, batchnorm="frozen")

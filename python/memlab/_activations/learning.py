@@ -17,6 +17,8 @@ from memlab._activations.rehearsal import Rehearsal, Step
 # How much of the time of a forward's operations copies are planned to fill.
 _FILLED = 0.8
 _NEVER = 1 << 44
+# Memory for copies ahead of need is given up if that saves such a share of a forward's time.
+_WORTH = 0.05
 # How much of the budget may be on its way to the host. The rest is for what never leaves.
 _FLYING = 0.5
 
@@ -44,6 +46,20 @@ class _Operation:
     is_repeatable: bool
     began: Any = 0
     ended: Any = 0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What is done with the operations and values of a forward."""
+
+    repeated: list[bool]
+    stored: list[bool]
+    #: The stored values, by their number, in the order in which backward reads them.
+    order: list[int]
+    #: The most bytes of values that are made again.
+    working: int
+    #: What it takes in time.
+    nanoseconds: float
 
 
 class Lesson:
@@ -119,34 +135,40 @@ class Lesson:
         keep = budget - flying
         held |= self.held()
         values = [(0 if value.key in held else value.cost, value.is_saved) for value in self._values]
-        working = 0
         if recompute and bytes_per_second is not None:
-            repeated, stored, rehearsal = self._choice(values, budget, bytes_per_second)
-            order, working = rehearsal.order, rehearsal.peak
+            choice = self._choice(values, budget, bytes_per_second)
         else:
-            repeated, stored, order = [], [is_saved for _, is_saved in values], self._reads
+            choice = _Choice([], [is_saved for _, is_saved in values], self._reads, 0, 0.0)
+        stored = choice.stored
         total = sum(nbytes for (nbytes, _), is_stored in zip(values, stored, strict=True) if is_stored)
         return Plan(
             flying_nbytes=flying,
-            ahead_nbytes=min(max(budget - working, self.largest), flying),
+            ahead_nbytes=min(max(budget - choice.working, self.largest), flying),
             keep_nbytes=keep,
             offload_nbytes=max(total - keep, 0),
-            repeated=frozenset(index for index, is_repeated in enumerate(repeated) if is_repeated),
+            repeated=frozenset(index for index, is_repeated in enumerate(choice.repeated) if is_repeated),
             held=held,
-            order=list(dict.fromkeys(self._values[number].key for number in order)),
+            order=list(dict.fromkeys(self._values[number].key for number in choice.order)),
         )
 
-    def _choice(
-        self, values: list[tuple[int, bool]], budget: int, bytes_per_second: float
-    ) -> tuple[list[bool], list[bool], Rehearsal]:
-        """Which operations run again, which values are stored, and what backward does then.
+    def _choice(self, values: list[tuple[int, bool]], budget: int, bytes_per_second: float) -> _Choice:
+        """What is stored, and what runs again.
 
-        What is made again is in memory until it is read. Where a chain of such values takes more than the budget, some of
-        them are stored after all.
+        What is made again is in memory until it is read, and so is what is loaded ahead: at first each has half of the
+        budget. If that leaves so much to be stored that the bus is waited for, what is made again may have nearly all.
         """
-        working = budget - self.largest
         times = [self._nanoseconds(operation) for operation in self._operations]
         room = budget + int(_FILLED * bytes_per_second * sum(times) / 1e9)
+        even, more = (
+            self._choice_within(working, times, values, room, 1e9 / bytes_per_second)
+            for working in (budget // 2, budget - self.largest)
+        )
+        return more if more.nanoseconds < even.nanoseconds - _WORTH * sum(times) else even
+
+    def _choice_within(
+        self, working: int, times: list[int], values: list[tuple[int, bool]], room: int, ns_per_byte: float
+    ) -> _Choice:
+        """Where a chain of values that are made again takes more than `working` bytes, some of them are stored after all."""
         nbytes = [value.nbytes for value in self._values]
         steps = [Step(operation.inputs, operation.outputs) for operation in self._operations]
         stored_after_all: set[int] = set()
@@ -155,11 +177,14 @@ class Lesson:
                 (ns, one.inputs, one.outputs, one.is_repeatable and stored_after_all.isdisjoint(one.outputs))
                 for ns, one in zip(times, self._operations, strict=True)
             ]
-            repeated, stored = _native.choose_recomputation(operations, values, room, 1e9 / bytes_per_second)
+            repeated, stored = _native.choose_recomputation(operations, values, room, ns_per_byte)
             rehearsal = Rehearsal(steps, nbytes, self._reads, stored, repeated)
             cuts = _cuts(rehearsal.at_peak, nbytes, working) if rehearsal.peak > working else set()
             if not cuts:
-                return repeated, stored, rehearsal
+                again = sum(ns for ns, is_repeated in zip(times, repeated, strict=True) if is_repeated)
+                total = sum(size for (size, _), is_stored in zip(values, stored, strict=True) if is_stored)
+                waited = max(total - room, 0) * ns_per_byte
+                return _Choice(repeated, stored, rehearsal.order, rehearsal.peak, again + waited)
             stored_after_all |= cuts
 
     def _nanoseconds(self, operation: _Operation) -> int:

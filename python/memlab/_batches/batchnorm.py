@@ -17,14 +17,18 @@ CHOICES = ("exact", "ghost", "frozen", "refuse")
 
 
 def mixing_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a model that mix the samples of a batch, by name."""
-    return {name: module for name, module in model.named_modules() if module.training and isinstance(module, BatchNorm)}
+    """The layers of a model that mix the samples of a batch, by name: in training, or for want of running statistics."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, BatchNorm) and (module.training or module.running_mean is None)
+    }
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Runs a block in which such layers keep their statistics, and use them."""
-    layers = list(mixing_layers(model).values())
+    layers = [layer for layer in mixing_layers(model).values() if layer.training]
     for layer in layers:
         layer.eval()
     try:

@@ -74,9 +74,13 @@ def way_of(
     if not layers:
         return _by_loss(loss_fn, has_own_loop=has_own_loop)
     name, layer = next(iter(layers.items()))
-    mixes = f"{name or 'the model'} is a {type(layer).__name__} in training, which mixes all samples of a batch"
+    mode = "in training" if layer.training else "without running statistics"
+    mixes = f"{name or 'the model'} is a {type(layer).__name__} {mode}, which mixes all samples of a batch"
     by_loss = _by_loss(loss_fn, has_own_loop=has_own_loop)
     if batchnorm == "frozen":
+        without = next((name for name, layer in layers.items() if layer.running_mean is None), None)
+        if without is not None:
+            raise RuntimeError(f"batchnorm='frozen': {without} keeps no running statistics (track_running_stats=False)")
         return Way(by_loss.name, f"{by_loss.reason}; BatchNorm keeps its statistics (batchnorm='frozen')", "frozen")
     if batchnorm == "ghost":
         why = f"{by_loss.reason}; each piece has statistics of its own (batchnorm='ghost')"
