@@ -17,8 +17,9 @@ from memlab._activations.rehearsal import Rehearsal, Step
 # How much of the time of a forward's operations copies are planned to fill.
 _FILLED = 0.8
 _NEVER = 1 << 44
-# Memory for copies ahead of need is given up if that saves such a share of a forward's time.
-_WORTH = 0.05
+# Memory for copies ahead of need is given up if that saves such a share of a forward's time. Less is lost again: what longer
+# chains are made of is needed at once.
+_WORTH = 0.15
 # How much of the budget may be on its way to the host. The rest is for what never leaves.
 _FLYING = 0.5
 
