@@ -1,13 +1,16 @@
 """offload_activations: memory comes back, also without a backward; what must not be written to is refused."""
 
 import gc
+import json
 import weakref
 
 import memlab as package
 import pytest
 import torch
+from conftest import PROGRAMS, PYTHON
 from memlab import _native
 from memlab._activations import forward, lanes
+from memlab._activations.plans import Plan
 from memlab._paging.torch_private import StorageWeakRef
 from offloaded import STEPS, WAYS, around_forwards, check, mlp, numbers, squares
 from torch import nn
@@ -60,6 +63,16 @@ def step_of(model, block):
         return model(numbers(48, 32)).square().mean()
 
 
+@pytest.fixture(params=[False, True], ids=["as planned", "ahead"])
+def ahead(request, monkeypatch):
+    """Whether everything leaves, and begins to come back when the forward ends."""
+    if request.param:
+        made = Plan.__init__
+        far = {"flying_nbytes": 0, "ahead_nbytes": 1 << 30, "keep_nbytes": 0, "offload_nbytes": 1 << 30}
+        monkeypatch.setattr(Plan, "__init__", lambda self, **options: made(self, **options | far))
+
+
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("then", ["nothing", "a part of it", "all of it"])
 def test_everything_comes_back(block, slow_lane, then):
     """GIVEN forwards whose backward does not run, runs in part, or runs
@@ -212,3 +225,27 @@ def test_small_tensors_stay(block, monkeypatch):
     monkeypatch.setattr(forward, "SMALLEST", 1 << 20)
     check(block, mlp(), squares(torch.float32))
     assert block.copies == block.repeats == 0
+
+
+def memory_of(memlab, *arguments):
+    program = [PROGRAMS / "offloaded_activations.py", *arguments, "--layers", 8, 24]
+    run = memlab.run(PYTHON, *program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert run.code == 0, run.errors
+    return json.loads(run.output.splitlines()[-1])
+
+
+def test_memory_of_a_forward_grows_with_its_layers_without_the_block(memlab):
+    (few, *_), (many, *_) = memory_of(memlab, "none")
+    assert many > 2 * few
+
+
+@pytest.mark.parametrize("way", [[], ["--copies-only"]], ids=["recomputation", "copies"])
+def test_memory_is_that_of_the_budget_for_any_number_of_layers(memlab, way):
+    """GIVEN trainings on a GPU, of which one has three times as many layers
+    WHEN their activations have a budget
+    THEN they take no more at the end of the forward, and both need as much at most: with the budget, what an operation
+    works on, and what is made again or loaded ahead, which has no more than the budget either."""
+    budget = 64 << 20
+    for peak, held, activation in memory_of(memlab, "64MiB", *way):
+        assert held <= budget + activation
+        assert peak <= 2 * budget + 4 * activation

@@ -1,0 +1,50 @@
+"""Trainings within a budget for activations: `offloaded_activations.py BUDGET --layers N…`; BUDGET none is without it.
+For each prints the most that was allocated in a step after the first three beyond what there was before it, what was at
+the end of its forward, and the bytes of one activation."""
+
+import argparse
+import contextlib
+import json
+
+import memlab
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("budget")
+parser.add_argument("--layers", type=int, nargs="+")
+parser.add_argument("--copies-only", action="store_true")
+arguments = parser.parse_args()
+
+WIDTH, BATCH = 1024, 2048
+
+
+def around():
+    if arguments.budget == "none":
+        return contextlib.nullcontext()
+    return memlab.offload_activations(arguments.budget, recompute=not arguments.copies_only)
+
+
+def layer():
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.LayerNorm(WIDTH))
+
+
+def training(layers):
+    model = nn.Sequential(*(layer() for _ in range(layers))).cuda()
+    x = torch.randn(BATCH, WIDTH, device="cuda")
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for _ in range(5):
+        model.zero_grad(set_to_none=False)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        with around():
+            loss = model(x).square().mean()
+        held = torch.cuda.memory_allocated() - before
+        loss.backward()
+        del loss
+        peak = torch.cuda.max_memory_allocated() - before
+    return peak, held, 4 * WIDTH * BATCH
+
+
+print(json.dumps([training(layers) for layers in arguments.layers]))
