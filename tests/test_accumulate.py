@@ -1,7 +1,6 @@
 """`memlab.accumulate`: the gradients of the whole batch, from pieces."""
 
 import copy
-import functools
 import itertools
 import json
 import subprocess
@@ -10,12 +9,21 @@ import memlab as package
 import pytest
 import torch
 from conftest import PROGRAMS, PYTHON, ROOT
+from criteria import (
+    BATCH,
+    CLASSES,
+    IMAGES,
+    PIECES,
+    VALUES,
+    Given,
+    contrastive,
+    difference,
+    model_for,
+    numbers,
+    whole,
+)
 from torch import nn
 from torch.nn import functional
-
-BATCH, CLASSES = 13, 5
-# Even but for a remainder, uneven, and with a remainder of one sample.
-PIECES = [5, 4, 6, 1]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,147 +32,6 @@ def in_double_precision():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
-
-
-def numbers(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def model_for(outputs):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(7, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, outputs))
-
-
-IMAGES = torch.randn(BATCH, 7, generator=numbers(1), dtype=torch.float64)
-LABELS = torch.randint(0, CLASSES, (BATCH,), generator=numbers(2))
-# The first five are ignored, so that with pieces of 4 or 5 there is one without any target.
-SOME_IGNORED = LABELS.where(torch.arange(BATCH) >= 5, -100)
-WEIGHTS = torch.tensor([0.3, 2.0, 1.0, 0.7, 1.9], dtype=torch.float64)
-VALUES = torch.randn(BATCH, CLASSES, generator=numbers(3), dtype=torch.float64)
-SHARES = torch.rand(BATCH, CLASSES, generator=numbers(4), dtype=torch.float64).softmax(-1)
-SIGNS = torch.randint(0, 2, (BATCH,), generator=numbers(5)) * 2 - 1
-ZEROS_AND_ONES = torch.randint(0, 2, (BATCH, CLASSES), generator=numbers(6)).double()
-
-
-class Given(nn.Module):
-    """A model whose outputs, of one tensor, go to a criterion in the form that this wants."""
-
-    def __init__(self, form):
-        super().__init__()
-        self.inner, self.form = model_for(CLASSES), form
-
-    def forward(self, x):
-        return self.form(self.inner(x))
-
-
-def same(outputs):
-    return outputs
-
-
-def three(outputs):
-    return outputs, outputs.flip(1), outputs.roll(1, 1)
-
-
-def two(outputs):
-    return outputs, outputs.flip(1)
-
-
-def two_numbers(outputs):
-    return outputs[:, 0], outputs[:, 1]
-
-
-CRITERIA = {
-    "cross entropy": (nn.CrossEntropyLoss(), same, LABELS),
-    "cross entropy, ignored": (nn.CrossEntropyLoss(), same, SOME_IGNORED),
-    "cross entropy, weights": (nn.CrossEntropyLoss(weight=WEIGHTS), same, SOME_IGNORED),
-    "cross entropy, smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), same, SOME_IGNORED),
-    "cross entropy, weights and smoothing": (nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1), same, SOME_IGNORED),
-    "cross entropy, probabilities": (nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1), same, SHARES),
-    "cross entropy, sum": (nn.CrossEntropyLoss(reduction="sum"), same, SOME_IGNORED),
-    "cross entropy, function": (functools.partial(functional.cross_entropy, ignore_index=2), same, LABELS),
-    "negative log-likelihood": (nn.NLLLoss(weight=WEIGHTS), lambda x: x.log_softmax(-1), SOME_IGNORED),
-    "divergence by sample": (nn.KLDivLoss(reduction="batchmean"), lambda x: x.log_softmax(-1), SHARES),
-    "divergence": (nn.KLDivLoss(), lambda x: x.log_softmax(-1), SHARES),
-    "squares": (nn.MSELoss(), same, VALUES),
-    "differences": (nn.L1Loss(), same, VALUES),
-    "huber": (nn.HuberLoss(delta=0.5), same, VALUES),
-    "smooth differences": (nn.SmoothL1Loss(), same, VALUES),
-    "binary": (nn.BCELoss(), torch.sigmoid, SHARES),
-    "binary with logits": (nn.BCEWithLogitsLoss(pos_weight=WEIGHTS), same, SHARES),
-    "poisson": (nn.PoissonNLLLoss(), same, VALUES.abs()),
-    "gaussian": (nn.GaussianNLLLoss(), same, (VALUES, VALUES.square() + 0.1)),
-    "hinge": (nn.HingeEmbeddingLoss(), lambda x: x[:, 0], SIGNS),
-    "soft margin": (nn.SoftMarginLoss(), lambda x: x[:, 0], SIGNS),
-    "labels": (nn.MultiLabelSoftMarginLoss(weight=WEIGHTS), same, ZEROS_AND_ONES),
-    "labels, margin": (nn.MultiLabelMarginLoss(), same, torch.stack([LABELS, *[torch.full_like(LABELS, -1)] * 4], 1)),
-    "margin": (nn.MultiMarginLoss(weight=WEIGHTS), same, LABELS),
-    "cosine": (nn.CosineEmbeddingLoss(margin=0.2), two, SIGNS),
-    "ranking": (nn.MarginRankingLoss(margin=0.3), two_numbers, SIGNS),
-    "triplets": (nn.TripletMarginLoss(), three, None),
-    "triplets, distance": (nn.TripletMarginWithDistanceLoss(), three, None),
-}
-
-
-def whole(model, inputs, loss):
-    """Loss and gradients of the whole batch at once."""
-    value = loss(model(inputs))
-    gradients = torch.autograd.grad(value, list(model.parameters()))
-    return value.detach(), list(gradients)
-
-
-def difference(model, value, expected):
-    """The relative errors of the loss and of all gradients, added up; NaN if there is one."""
-    loss, gradients = expected
-    ours = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    theirs = torch.cat([gradient.flatten() for gradient in gradients])
-    return float((ours - theirs).norm() / theirs.norm() + (value - loss).abs() / loss.abs())
-
-
-@pytest.mark.parametrize("way", ["micro-batches", "replay"])
-@pytest.mark.parametrize("name", CRITERIA)
-def test_every_criterion_gives_the_gradients_of_the_whole_batch(name, way):
-    """GIVEN one of PyTorch's criteria, as it is or within a function that memlab does not know
-    WHEN a batch goes through in pieces of any size
-    THEN loss and gradients are those of the whole batch, to rounding."""
-    criterion, form, targets = CRITERIA[name]
-
-    def all_at_once(outputs, targets=targets):
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        targets = () if targets is None else targets if isinstance(targets, tuple) else (targets,)
-        return criterion(*outputs, *targets)
-
-    for size in PIECES:
-        model = Given(form)
-        expected = whole(model, IMAGES, all_at_once)
-        loss_fn = criterion if way == "micro-batches" else all_at_once
-        value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=size)
-        assert difference(model, value, expected) <= 1e-13, size
-
-
-def test_connectionist_temporal_classification():
-    # GIVEN a criterion whose outputs have time before samples, and a sum that is divided by each target's length
-    class Spoken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = model_for(CLASSES)
-
-        def forward(self, x):
-            return self.inner(x).transpose(0, 1).log_softmax(-1)
-
-    speech = torch.randn(BATCH, 12, 7, generator=numbers(7))
-    lengths = torch.randint(2, 5, (BATCH,), generator=numbers(8))
-    targets = (torch.randint(1, CLASSES, (BATCH, 4), generator=numbers(9)), torch.full((BATCH,), 12), lengths)
-    criterion, model = nn.CTCLoss(), Spoken()
-    expected = whole(model, speech, lambda outputs: criterion(outputs, *targets))
-    # WHEN a batch goes through in pieces; THEN they are weighted by samples
-    value = package.accumulate(model, speech, criterion, targets=targets, micro_batch=4)
-    assert difference(model, value, expected) <= 1e-13
-
-
-def contrastive(outputs):
-    """Each sample against all others."""
-    first, second = functional.normalize(outputs[:, :2], dim=-1), functional.normalize(outputs[:, 2:4], dim=-1)
-    return functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(outputs)))
 
 
 @pytest.mark.parametrize("size", PIECES)

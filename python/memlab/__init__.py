@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from memlab.reporter import MemReporter
     from memlab.reproducing import determinize, first_difference, is_equal_network, is_equal_with_error
     from memlab.tracking import tracker
+    from memlab.trainers import BigBatches, offload_callback
     from memlab.training_warnings import TrainingWarning
     from memlab.watching import watch
 
 __version__ = "0.1.0"
 __all__ = [
+    "BigBatches",
     "CannotTravel",
     "Config",
     "Courtesy",
@@ -85,6 +87,7 @@ __all__ = [
     "load",
     "memory_profiler",
     "offload_activations",
+    "offload_callback",
     "page",
     "plan_of",
     "profile",
@@ -102,6 +105,7 @@ __all__ = [
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use. (What
 # IPython calls is not in `__all__`: it needs IPython.)
 _MODULES = {
+    "BigBatches": "trainers",
     "CannotTravel": "inspection",
     "Config": "config",
     "Courtesy": "courtesy",
@@ -137,6 +141,7 @@ _MODULES = {
     "load_ipython_extension": "magics",
     "memory_profiler": "iteration_profiler",
     "offload_activations": "activations",
+    "offload_callback": "trainers",
     "page": "paging",
     "plan_of": "paging",
     "profile": "line_profiler",

@@ -36,15 +36,16 @@ def _next_labels(labels: Tensor) -> Tensor:
 
 # What a mean may be over, by name. Next labels: those of language models, whose first label is no word's successor.
 _OVER: dict[str, Callable[[Tensor], Tensor]] = {"samples": _samples, "labels": _labels, "next labels": _next_labels}
+# Not a mean: what it is divided by was given to the model, as Hugging Face's Trainer does.
+_SUM = "the sum"
 
 
 class OwnLoss:
-    """What a model returns as its loss, for pieces: a mean over samples or labels."""
-
-    is_sum = False
+    """What a model returns as its loss, for pieces: a mean over samples or labels, or a sum."""
 
     def __init__(self, over: str) -> None:
         self.over = over
+        self.is_sum = over == _SUM
 
     @staticmethod
     def of(model: nn.Module, samples: Samples, device: torch.device) -> OwnLoss:
@@ -61,7 +62,7 @@ class OwnLoss:
 
     def weight(self, samples: int, labels: Any) -> Tensor | int:
         """D of a piece."""
-        return samples if self.over == "samples" or labels is None else _OVER[self.over](labels)
+        return samples if self.over not in _OVER or self.over == "samples" or labels is None else _OVER[self.over](labels)
 
     def countable(self, labels: Any) -> Any:
         """Nothing is changed: the model has its labels among its inputs."""
@@ -105,16 +106,18 @@ def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
     counts = {name: [_OVER[name](_labels_or_rows(piece)) for piece in pieces] for name in over}
 
     def error(name: str) -> float:
+        if name == _SUM:
+            return abs(sum(part for part in parts if part == part) - whole)
         whole_count, *part_counts = (float(count) for count in counts[name])
         pairs = zip(part_counts, parts, strict=True)
         distance = abs(sum(count * loss for count, loss in pairs if count) / max(whole_count, 1) - whole)
         return distance if distance == distance else math.inf  # The mean of no labels is NaN.
 
-    best = min(over, key=error)
+    best = min([*over, _SUM], key=error)
     if not error(best) <= _ROUNDING.get(losses[0].dtype, _COARSE_ROUNDING) * abs(whole):
         raise ValueError(
-            f"the model's own loss is no mean over {', '.join(over)}: of two samples it is {whole:.6g}, and of each alone "
-            f"{parts[0]:.6g} and {parts[1]:.6g}. Have the model return its outputs, and give the loss as loss_fn"
+            f"the model's own loss is no mean over {', '.join(over)}, and no sum: of two samples it is {whole:.6g}, and of "
+            f"each alone {parts[0]:.6g} and {parts[1]:.6g}. Have the model return its outputs, and give the loss as loss_fn"
         )
     return best
 

@@ -1,0 +1,98 @@
+"""Each of PyTorch's criteria in each way that memlab computes a batch."""
+
+import memlab as package
+import pytest
+import torch
+from criteria import BATCH, CLASSES, CRITERIA, IMAGES, PIECES, Given, difference, model_for, numbers, whole
+from memlab._activations import forward
+from torch import nn
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_double_precision():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def all_at_once(criterion, targets):
+    """A function of the outputs of all samples."""
+
+    def loss_of(outputs, targets=targets):
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        targets = () if targets is None else targets if isinstance(targets, tuple) else (targets,)
+        return criterion(*outputs, *targets)
+
+    return loss_of
+
+
+@pytest.mark.parametrize("way", ["micro-batches", "replay"])
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_criterion_gives_the_gradients_of_the_whole_batch(name, way):
+    """GIVEN one of PyTorch's criteria, as it is or within a function that memlab does not know
+    WHEN a batch goes through in pieces of any size
+    THEN loss and gradients are those of the whole batch, to rounding."""
+    criterion, form, targets = CRITERIA[name]
+    unknown = all_at_once(criterion, targets)
+    for size in PIECES:
+        model = Given(form)
+        expected = whole(model, IMAGES, unknown)
+        loss_fn = criterion if way == "micro-batches" else unknown
+        value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=size)
+        assert difference(model, value, expected) <= 1e-13, size
+
+
+def test_connectionist_temporal_classification():
+    # GIVEN a criterion whose outputs have time before samples, and a sum that is divided by each target's length
+    class Spoken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model_for(CLASSES)
+
+        def forward(self, x):
+            return self.inner(x).transpose(0, 1).log_softmax(-1)
+
+    speech = torch.randn(BATCH, 12, 7, generator=numbers(7))
+    lengths = torch.randint(2, 5, (BATCH,), generator=numbers(8))
+    targets = (torch.randint(1, CLASSES, (BATCH, 4), generator=numbers(9)), torch.full((BATCH,), 12), lengths)
+    criterion, model = nn.CTCLoss(), Spoken()
+    expected = whole(model, speech, lambda outputs: criterion(outputs, *targets))
+    # WHEN a batch goes through in pieces; THEN they are weighted by samples
+    value = package.accumulate(model, speech, criterion, targets=targets, micro_batch=4)
+    assert difference(model, value, expected) <= 1e-13
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_criterion_in_lockstep(name):
+    """GIVEN one of PyTorch's criteria over a model with BatchNorm
+    WHEN a batch goes through in pieces of any size
+    THEN loss, gradients and running statistics are those of the whole batch, to rounding."""
+    criterion, form, targets = CRITERIA[name]
+    for size in PIECES:
+        model, twin = (Given(form, nn.BatchNorm1d(7)) for _ in range(2))
+        expected = whole(twin, IMAGES, all_at_once(criterion, targets))
+        value = package.accumulate(model, IMAGES, criterion, targets=targets, micro_batch=size)
+        assert difference(model, value, expected) <= 1e-13, size
+        for one, other in zip(model.buffers(), twin.buffers(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_criterion_with_activations_off_the_gpu(name, monkeypatch):
+    """GIVEN one of PyTorch's criteria
+    WHEN a batch goes through with all that autograd saves moved away, however small, in each stage of what is learnt
+    THEN loss and gradients are the same bits."""
+    monkeypatch.setattr(forward, "SMALLEST", 1)
+    criterion, form, targets = CRITERIA[name]
+    model = Given(form)
+    loss_of = all_at_once(criterion, targets)
+    loss, gradients = whole(model, IMAGES, loss_of)
+    for _ in range(4):
+        model.zero_grad()
+        with package.offload_activations("4KiB", device="cpu"):
+            value = loss_of(model(IMAGES))
+        value.backward()
+        assert torch.equal(value, loss)
+        pairs = zip(model.parameters(), gradients, strict=True)
+        assert all(torch.equal(parameter.grad, gradient) for parameter, gradient in pairs)
