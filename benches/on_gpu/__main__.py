@@ -74,6 +74,8 @@ def together():
 def alone():
     """Checks that need the whole GPU, or an idle machine."""
     yield "batch exact", batch.check_exact
+    yield "batchnorm exact", batch.check_batchnorm
+    yield "batchnorm speed", batch.measure_batchnorm
     yield "batch memory", batch.check_memory
     yield "batch speed", batch.measure_speed
     yield "activations exact", activations.check_exact

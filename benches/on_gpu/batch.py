@@ -11,13 +11,13 @@ FARTHER = 2.0
 USED = 0.5
 
 
-def lines(harness, folder, what):
+def lines(harness, folder, what, program="pieces.py"):
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
-    run = harness.run(folder, sys.executable, OWN_PROGRAMS / "pieces.py", what, memlab=False, env=env, timeout=240)
+    run = harness.run(folder, sys.executable, OWN_PROGRAMS / program, what, memlab=False, env=env, timeout=240)
     if run.code != 0:
         raise Failed(run.errors[-3000:])
     rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
-    harness.note(f"batch {what}", rows)
+    harness.note(f"{program} {what}", rows)
     return rows
 
 
@@ -32,6 +32,17 @@ def check_exact(harness, folder):
     ]
 
 
+def check_batchnorm(harness, folder):
+    """BatchNorm in training, at once and in lockstep: in float64 to rounding, in float32 as near as the whole batch is."""
+    if harness.simulated:
+        return []
+    return [
+        str(row)
+        for row in lines(harness, folder, "exact", "lockstep.py")
+        if not row["gradients"] <= (FARTHER * row["plain"] if "plain" in row else 1e-12)
+    ]
+
+
 def check_memory(harness, folder):
     """Pieces are as large as fit, and none runs out of memory."""
     wrong = []
@@ -40,6 +51,13 @@ def check_memory(harness, folder):
         if row["ooms"] or not USED * limit <= row["allocated"] <= limit:
             wrong.append(str(row))
     return wrong
+
+
+def measure_batchnorm(harness, folder):
+    """Times of batches with BatchNorm: nothing is asserted of them."""
+    if not harness.simulated:
+        lines(harness, folder, "speed", "lockstep.py")
+    return []
 
 
 def measure_speed(harness, folder):

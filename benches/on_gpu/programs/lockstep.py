@@ -1,0 +1,115 @@
+"""BatchNorm in batches larger than the GPU: `lockstep.py exact` or `speed`. Prints JSON lines."""
+
+import copy
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import memlab
+import torch
+from torch import nn
+
+
+class Residual(nn.Module):
+    def __init__(self, inner, outer, stride):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inner, outer, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outer),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outer, outer, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outer),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and inner == outer
+            else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        )
+
+    def forward(self, x):
+        return (self.body(x) + self.shortcut(x)).relu_()
+
+
+def network():
+    """ResNet-18's layers."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    inner = 64
+    for outer, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Residual(inner, outer, stride), Residual(outer, outer, 1)]
+        inner = outer
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100)).cuda()
+
+
+def pictures(count, side=224):
+    numbers = torch.Generator().manual_seed(1)
+    return torch.randn(count, 3, side, side, generator=numbers), torch.randint(0, 100, (count,), generator=numbers)
+
+
+def gradients(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def exact():
+    """The distance from the whole batch's gradients in float64, and of running statistics, of both exact ways."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    images, labels = pictures(24, 64)
+    whole = network().double()
+    nn.functional.cross_entropy(whole(images.double().cuda()), labels.cuda()).backward()
+    plain = network()
+    nn.functional.cross_entropy(plain(images.cuda()), labels.cuda()).backward()
+    expected = gradients(whole)
+    for dtype in (torch.float64, torch.float32):
+        for micro_batch in (None, 7, 1):
+            model = copy.deepcopy(network()).to(dtype)
+            memlab.accumulate(model, images.to(dtype), nn.CrossEntropyLoss(), targets=labels, micro_batch=micro_batch)
+            pairs = zip(model.buffers(), whole.buffers(), strict=True)
+            row = {
+                "dtype": str(dtype),
+                "micro_batch": micro_batch,
+                "gradients": float((gradients(model) - expected).norm() / expected.norm()),
+                "statistics": max(float((one.double() - other).abs().max()) for one, other in pairs),
+            }
+            if dtype == torch.float32:
+                row["plain"] = float((gradients(plain) - expected).norm() / expected.norm())
+            print(json.dumps(row), flush=True)
+
+
+# Arguments of memlab.accumulate; None: plain PyTorch.
+WAYS: dict[str, dict[str, Any] | None] = {
+    "resident": None,
+    "at once": {},
+    "at once, 4GiB": {"memory": "4GiB"},
+    "lockstep of 128": {"micro_batch": 128},
+    "lockstep of 128, 4GiB": {"micro_batch": 128, "memory": "4GiB"},
+}
+
+
+def speed():
+    """Seconds of a step and the peak of memory, of the whole batch resident and of both exact ways."""
+    loss_fn = nn.CrossEntropyLoss()
+    for batch in (512, 2048):
+        images, labels = pictures(batch)
+        model = network()
+
+        for name, options in WAYS.items():
+            seconds = []
+            for _ in range(5):
+                model.zero_grad()
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                begin = time.perf_counter()
+                if options is None:
+                    loss_fn(model(images.cuda()), labels.cuda()).backward()
+                else:
+                    memlab.accumulate(model, images, loss_fn, targets=labels, **options)
+                torch.cuda.synchronize()
+                seconds.append(time.perf_counter() - begin)
+            row = {"batch": batch, "way": name, "seconds": round(statistics.median(seconds[2:]), 3)}
+            print(json.dumps({**row, "peak_mib": torch.cuda.max_memory_allocated() >> 20}), flush=True)
+
+
+if __name__ == "__main__":
+    {"exact": exact, "speed": speed}[sys.argv[1]]()
