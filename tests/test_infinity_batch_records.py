@@ -321,3 +321,37 @@ print([len(epoch) for epoch in ib.losses], len(ib.statistics()))
     run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
     assert run.code == 0, run.errors
     assert run.output.splitlines() == ["waits: True", "[70, 70] 140"], run.output
+
+
+def test_the_table_says_what_modules_take_for_a_batch():
+    # GIVEN a model with a layer that writes in place, and one that is called twice
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.act, self.shared = nn.Linear(8, 64), nn.ReLU(inplace=True), nn.Linear(64, 64)
+            self.norm = nn.BatchNorm1d(64)
+
+        def forward(self, x):
+            return self.norm(self.shared(self.act(self.shared(self.act(self.first(x))))))
+
+    model = Model()
+    model.first.weight.grad = torch.ones_like(model.first.weight)
+    before, drawn = [buffer.clone() for buffer in model.buffers()], torch.get_rng_state()
+    # WHEN the table is asked for with a batch of 4 samples of float64 or float32
+    inputs = torch.randn(4, 8)
+    torch.set_rng_state(drawn)
+    table = package.InfinityBatch(model).parameters_table(inputs)
+    # THEN each module has its share: what is saved of a sample is its input or result, once
+    element = inputs.element_size()
+    assert table["first"].cost.saved_nbytes == 8 * element
+    # The results of the two calls of `act`, which are the inputs of `shared`, too.
+    assert table["act"].cost.saved_nbytes == 2 * 64 * element
+    assert table["shared"].cost.saved_nbytes == 0
+    assert table.total.cost.saved_nbytes >= (8 + 3 * 64) * element
+    assert all(row.cost.forward_ms > 0 and row.cost.backward_ms > 0 for row in table)
+    assert table.total.cost.forward_ms >= table["shared"].cost.forward_ms
+    assert "saved/sample" in str(table) and "saved/sample" not in str(package.InfinityBatch(model).parameters_table())
+    # AND nothing is left of it
+    assert torch.equal(model.first.weight.grad, torch.ones_like(model.first.weight)) and model.shared.weight.grad is None
+    assert all(torch.equal(one, other) for one, other in zip(model.buffers(), before, strict=True))
+    assert torch.equal(torch.get_rng_state(), drawn)

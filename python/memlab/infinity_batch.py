@@ -297,14 +297,17 @@ class InfinityBatch(Settings):
         """Forgets the gradients."""
         self._required("optimizer").zero_grad()
 
-    def parameters_table(self) -> ParameterTable:
+    def parameters_table(self, inputs: Any = None) -> ParameterTable:
         """The model's parameters, module by module: how many, trained or frozen, and what weights, gradients and the
         optimizer's state take. Shared ones are counted once. Print it, or read its `rows`.
+
+        With the inputs of a small batch, also how long forward and backward of each module take, and what autograd saves of
+        each sample: of two steps of which nothing is left.
 
         Raises:
             RuntimeError: there is no model.
         """
-        return parameter_table(self._model(), self._chosen("optimizer", self._name))
+        return parameter_table(self._model(), self._chosen("optimizer", self._name), inputs)
 
     # The rest of the seed's names.
 

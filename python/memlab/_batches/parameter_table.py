@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memlab._batches.module_costs import ModuleCost, module_costs
 from memlab._tools.short_sizes import short_size
 
 
@@ -31,6 +32,8 @@ class ParameterRow:
     gradient_nbytes: int
     #: What the optimizer keeps of these parameters, from its first step on.
     optimizer_nbytes: int
+    #: Times and saved bytes for a batch, where one was given.
+    cost: ModuleCost | None = None
 
     @property
     def frozen(self) -> int:
@@ -71,14 +74,19 @@ class ParameterTable:
         return len(self.rows)
 
     def __str__(self) -> str:
-        head = ("module", "class", "own", "total", "trainable", "frozen", "weights", "gradients", "optimizer")
+        head: tuple[str, ...] = _HEAD if self.total.cost is None else (*_HEAD, *_COST_HEAD)
         cells = [head, *map(_cells, self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         return "\n".join("  ".join(_padded(row, widths)).rstrip() for row in cells)
 
 
-def parameter_table(model: nn.Module, optimizer: Any) -> ParameterTable:
-    """Counts a model's parameters, and what an optimizer keeps of them, if there is one."""
+_HEAD = ("module", "class", "own", "total", "trainable", "frozen", "weights", "gradients", "optimizer")
+_COST_HEAD = ("forward ms", "backward ms", "saved/sample")
+
+
+def parameter_table(model: nn.Module, optimizer: Any, inputs: Any = None) -> ParameterTable:
+    """Counts a model's parameters, what an optimizer keeps of them, if there is one, and what modules take for a batch."""
+    costs = {} if inputs is None else module_costs(model, inputs)
     state = getattr(optimizer, "state", {})
     counted: set[int] = set()
     rows = []
@@ -86,7 +94,7 @@ def parameter_table(model: nn.Module, optimizer: Any) -> ParameterTable:
         own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in counted]
         counted.update(map(id, own))
         parameters = list(module.parameters())  # Each once, also if modules share it.
-        if name and not parameters:
+        if name and not parameters and name not in costs:
             continue
         row = ParameterRow(
             name=name,
@@ -97,6 +105,7 @@ def parameter_table(model: nn.Module, optimizer: Any) -> ParameterTable:
             weight_nbytes=sum(parameter.nbytes for parameter in parameters),
             gradient_nbytes=sum(parameter.grad.nbytes for parameter in parameters if parameter.grad is not None),
             optimizer_nbytes=sum(_state_nbytes(state.get(parameter)) for parameter in parameters),
+            cost=costs.get(name),
         )
         rows.append(row)
     return ParameterTable(tuple(rows))
@@ -120,7 +129,10 @@ def _cells(row: ParameterRow) -> tuple[str, ...]:
     name = "  " * depth + (row.name.rpartition(".")[2] or "(model)")
     counts = (row.own, row.total, row.trainable, row.frozen)
     sizes = (row.weight_nbytes, row.gradient_nbytes, row.optimizer_nbytes)
-    return (name, row.kind, *(f"{count:,}" for count in counts), *map(short_size, sizes))
+    cells = (name, row.kind, *(f"{count:,}" for count in counts), *map(short_size, sizes))
+    if row.cost is None:
+        return cells
+    return (*cells, f"{row.cost.forward_ms:.2f}", f"{row.cost.backward_ms:.2f}", short_size(row.cost.saved_nbytes))
 
 
 def _padded(cells: tuple[str, ...], widths: list[int]) -> list[str]:
