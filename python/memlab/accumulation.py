@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from memlab._arguments import require_model
@@ -58,6 +59,7 @@ def accumulate(
         targets: as `inputs`. (Criteria of more arguments are given the entries of tuples one by one.)
         micro_batch: samples in a piece. None: as many as fit, found by measuring small pieces first.
         memory: how much GPU memory the process may have allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
+            A piece has at least one sample, whatever that takes.
         exact: refuse what would not give the gradients of the whole batch. False: do it nevertheless, and warn once.
         batchnorm: what to do with BatchNorm in training, which mixes all samples. ``"exact"``: the whole batch goes
             through at once, its activations off the GPU as far as they do not fit (`memlab.offload_activations`); with
@@ -84,6 +86,10 @@ def accumulate(
     >>> torch.testing.assert_close(model.weight.grad, torch.autograd.grad(whole, model.weight)[0])
     """
     require_model("accumulate", model)
+    if isinstance(loss_fn, type):
+        raise TypeError(f"loss_fn={loss_fn.__name__} is a class: call it, loss_fn={loss_fn.__name__}()")
+    if not torch.is_grad_enabled():
+        raise RuntimeError("gradients are off here (no_grad or inference_mode), and accumulate is to compute them")
     target_samples = None if targets is None else Samples(targets)
     batch = Batch.of(model, inputs, micro_batch=micro_batch, memory=memory, exact=exact)
     if target_samples is not None and len(target_samples) != len(batch.samples):

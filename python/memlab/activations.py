@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -9,11 +10,12 @@ import torch
 from memlab import _native
 from memlab._activations.block import Block
 from memlab._activations.histories import Histories
+from memlab._paging.torch_private import exclude_from_compile
 
 __all__ = ["offload_activations"]
 
 
-class offload_activations:
+class offload_activations(contextlib.ContextDecorator):
     """What autograd saves in this block takes no more than `budget` of GPU memory until backward.
 
         with memlab.offload_activations(budget="8GiB"):
@@ -25,11 +27,12 @@ class offload_activations:
     forward, and the plan with the least time is in force from the third on. Gradients are those without this block, bit for
     bit.
 
-    It may be around all of a model or a part, and backward may be inside or outside; it works with torch.compile, autocast
-    and checkpointing. Parameters, inputs and tensors below 1 MiB stay where they are.
+    It may be around all of a model or a part, or decorate a function, and backward may be inside or outside; it works with
+    torch.compile, autocast and checkpointing. Parameters, inputs and tensors below 1 MiB stay where they are.
 
     Args:
-        budget: bytes of GPU memory for activations, or as ``"8GiB"``. What one operation reads and writes comes on top.
+        budget: bytes of GPU memory for activations, or as ``"8GiB"``. What one operation reads and writes comes on top, and
+            what stays anyway.
         recompute: False: copy only, compute nothing again.
         device: whose tensors; None: the current GPU. ``"cpu"`` moves tensors of the CPU, to try it without a GPU.
 
@@ -47,9 +50,11 @@ class offload_activations:
     def __init__(self, budget: str | int, *, recompute: bool = True, device: torch.device | str | None = None) -> None:
         nbytes = _native.parse_size(budget) if isinstance(budget, str) else budget
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
-            raise ValueError(f'budget={budget!r}: must be a number of bytes, or a size such as "8GiB"')
+            raise ValueError(f'budget={budget!r}: must be a whole number of bytes, or a size such as "8GiB"')
         self._budget = nbytes
         self._recompute = recompute
+        if device is not None and torch.device(device).type not in ("cpu", "cuda"):
+            raise ValueError(f'device={device!r}: must be a GPU of CUDA, or "cpu"')
         self._device = device
         self._open: list[Block | None] = []
 
@@ -69,10 +74,15 @@ class offload_activations:
 
 
 def _device(asked: torch.device | str | None) -> torch.device | None:
-    """The device whose tensors are moved; None if there is none."""
+    """The device whose tensors are moved; None if there is none, or its work is captured into a graph."""
     if asked is None and not torch.cuda.is_available():
         return None
     device = torch.device("cuda" if asked is None else asked)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    return device
+    return None if device.type == "cuda" and torch.cuda.is_current_stream_capturing() else device
+
+
+# In code that torch.compile compiles, the block is not compiled, and breaks the graph.
+for _method in (offload_activations.__init__, offload_activations.__enter__, offload_activations.__exit__):
+    exclude_from_compile(_method, calls=True)

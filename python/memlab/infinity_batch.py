@@ -38,7 +38,7 @@ class InfinityBatch(Settings):
         ib.epoch()                          # one
         for inputs, targets in ib.dataloader:   # or a loop of your own
             outputs = ib.batch_()
-            loss = ib.criterion(outputs, targets)
+            loss = ib.loss()            # or any of your own, of `outputs`
             loss.backward()
             ib.step()
             ib.zero_grad()

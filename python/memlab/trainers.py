@@ -48,6 +48,14 @@ class BigBatches:
     memory: str | int = "auto"
     _losses: _Losses | None = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__mro__[1:]:
+            if base is BigBatches:
+                break
+            if "training_step" in vars(base) and not issubclass(base, BigBatches):
+                raise TypeError(f"{cls.__name__}: put memlab.BigBatches before {base.__name__} among its bases")
+
     if TYPE_CHECKING:
         # Of transformers.Trainer.
         accelerator: Any

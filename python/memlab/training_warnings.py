@@ -57,7 +57,10 @@ class StepWithoutBackward(TrainingWarning):
     rule = "step-without-backward"
 
     def __init__(self) -> None:
-        super().__init__("step() without gradients that are new since the last one: call backward() of the loss before")
+        super().__init__(
+            "step() without gradients that are new since the last one: call backward() before, of a loss that leads back to "
+            "the outputs"
+        )
 
 
 class LossFromDetachedOutputs(TrainingWarning):

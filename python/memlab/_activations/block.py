@@ -9,7 +9,7 @@ from torch import Tensor
 
 from memlab._activations.forward import Forward
 from memlab._activations.histories import Histories
-from memlab._paging.torch_private import TorchDispatchMode, backward_number, tree_leaves
+from memlab._paging.torch_private import TorchDispatchMode, backward_number, exclude_from_compile, tree_leaves
 
 
 class Block(TorchDispatchMode):
@@ -82,3 +82,8 @@ class Block(TorchDispatchMode):
 
 def _unpack(saved: Any) -> Tensor:
     return saved if isinstance(saved, Tensor) else saved.unpack()
+
+
+# What runs within compiled code is not compiled itself.
+for _function in (Block._pack, _unpack):
+    exclude_from_compile(_function, calls=True)

@@ -118,7 +118,7 @@ class Content:
 
     def __del__(self) -> None:
         # Memory must not be someone else's while a copy writes to it.
-        if self.is_loading and self.copy is not None:
+        if getattr(self, "is_loading", False) and self.copy is not None:
             with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
                 self.copy.wait_loaded(self.stream)
 

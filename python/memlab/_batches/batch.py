@@ -47,14 +47,16 @@ class Batch:
             RuntimeError: no pieces would give the gradients of the whole batch.
             ValueError: there are no samples, or `micro_batch` is below 1.
         """
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch={micro_batch}: must be 1 or more")
+        if micro_batch is not None and (type(micro_batch) is not int or micro_batch < 1):
+            raise ValueError(f"micro_batch={micro_batch!r}: must be a whole number, 1 or more")
         refuse_unsupported(model)
         samples = Samples(inputs)
         if len(samples) == 0:
             raise ValueError("the batch has no samples")
         device = _device_of(model, samples)
         nbytes = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
+        if nbytes is not None and (type(nbytes) is not int or nbytes < 1):
+            raise ValueError(f'memory={memory!r}: must be "auto", a whole number of bytes, or a size such as "20GiB"')
         sizing = _sizing(model, samples, device, micro_batch, nbytes)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, Ranks(model), nbytes)

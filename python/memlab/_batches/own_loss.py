@@ -18,6 +18,8 @@ _IGNORED = -100
 # What the loss of two samples may differ from the mean of theirs, by rounding.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSE_ROUNDING = 1e-2
+# Losses on a simulated card, whose kernels compute nothing.
+_NOTHING = 1e-30
 
 _FOUND: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
@@ -114,7 +116,7 @@ def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
         return distance if distance == distance else math.inf  # The mean of no labels is NaN.
 
     best = min([*over, _SUM], key=error)
-    if not error(best) <= _ROUNDING.get(losses[0].dtype, _COARSE_ROUNDING) * abs(whole):
+    if not error(best) <= _ROUNDING.get(losses[0].dtype, _COARSE_ROUNDING) * abs(whole) + _NOTHING:
         raise ValueError(
             f"the model's own loss is no mean over {', '.join(over)}, and no sum: of two samples it is {whole:.6g}, and of "
             f"each alone {parts[0]:.6g} and {parts[1]:.6g}. Have the model return its outputs, and give the loss as loss_fn"

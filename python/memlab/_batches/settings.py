@@ -62,6 +62,8 @@ class Settings(Containers):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in _ATTRIBUTES:
+            if name == "plan":
+                raise AttributeError("ib.plan is how batches are computed: to be read. For warnings, set ib.warnings_level")
             near = difflib.get_close_matches(name, _ATTRIBUTES, 1)
             meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
             raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -26,8 +28,8 @@ class Folder:
     def __init__(self, within: str | os.PathLike[str] | None) -> None:
         self._count = 0
         if within is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="memlab-batches-")
-            self.path = Path(self._temporary.name)
+            self.path = Path(tempfile.mkdtemp(prefix="memlab-batches-"))
+            weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
         else:
             Path(within).mkdir(parents=True, exist_ok=True)
             self.path = Path(tempfile.mkdtemp(prefix="batches-", dir=within))

@@ -73,6 +73,8 @@ class Whole:
 
     def _within_a_budget(self, loss_of: Callable[[Any], Tensor], scale: Scale, buffers: Buffers) -> Tensor:
         parameters, random = self._batch.parameters, RandomState({self._batch.device})
+        if self._batch.memory is not None and self._batch.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._batch.device)
         wanted: Sequence[Tensor] | None = None
         budgets = self._budgets()
         for index, budget in enumerate(budgets):
@@ -84,7 +86,7 @@ class Whole:
                     raise
                 failed = error
             if failed is None:
-                self._remember(budget)
+                self._remember(budget, budgets)
                 return loss
             drop_frames(failed)
             untouched = {id(one) for one in marks.untouched()}
@@ -126,7 +128,15 @@ class Whole:
         budgets = [int(share * room) for share in _SHARES]
         return [*([] if known is None else [known]), *(one for one in budgets if known is None or one < known)]
 
-    def _remember(self, budget: int | None) -> None:
-        """The same budget for the next batches: what was learnt of them is kept by it."""
-        if budget is not None:
-            _BUDGETS.setdefault(self._batch.model, {})[self._batch.memory] = budget
+    def _remember(self, budget: int | None, budgets: list[int | None]) -> None:
+        """The same budget for the next batches: what was learnt of them is kept by it. Where a batch has taken more than it
+        was allowed to, a smaller one, and after the smallest no whole batches."""
+        if budget is None:
+            return
+        memory = self._batch.memory
+        if memory is not None and torch.cuda.max_memory_allocated(self._batch.device) > memory:
+            smaller = [one for one in budgets if one is not None and one < budget]
+            if not smaller and not self._batch.ranks.are_several:
+                _TOO_MANY.setdefault(self._batch.model, {})[memory] = len(self._rows)
+            budget = max(smaller, default=budget)
+        _BUDGETS.setdefault(self._batch.model, {})[memory] = budget

@@ -290,13 +290,13 @@ def has_tensors(module: nn.Module) -> bool:
     return bool(module._parameters or module._buffers)
 
 
-def exclude_from_compile(function: Any) -> None:
-    """Has torch.compile run a function as it is, and compile only what it calls.
+def exclude_from_compile(function: Any, *, calls: bool = False) -> None:
+    """Has torch.compile run a function as it is, and compile only what it calls; with `calls` nor that, from PyTorch 2.7 on.
 
     The marks are those of ``torch.compiler.disable(recursive=False)``, which would import all of the compiler.
     """
     function._torchdynamo_disable = True
-    _skip_frames(function.__code__)
+    _skip_frames(function.__code__, calls)
 
 
 def mark_excluded(wrapper: Any) -> None:
@@ -304,17 +304,18 @@ def mark_excluded(wrapper: Any) -> None:
     wrapper._torchdynamo_disable = True
 
 
-def _skip_frames(code: CodeType) -> None:
+def _skip_frames(code: CodeType, calls: bool) -> None:
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         actions = frames._FrameAction
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
+        called = actions.SKIP if calls else actions.DEFAULT
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, called))
     elif hasattr(frames, "skip_code"):
         frames.skip_code(code)
     constants: Sequence[object] = code.co_consts
     for inner in constants:
         if isinstance(inner, CodeType):
-            _skip_frames(inner)
+            _skip_frames(inner, calls)
 
 
 def plain_storage(tensor: Tensor) -> torch.UntypedStorage | None:
