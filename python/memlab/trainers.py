@@ -64,7 +64,6 @@ class BigBatches:
         compute_loss_func: Any
         compute_loss: Any
         compute_loss_context_manager: Any
-        _prepare_inputs: Any
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of a batch, as the Trainer asks for it."""
@@ -101,7 +100,6 @@ class _Losses(nn.Module):
 
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         trainer = self.__dict__["trainer"]
-        inputs = trainer._prepare_inputs(inputs)
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(self.model, inputs, num_items_in_batch=self.num_items_in_batch)
         return {"loss": loss}
