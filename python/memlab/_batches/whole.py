@@ -130,13 +130,11 @@ class Whole:
 
     def _remember(self, budget: int | None, budgets: list[int | None]) -> None:
         """The same budget for the next batches: what was learnt of them is kept by it. Where a batch has taken more than it
-        was allowed to, a smaller one, and after the smallest no whole batches."""
+        was allowed to, a smaller one if there is one."""
         if budget is None:
             return
         memory = self._batch.memory
         if memory is not None and torch.cuda.max_memory_allocated(self._batch.device) > memory:
             smaller = [one for one in budgets if one is not None and one < budget]
-            if not smaller and not self._batch.ranks.are_several:
-                _TOO_MANY.setdefault(self._batch.model, {})[memory] = len(self._rows)
             budget = max(smaller, default=budget)
         _BUDGETS.setdefault(self._batch.model, {})[memory] = budget
