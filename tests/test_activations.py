@@ -192,7 +192,8 @@ def test_trainings(block, name):
     torch.manual_seed(0)
     check(block, make(), loss_of, steps=8)
     # AND it was not for nothing.
-    assert block.copies and (block.repeats or not block.recompute or name in ("lstm",)), (block.copies, block.repeats)
+    few = name in ("lstm", "checkpoint reentrant")
+    assert block.copies and (block.repeats or not block.recompute or few), (block.copies, block.repeats)
 
 
 def test_adversarial_training(block):

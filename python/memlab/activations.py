@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
 import torch
@@ -56,19 +57,21 @@ class offload_activations(contextlib.ContextDecorator):
         if device is not None and torch.device(device).type not in ("cpu", "cuda"):
             raise ValueError(f'device={device!r}: must be a GPU of CUDA, or "cpu"')
         self._device = device
-        self._open: list[Block | None] = []
+        # Of each thread its own: a decorated function may run in several.
+        self._open = threading.local()
 
     def __enter__(self) -> None:
         device = _device(self._device)
+        blocks = self._open.__dict__.setdefault("blocks", [])
         if device is None:
-            self._open.append(None)
+            blocks.append(None)
             return
         block = Block(device, Histories.of(device, self._budget, recompute=self._recompute))
         block.__enter__()
-        self._open.append(block)
+        blocks.append(block)
 
     def __exit__(self, *exception: Any) -> None:
-        block = self._open.pop()
+        block = self._open.blocks.pop()
         if block is not None:
             block.__exit__(*exception)
 

@@ -15,6 +15,9 @@ from memlab._paging.torch_private import TorchDispatchMode, backward_number, exc
 class Block(TorchDispatchMode):
     """Shows a `Forward` each operation, and each tensor that autograd saves."""
 
+    #: Control flow such as torch.cond runs as without it.
+    supports_higher_order_operators = True
+
     def __init__(self, device: torch.device, histories: Histories) -> None:
         super().__init__()
         self._device = device
@@ -48,7 +51,7 @@ class Block(TorchDispatchMode):
         return self._forward
 
     def _pack(self, tensor: Tensor) -> Any:
-        forward = self._forward or self._begun(("saved", tensor.shape))
+        forward = self._forward or self._begun("saved" if tensor.is_nested else ("saved", tensor.shape))
         return forward.pack(tensor)
 
     def __torch_dispatch__(
@@ -61,7 +64,8 @@ class Block(TorchDispatchMode):
                 forward.before(func, args, keywords)
             return func(*args, **keywords)
         if forward is None:
-            shapes = tuple(leaf.shape for leaf in tree_leaves((args, keywords)) if isinstance(leaf, Tensor))
+            leaves = tree_leaves((args, keywords))
+            shapes = tuple(leaf.shape for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_nested)
             forward = self._begun((func, shapes))
         forward.before(func, args, keywords)
         lesson = forward.lesson
@@ -69,12 +73,12 @@ class Block(TorchDispatchMode):
             results = func(*args, **keywords)
             forward.after(func, args, keywords, results)
             return results
-        inputs, is_known = forward.inputs(args, keywords)
+        inputs, parameters, is_known = forward.inputs(args, keywords)
         began = lesson.clock()
         results = func(*args, **keywords)
         ended = lesson.clock()
         outputs = forward.after(func, args, keywords, results)
-        lesson.ran(inputs, outputs, is_known and forward.can_repeat(func, args), began, ended)
+        lesson.ran(inputs, parameters, outputs, is_known and forward.can_repeat(func, args), began, ended)
         for content in forward.overwritten():
             lesson.overwritten(content)
         return results

@@ -78,19 +78,20 @@ class Content:
     """What one storage holds between two writes to it."""
 
     __slots__ = (
-        "__weakref__", "copy", "flight", "is_loading", "is_saved", "kept", "key", "left", "nbytes", "number", "repeat",
-        "restored", "stream", "uses", "version", "weak",
+        "__weakref__", "copy", "flight", "is_loading", "is_saved", "is_written", "kept", "key", "left", "nbytes", "number",
+        "repeat", "restored", "stream", "uses", "version", "weak",
     )  # fmt: skip
 
-    def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int | None) -> None:
+    def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int, *, is_written: bool) -> None:
         self.key = key
         # In the order in which a forward makes them.
         self.number = number
         self.nbytes = storage.nbytes()
         # Alive as long as this object, so that the storage's number is no other's.
         self.weak = StorageWeakRef(storage)
-        # Of the tensors over it. None: not known until one is saved, as PyTorch counts a write when its operation is over.
+        # Of the tensors over it. PyTorch counts a write when its operation is over: then it is this version or the next.
         self.version = version
+        self.is_written = is_written
         # Whether autograd has saved a tensor over it.
         self.is_saved = False
         # One of these says how it comes back.
@@ -106,6 +107,15 @@ class Content:
         # How often it is read in a backward, and how often it still will be.
         self.uses = 0
         self.left = 0
+
+    def is_of(self, version: int) -> bool:
+        """Whether a tensor of this version shows it, and not what was written since."""
+        if self.is_written and version == self.version + 1:
+            self.version = version
+        if version == self.version:
+            self.is_written = False
+            return True
+        return False
 
     @property
     def has_way_back(self) -> bool:

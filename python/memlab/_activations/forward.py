@@ -14,11 +14,19 @@ from torch import Tensor, nn
 from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, Scratch, outputs_of
 from memlab._activations.histories import Histories, History
 from memlab._activations.lanes import DeviceLane
-from memlab._activations.operations import is_repeatable, makes_memory, scratch_arguments, written_arguments
+from memlab._activations.operations import (
+    is_repeatable,
+    makes_memory,
+    numerics,
+    scratch_arguments,
+    writes_silently,
+    written_arguments,
+)
 from memlab._activations.views import View
 from memlab._paging.tensor_memory import all_bytes
 from memlab._paging.torch_private import (
     base_of,
+    has_no_memory,
     raw_stream,
     storage_key,
     tensor_key,
@@ -55,6 +63,8 @@ class Forward:
         self.plan, self.lesson = self._history.begin()
         self.lane = DeviceLane.of(device)
         self.stream = _stream(device)
+        # What products are rounded by; backward is taken to have the same.
+        self._numerics = numerics()
         self.operations = 0
         self._unknown = 0
         # By the number of their storage; emptied when the forward ends.
@@ -103,7 +113,8 @@ class Forward:
             tensor.layout is torch.strided
             and tensor.untyped_storage().nbytes() >= SMALLEST
             and tensor.device == self.device
-            and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+            and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or has_no_memory(tensor))
+            and not _is_captured(self.device)
             and _stream(self.device) == self.stream
         )
 
@@ -112,10 +123,8 @@ class Forward:
         storage = tensor.untyped_storage()
         content = self._contents.get(storage_key(storage))
         version = version_of(tensor)
-        if content is not None and content.version is None:
-            content.version = version
-        if content is not None and content.version == version:
-            return content
+        if content is not None and content.is_of(version):
+            return content if content.stream == self.stream else None
         # Compiled code allocates behind PyTorch's back; the program has parameters, inputs and buffers of its own.
         base = base_of(tensor)
         if isinstance(base, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
@@ -128,8 +137,10 @@ class Forward:
             return None
         return self._note(key, storage, version)
 
-    def _note(self, key: Any, storage: torch.UntypedStorage, version: int | None) -> Content:
-        content = Content(key, len(self._made), storage, version)
+    def _note(self, key: Any, storage: torch.UntypedStorage, version: int, *, is_written: bool = False) -> Content:
+        content = Content(key, len(self._made), storage, version, is_written=is_written)
+        # Memory of another stream would be free before this one has read it.
+        content.stream = _stream(self.device)
         self._contents[storage_key(storage)] = content
         reference = weakref.ref(content)
         self._made.append(reference)
@@ -166,11 +177,24 @@ class Forward:
         """An operation is about to run: what it writes to is no longer what it was."""
         if self._overwritten:
             self._overwritten.clear()
+        if not torch.is_grad_enabled() or writes_silently(operation):
+            # In custom functions kernels that PyTorch does not see may write to what these are given.
+            for tensor in tree_leaves((arguments, keywords)):
+                if isinstance(tensor, Tensor):
+                    self._mistrust(tensor, is_written=writes_silently(operation))
         for position, name in written_arguments(operation):
             written = arguments[position] if position < len(arguments) else keywords.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
                 if isinstance(tensor, Tensor):
                     self._forget(tensor)
+
+    def _mistrust(self, tensor: Tensor, *, is_written: bool) -> None:
+        """Something may have been written to a tensor, or is about to be: what is saved of it from now on is copied."""
+        key = tensor_key(tensor)
+        if is_written:
+            self._forget(tensor)
+        elif key is not None and (content := self._contents.get(key)) is not None and content.repeat is not None:
+            del self._contents[key]
 
     def _forget(self, tensor: Tensor) -> None:
         key = tensor_key(tensor)
@@ -190,28 +214,33 @@ class Forward:
         if content.flight is not None:
             self._flying -= content.flight.land(self.stream)
 
-    def inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Content], bool]:
-        """The contents that an operation is about to read, and whether all else that it reads stays in memory anyway."""
-        contents, is_known = [], True
+    def inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Content], list[Tensor], bool]:
+        """What an operation is about to read: contents, parameters, and whether all else stays in memory anyway."""
+        contents: list[Content] = []
+        parameters: list[Tensor] = []
+        is_known = True
         for tensor in tree_leaves((arguments, keywords)):
             if not isinstance(tensor, Tensor):
                 continue
             content = self._known(tensor)
             if content is not None:
                 contents.append(content)
-            elif not (tensor.is_leaf or isinstance(base_of(tensor), nn.Parameter)):
+            elif tensor.is_leaf or isinstance(base_of(tensor), nn.Parameter):
+                if tensor.requires_grad:
+                    parameters.append(tensor)
+            else:
                 is_known = is_known and tensor.layout is torch.strided and tensor.nbytes < SMALLEST
-        return contents, is_known
+        return contents, parameters, is_known
 
     def _known(self, tensor: Tensor) -> Content | None:
         if type(tensor) is not Tensor or tensor.device != self.device or tensor.layout is not torch.strided:
             return None
-        if tensor.is_conj() or tensor.is_neg():
+        if tensor.is_conj() or tensor.is_neg() or has_no_memory(tensor):
             return None
         key = storage_key(tensor.untyped_storage())
         content = self._overwritten.get(key) or self._contents.get(key)
         # Another version has been written where this mode does not see it.
-        return content if content is not None and content.version in (None, version_of(tensor)) else None
+        return content if content is not None and content.is_of(version_of(tensor)) else None
 
     def after(
         self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], results: Any
@@ -227,10 +256,13 @@ class Forward:
         for position, tensor in enumerate(outputs_of(results)):
             content = None
             if type(tensor) is Tensor and tensor.device == self.device and tensor.layout is torch.strided:
+                if has_no_memory(tensor):
+                    contents.append(None)
+                    continue
                 storage = tensor.untyped_storage()
                 if storage.nbytes() >= SMALLEST and storage_key(storage) not in self._contents:
                     is_written = storage_key(storage) in self._overwritten
-                    content = self._note((index, position), storage, None if is_written else version_of(tensor))
+                    content = self._note((index, position), storage, version_of(tensor), is_written=is_written)
             contents.append(content)
         if index in self.plan.repeated and any(contents):
             self._repeat(operation, arguments, keywords, contents)
@@ -246,7 +278,13 @@ class Forward:
         Not where autograd is off: in custom functions and in compiled code, kernels that PyTorch does not see may write to
         what it makes.
         """
-        if not (torch.is_grad_enabled() and is_repeatable(operation)):
+        if not (torch.is_grad_enabled() and is_repeatable(operation)) or numerics() != self._numerics:
+            return False
+        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+        # What no parameter has to do with may come from kernels that PyTorch does not see, or from the host.
+        if not any(tensor.requires_grad for tensor in tensors) or _stream(self.device) != self.stream:
+            return False
+        if any(tensor.is_inference() or (tensor.device != self.device and tensor.dim() > 0) for tensor in tensors):
             return False
         target = arguments[0] if self._overwritten else None
         return target is None or (
@@ -295,6 +333,8 @@ class Forward:
             if flight is not None and flight.storage is not None and use_count(storage_key(flight.storage)) > 1:
                 # Someone else has it too, and may write to it.
                 self._flying -= flight.land(self.stream)
+        if self.lesson is not None:
+            self.lesson.ended()
         self._contents.clear()
         self._overwritten.clear()
         self._given.clear()
@@ -330,7 +370,7 @@ class Forward:
             content.is_loading = False
             self._ahead -= content.nbytes
             self._arrived(content)
-        if stream != self.stream:
+        if stream != content.stream:
             all_bytes(storage).record_stream(torch.cuda.current_stream(self.device))
         content.served()
         return storage
@@ -347,15 +387,17 @@ class Forward:
             open_contents.pop()
             if last.repeat is not None and last.is_to_be_made:
                 last.repeat.run(self.restore)
+                last.stream = _stream(self.device)
 
     def _load(self, content: Content, stream: int) -> torch.UntypedStorage:
         """Begins to copy a content back."""
         assert content.copy is not None
         storage = torch.UntypedStorage(content.nbytes, device=self.device)
         content.copy.load(storage.data_ptr(), stream)
-        content.restored = storage
-        content.is_loading = True
         content.stream = stream
+        # Before its memory is to be seen: another thread has to wait for the copy.
+        content.is_loading = True
+        content.restored = storage
         self._ahead += content.nbytes
         return storage
 
@@ -382,6 +424,10 @@ class Forward:
         # Without a backward, storages may still be on their way to the host.
         with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
             self.land(-1)
+
+
+def _is_captured(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _stream(device: torch.device) -> int:

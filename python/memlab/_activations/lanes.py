@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from memlab import _native
@@ -11,6 +13,16 @@ from memlab._tools.say import say_once
 # What is left to the rest of the machine.
 _SPARE_ON_HOST = 1 << 30
 _LANES: dict[torch.device, DeviceLane] = {}
+# A forked child has none of the threads that copy, and makes lanes of its own. (Those of its parent stay, unused.)
+_LANES_OF_PARENTS: list[dict[torch.device, DeviceLane]] = []
+
+
+def _after_fork() -> None:
+    _LANES_OF_PARENTS.append(dict(_LANES))
+    _LANES.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class DeviceLane:
@@ -34,7 +46,10 @@ class DeviceLane:
         growth = self.native.growth(nbytes)
         if growth and not self._grow(growth):
             return None
-        return self.native.save(storage.data_ptr(), nbytes, stream)
+        try:
+            return self.native.save(storage.data_ptr(), nbytes, stream)
+        except MemoryError:  # Another thread has taken the place meanwhile.
+            return None
 
     def measure(self) -> None:
         """Begins to measure how fast copies are, unless that is known."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from memlab import _native
 from memlab._activations.contents import Content
@@ -71,6 +72,8 @@ class Lesson:
         self._values: list[_Value] = []
         self._operations: list[_Operation] = []
         self._reads: list[int] = []
+        # Those of operations that can run again, until the forward has ended.
+        self._parameters: list[tuple[int, list[Tensor]]] = []
         self.largest = 0
 
     def clock(self) -> Any:
@@ -94,17 +97,28 @@ class Lesson:
         """A content is gone: another one is in its memory."""
         self._values[content.number].is_overwritten = True
 
-    def ran(self, inputs: list[Content], outputs: list[Content | None], is_repeatable: bool, began: Any, ended: Any) -> None:
+    def ran(
+        self,
+        inputs: list[Content],
+        parameters: list[Tensor],
+        outputs: list[Content | None],
+        is_repeatable: bool,
+        began: Any,
+        ended: Any,
+    ) -> None:
         """An operation ran."""
-        self._operations.append(
-            _Operation(
-                [content.number for content in inputs],
-                [content.number for content in outputs if content is not None],
-                is_repeatable,
-                began,
-                ended,
-            )
-        )
+        made = [content.number for content in outputs if content is not None]
+        if is_repeatable and made:
+            self._parameters.append((len(self._operations), parameters))
+        numbers = [content.number for content in inputs]
+        self._operations.append(_Operation(numbers, made, is_repeatable, began, ended))
+
+    def ended(self) -> None:
+        """The forward has ended. Parameters that are freed by then, as FSDP's are, cannot be read again in any backward."""
+        for index, parameters in self._parameters:
+            if any(one.numel() and not one.untyped_storage().nbytes() for one in parameters):
+                self._operations[index].is_repeatable = False
+        self._parameters.clear()
 
     def read(self, content: Content) -> None:
         """Backward reads a content."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -77,6 +78,20 @@ def written_arguments(operation: Any) -> list[tuple[int, str]]:
     if known is None:
         known = _WRITTEN[operation] = writes_to(operation) if isinstance(operation, OpOverload) else []
     return known
+
+
+def writes_silently(operation: Any) -> bool:
+    """Whether an operation writes to its arguments without saying so: collective communication."""
+    return getattr(operation, "namespace", None) == "c10d"
+
+
+def numerics() -> tuple[Any, ...]:
+    """The settings that rounding depends on."""
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    precisions: tuple[Any, ...] = ()
+    with contextlib.suppress(RuntimeError):  # Set by names of newer versions, which the older ones do not tell.
+        precisions = (torch.get_float32_matmul_precision(), cudnn.allow_tf32)
+    return cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.enabled, *precisions
 
 
 def makes_memory(operation: Any) -> bool:

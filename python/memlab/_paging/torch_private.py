@@ -125,6 +125,7 @@ TABLE = (
         without="nothing: an attribute that is not read",
     ),
     PrivateName("torch.Tensor._use_count", "MemReporter: how many holders a tensor has, Python's object among them"),
+    PrivateName("torch.Tensor._is_zerotensor", "offloading of activations: zeros without memory, which it leaves alone"),
     PrivateName("torch.Tensor._base", "courtesy: the tensor that a view is of"),
     PrivateName("torch.Tensor._indices", "courtesy: the parts of a sparse tensor that is not coalesced"),
     PrivateName("torch.Tensor._values", "the same"),
@@ -339,6 +340,11 @@ def sparse_parts(tensor: Tensor) -> list[Tensor]:
     except (NotImplementedError, RuntimeError):  # A fake one, or of a backend that has no parts.
         pass
     return []
+
+
+def has_no_memory(tensor: Tensor) -> bool:
+    """Whether a tensor stands for zeros, as in forward-mode differentiation, or for several tensors."""
+    return tensor._is_zerotensor() or tensor.is_nested
 
 
 def base_of(tensor: Tensor) -> Tensor | None:
