@@ -429,8 +429,11 @@ def test_a_failure_ends_all_micro_batches(kind, when, spill):
     assert_equal(model, theirs)
 
 
-def test_an_interrupt_while_a_micro_batch_computes():
-    # GIVEN a micro-batch that takes a while
+def test_an_interrupt_while_a_micro_batch_computes(request):
+    # GIVEN a micro-batch that takes a while, in a program that hears of interrupts (one started in the background does not)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
     def action():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.2)
