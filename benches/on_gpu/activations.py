@@ -1,30 +1,11 @@
 """Activations off the real GPU: gradients, and time beside what people use instead."""
 
-import json
-import sys
-
-from harness import OWN_PROGRAMS, PROGRAMS, ROOT, Failed
-
 # Widths, layers and tokens: as many as are resident on a card of 80 GB, to compare with.
 SHAPES = ((8192, 8, 8192), (4096, 16, 8192), (2048, 16, 16384))
 
 
 def lines(harness, folder, *arguments):
-    env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
-    run = harness.run(
-        folder,
-        sys.executable,
-        OWN_PROGRAMS / "offloaded_activations.py",
-        *map(str, arguments),
-        memlab=False,
-        env=env,
-        timeout=240,
-    )
-    if run.code != 0:
-        raise Failed(run.errors[-3000:])
-    rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
-    harness.note(f"activations {' '.join(map(str, arguments))}", rows)
-    return rows
+    return harness.rows(folder, "offloaded_activations.py", *map(str, arguments))
 
 
 def check_exact(harness, folder):

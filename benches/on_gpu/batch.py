@@ -1,10 +1,5 @@
 """Batches in pieces on the real GPU: gradients, memory, speed."""
 
-import json
-import sys
-
-from harness import OWN_PROGRAMS, PROGRAMS, ROOT, Failed
-
 # Pieces may be so many times as far from the gradients in float64 as the whole batch in float32 is.
 FARTHER = 2.0
 # Of what may be allocated, pieces use at least this share.
@@ -12,13 +7,7 @@ USED = 0.5
 
 
 def lines(harness, folder, what, program="pieces.py"):
-    env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
-    run = harness.run(folder, sys.executable, OWN_PROGRAMS / program, what, memlab=False, env=env, timeout=240)
-    if run.code != 0:
-        raise Failed(run.errors[-3000:])
-    rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
-    harness.note(f"{program} {what}", rows)
-    return rows
+    return harness.rows(folder, program, what)
 
 
 def check_exact(harness, folder):

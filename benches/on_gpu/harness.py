@@ -87,6 +87,16 @@ class Harness:
                 log.write(text + "\n")
             self.fresh = False
 
+    def rows(self, folder, program, *arguments):
+        """What one of the programs of this folder prints as JSON lines, noted too. It runs without memlab's library."""
+        env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
+        run = self.run(folder, sys.executable, OWN_PROGRAMS / program, *arguments, memlab=False, env=env, timeout=240)
+        if run.code != 0:
+            raise Failed(run.errors[-3000:])
+        rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+        self.note(" ".join([program, *arguments]), rows)
+        return rows
+
     def note(self, name, value):
         """Records a measurement that no check judges."""
         self.notes[name] = value

@@ -177,11 +177,12 @@ class Forward:
         """An operation is about to run: what it writes to is no longer what it was."""
         if self._overwritten:
             self._overwritten.clear()
-        if not torch.is_grad_enabled() or writes_silently(operation):
+        is_written = writes_silently(operation)
+        if is_written or not torch.is_grad_enabled():
             # In custom functions kernels that PyTorch does not see may write to what these are given.
             for tensor in tree_leaves((arguments, keywords)):
                 if isinstance(tensor, Tensor):
-                    self._mistrust(tensor, is_written=writes_silently(operation))
+                    self._mistrust(tensor, is_written=is_written)
         for position, name in written_arguments(operation):
             written = arguments[position] if position < len(arguments) else keywords.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
@@ -255,10 +256,8 @@ class Forward:
             return contents
         for position, tensor in enumerate(outputs_of(results)):
             content = None
-            if type(tensor) is Tensor and tensor.device == self.device and tensor.layout is torch.strided:
-                if has_no_memory(tensor):
-                    contents.append(None)
-                    continue
+            is_plain = type(tensor) is Tensor and tensor.device == self.device and tensor.layout is torch.strided
+            if is_plain and not has_no_memory(tensor):
                 storage = tensor.untyped_storage()
                 if storage.nbytes() >= SMALLEST and storage_key(storage) not in self._contents:
                     is_written = storage_key(storage) in self._overwritten
