@@ -121,3 +121,14 @@ def rows():
             return {row.name: row for row in reporter.collect("cpu").devices["cpu"].tensors}
 
     return collect
+
+
+@pytest.fixture(scope="module")
+def in_double_precision():
+    """Tensors of this file's tests are made in float64."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

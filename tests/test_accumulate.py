@@ -25,13 +25,7 @@ from criteria import (
 from torch import nn
 from torch.nn import functional
 
-
-@pytest.fixture(autouse=True, scope="module")
-def in_double_precision():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("in_double_precision")
 
 
 @pytest.mark.parametrize("size", PIECES)

@@ -13,12 +13,7 @@ from torch.nn import functional
 BATCH = 12
 
 
-@pytest.fixture(autouse=True, scope="module")
-def in_double_precision():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("in_double_precision")
 
 
 def normalised(momentum=0.1):

@@ -7,13 +7,7 @@ from criteria import BATCH, CLASSES, CRITERIA, IMAGES, PIECES, Given, difference
 from memlab._activations import forward
 from torch import nn
 
-
-@pytest.fixture(autouse=True, scope="module")
-def in_double_precision():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("in_double_precision")
 
 
 def all_at_once(criterion, targets):

@@ -62,7 +62,7 @@ class Forward:
         self._history: History = histories.beginning_with(signature)
         self.plan, self.lesson = self._history.begin()
         self.lane = DeviceLane.of(device)
-        self.stream = _stream(device)
+        self.stream = raw_stream(device)
         # What products are rounded by; backward is taken to have the same.
         self._numerics = numerics()
         self.operations = 0
@@ -115,7 +115,7 @@ class Forward:
             and tensor.device == self.device
             and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or has_no_memory(tensor))
             and not _is_captured(self.device)
-            and _stream(self.device) == self.stream
+            and raw_stream(self.device) == self.stream
         )
 
     def _content_of(self, tensor: Tensor) -> Content | None:
@@ -140,7 +140,7 @@ class Forward:
     def _note(self, key: Any, storage: torch.UntypedStorage, version: int, *, is_written: bool = False) -> Content:
         content = Content(key, len(self._made), storage, version, is_written=is_written)
         # Memory of another stream would be free before this one has read it.
-        content.stream = _stream(self.device)
+        content.stream = raw_stream(self.device)
         self._contents[storage_key(storage)] = content
         reference = weakref.ref(content)
         self._made.append(reference)
@@ -281,7 +281,7 @@ class Forward:
             return False
         tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
         # What no parameter has to do with may come from kernels that PyTorch does not see, or from the host.
-        if not any(tensor.requires_grad for tensor in tensors) or _stream(self.device) != self.stream:
+        if not any(tensor.requires_grad for tensor in tensors) or raw_stream(self.device) != self.stream:
             return False
         if any(tensor.is_inference() or (tensor.device != self.device and tensor.dim() > 0) for tensor in tensors):
             return False
@@ -344,7 +344,7 @@ class Forward:
 
     def restore(self, content: Content) -> torch.UntypedStorage:
         """The memory with a content, for one of its readers. Work queued on this thread's stream may read it."""
-        stream = _stream(self.device)
+        stream = raw_stream(self.device)
         if self.lesson is not None:
             self.lesson.read(content)
         if content.kept is not None:
@@ -386,7 +386,7 @@ class Forward:
             open_contents.pop()
             if last.repeat is not None and last.is_to_be_made:
                 last.repeat.run(self.restore)
-                last.stream = _stream(self.device)
+                last.stream = raw_stream(self.device)
 
     def _load(self, content: Content, stream: int) -> torch.UntypedStorage:
         """Begins to copy a content back."""
@@ -417,7 +417,7 @@ class Forward:
             if content is None or content.copy is None or content.restored is not None:
                 continue
             if content.flight is None or content.flight.storage is None:
-                self._load(content, _stream(self.device))
+                self._load(content, raw_stream(self.device))
 
     def __del__(self) -> None:
         # Without a backward, storages may still be on their way to the host.
@@ -427,7 +427,3 @@ class Forward:
 
 def _is_captured(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _stream(device: torch.device) -> int:
-    return 0 if device.type == "cpu" else raw_stream(device)

@@ -58,7 +58,7 @@ class Spilling:
         self.away: dict[int, _Away] = {}
 
     def stream(self) -> int:
-        return 0 if self.device.type == "cpu" else raw_stream(self.device)
+        return raw_stream(self.device)
 
     def bring_all_back(self) -> None:
         """After a failure: whoever still has tensors of a strand finds their values in them."""

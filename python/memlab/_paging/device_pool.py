@@ -47,7 +47,7 @@ class DevicePool:
 
     def stream(self) -> int:
         """The calling thread's stream on the device, as CUDA's handle; 0 on the CPU."""
-        return 0 if self.device.type == "cpu" else raw_stream(self.device)
+        return raw_stream(self.device)
 
     def _reload(self, index: int) -> None:
         self.pipeline.reload(index, self.stream())

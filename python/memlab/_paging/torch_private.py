@@ -229,7 +229,9 @@ def without_graph(tensor: Tensor) -> Tensor:
 
 
 def raw_stream(device: torch.device) -> int:
-    """The handle of the calling thread's stream on a CUDA device."""
+    """The handle of the calling thread's stream on a CUDA device; 0 on the CPU, which has none."""
+    if device.type == "cpu":
+        return 0
     if hasattr(torch._C, "_cuda_getCurrentRawStream"):
         return int(torch._C._cuda_getCurrentRawStream(device.index))
     return int(torch.cuda.current_stream(device).cuda_stream)
