@@ -79,6 +79,7 @@ def alone():
     yield "batch memory", batch.check_memory
     yield "batch speed", batch.measure_speed
     yield "activations exact", activations.check_exact
+    yield "activations pack", activations.measure_pack
     yield "activations speed", activations.measure_speed
     yield "plan", plan.check
     yield "plan on gpu", plan.check_on_gpu

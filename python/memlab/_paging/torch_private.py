@@ -228,12 +228,15 @@ def without_graph(tensor: Tensor) -> Tensor:
         return tensor.detach()
 
 
+_current_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def raw_stream(device: torch.device) -> int:
     """The handle of the calling thread's stream on a CUDA device; 0 on the CPU, which has none."""
     if device.type == "cpu":
         return 0
-    if hasattr(torch._C, "_cuda_getCurrentRawStream"):
-        return int(torch._C._cuda_getCurrentRawStream(device.index))
+    if _current_stream is not None:
+        return _current_stream(device.index)
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
