@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-feed bench-gate bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-feed bench-gate bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -68,7 +68,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: bench-append bench-feed bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
+bench: bench-append bench-batch bench-feed bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -123,6 +123,18 @@ $(PLAN_VENV)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> $$($(PLAN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
 	$(PLAN_VENV)/bin/pip install --quiet --disable-pip-version-check lightning==2.6.6
+	touch $@
+
+# Batches in pieces and activations off the GPU beside other people's packages, which `make peers` fetches without what they
+# need: they can be carried to a machine without a network. Needs a GPU.
+PEERS := target/peers
+peers: $(PEERS)/.installed
+bench-batch: all peers
+	PYTHONPATH=$(CURDIR)/python $(PYTHON) benches/batch.py
+
+$(PEERS)/.installed: benches/peers.txt
+	rm -rf $(PEERS)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(PEERS) --requirement $<
 	touch $@
 
 # How fast a feeder feeds, beside PyTorch's DataLoader.

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import activations
-import batch
+import batches
 import device
 import exact
 import interception
@@ -73,11 +73,11 @@ def together():
 
 def alone():
     """Checks that need the whole GPU, or an idle machine."""
-    yield "batch exact", batch.check_exact
-    yield "batchnorm exact", batch.check_batchnorm
-    yield "batchnorm speed", batch.measure_batchnorm
-    yield "batch memory", batch.check_memory
-    yield "batch speed", batch.measure_speed
+    yield "batch exact", batches.check_exact
+    yield "batchnorm exact", batches.check_batchnorm
+    yield "batchnorm speed", batches.measure_batchnorm
+    yield "batch memory", batches.check_memory
+    yield "batch speed", batches.measure_speed
     yield "activations exact", activations.check_exact
     yield "activations pack", activations.measure_pack
     yield "activations speed", activations.measure_speed

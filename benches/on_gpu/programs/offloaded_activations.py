@@ -66,12 +66,17 @@ def timed(step):
     return begin.elapsed_time(end), torch.cuda.max_memory_allocated() - before
 
 
-def speed(width, count, tokens, rounds=7):
+def transformer(width, count, tokens):
+    """A model in bfloat16, its input, and the bytes that autograd saves of one block."""
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = Layers(width, count).bfloat16()
         x = torch.randn(tokens // LENGTH, LENGTH, width, dtype=torch.bfloat16, requires_grad=True)
-    block = 32 * tokens * width
+    return model, x, 32 * tokens * width
+
+
+def ways_of(model, x, block):
+    """A step in each way."""
 
     def offloaded(blocks, **options):
         return lambda: forward_backward(model, x, lambda: memlab.offload_activations(int(blocks * block), **options))
@@ -82,7 +87,7 @@ def speed(width, count, tokens, rounds=7):
     def on_the_cpu():
         return torch.autograd.graph.save_on_cpu(pin_memory=True)
 
-    ways = {
+    return {
         "resident": lambda: forward_backward(model, x),
         "checkpointing": lambda: forward_backward(model, x, run=recomputed),
         "save_on_cpu": lambda: forward_backward(model, x, on_the_cpu),
@@ -91,23 +96,34 @@ def speed(width, count, tokens, rounds=7):
         "memlab, 2 blocks": offloaded(2),
         "memlab, 2 blocks, copies only": offloaded(2, recompute=False),
     }
-    seen: dict[str, list[tuple[float, int]]] = {name: [] for name in ways}
-    for step in ways.values():
-        for _ in range(4):
-            step()
+
+
+def compared(ways, block, rounds=7):
+    """Milliseconds of each way in turns, beside the first of them, and its peak of memory. A way that fails says why."""
+    seen: dict[str, list[tuple[float, int]]] = {}
+    for name, step in ways.items():
+        try:
+            for _ in range(4):
+                step()
+            seen[name] = []
+        except Exception as error:  # It is somebody else's code, and the others go on.
+            text = str(error).partition("\n")[0]
+            yield {"way": name, "failed": f"{type(error).__name__}: {text}"}
     for _ in range(rounds):
-        for name, step in ways.items():
-            seen[name].append(timed(step))
-    resident = statistics.median(milliseconds for milliseconds, _ in seen["resident"])
-    for name, rows in seen.items():
-        milliseconds = statistics.median(milliseconds for milliseconds, _ in rows)
-        peak = max(peak for _, peak in rows) / block
-        row = {
-            "way": name,
-            "ms": round(milliseconds, 1),
-            "ratio": round(milliseconds / resident, 3),
-            "peak_blocks": round(peak, 2),
-        }
+        for name, rows in seen.items():
+            rows.append(timed(ways[name]))
+    medians = {name: statistics.median(milliseconds for milliseconds, _ in rows) for name, rows in seen.items()}
+    first = next(iter(medians.values()))
+    for name, milliseconds in medians.items():
+        peak = max(peak for _, peak in seen[name])
+        ratio = {"ratio": round(milliseconds / first, 3)} if first else {}  # The simulated GPU may have taken no time.
+        row = {"way": name, "ms": round(milliseconds, 1), **ratio}
+        yield row | {"peak_mib": peak >> 20, "peak_blocks": round(peak / block, 2)}
+
+
+def speed(width, count, tokens):
+    model, x, block = transformer(width, count, tokens)
+    for row in compared(ways_of(model, x, block), block):
         print(json.dumps({"width": width, "layers": count, "tokens": tokens, **row}), flush=True)
 
 

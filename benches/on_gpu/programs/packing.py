@@ -16,7 +16,7 @@ from typing import Any
 import memlab
 import torch
 from memlab._activations import forward, lanes
-from offloaded_activations import LENGTH, Layers, forward_backward
+from offloaded_activations import forward_backward, transformer
 
 LEARNING, FORWARDS, CALLS = 2, 12, 15
 # Of what autograd saves of one block. The last one keeps everything.
@@ -74,15 +74,13 @@ def _fate(packed, tensor):
 
 
 def main(width, count, tokens):
-    with torch.device("cuda"):
-        model = Layers(width, count).bfloat16()
-        x = torch.randn(tokens // LENGTH, LENGTH, width, dtype=torch.bfloat16, requires_grad=True)
+    model, x, block = transformer(width, count, tokens)
     taken = Taken()
     for blocks in BUDGETS:
         for step in range(FORWARDS):
             if step == LEARNING:
                 taken.by_fate.clear()
-            forward_backward(model, x, lambda blocks=blocks: memlab.offload_activations(int(blocks * 32 * tokens * width)))
+            forward_backward(model, x, lambda blocks=blocks: memlab.offload_activations(int(blocks * block)))
         for fate, times in sorted(taken.by_fate.items()):
             microseconds = {f"{what}_us": round(statistics.median(ns) / 1000, 2) for what, ns in times.items()}
             row = {"pack": fate, "budget_blocks": blocks, "tensors": len(times["in_forward"]), **microseconds}

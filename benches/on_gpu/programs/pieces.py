@@ -178,4 +178,5 @@ def speed():
     print(json.dumps({name: statistics.median(seconds) for name, seconds in rounds.items()}))
 
 
-{"exact": exact, "memory": memory, "speed": speed}[sys.argv[1]]()
+if __name__ == "__main__":
+    {"exact": exact, "memory": memory, "speed": speed}[sys.argv[1]]()
