@@ -529,7 +529,7 @@ def test_the_example(memlab):
 
 def test_ranks_average_once_and_by_what_they_count(memlab):
     """GIVEN two ranks of DistributedDataParallel with different counts of samples, of targets and of pieces
-    WHEN each goes through its samples in pieces
+    WHEN each goes through its samples in pieces, or in lockstep
     THEN means are those of all ranks' targets together, other losses those of the ranks, and both ranks have them."""
     command = [PYTHON, PROGRAMS / "accumulated_ranks.py", memlab.folder / "meeting"]
     environment = memlab.environment(PYTHONPATH=str(ROOT / "python"))

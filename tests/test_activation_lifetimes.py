@@ -220,6 +220,16 @@ def test_budgets_that_are_none(budget):
         package.offload_activations(budget, device="cpu")
 
 
+@pytest.mark.parametrize("budget", ["1MiB", "24KiB"], ids=["that fits", "that does not fit"])
+def test_nothing_is_copied_that_fits(block, budget):
+    """GIVEN a budget into which all fits that autograd saves, or not
+    WHEN forwards run, of which the first ones know nothing
+    THEN copies are made only where they are needed, of what was saved first, and gradients are the same."""
+    block.budget = budget
+    check(block, mlp(), squares(torch.float32))
+    assert (block.copies + block.repeats == 0) == (budget == "1MiB")
+
+
 def test_small_tensors_stay(block, monkeypatch):
     # GIVEN activations below the smallest that are moved; THEN none is
     monkeypatch.setattr(forward, "SMALLEST", 1 << 20)

@@ -10,7 +10,9 @@ import weakref
 
 import pytest
 import torch
+from memlab._batches import experience, strand_batch
 from memlab._batches.batch import Batch
+from memlab._batches.experience import Experience, StrandHistory
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.observing import observing
 from memlab._batches.spilling import Spilling, StrandMemory
@@ -183,6 +185,47 @@ def test_gradients_and_running_statistics_are_those_of_the_whole_batch(name, los
         torch.testing.assert_close(loss, expected.detach(), rtol=1e-13, atol=1e-13)
         assert not loss.requires_grad
         assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_whose_loss_is_computed_elsewhere(name):
+    """GIVEN a model with BatchNorm in training, and a loop of one's own
+    WHEN it is given outputs, computes a loss, and calls backward
+    THEN gradients and statistics are those of the whole batch; a second backward is refused."""
+    kind, inputs = MODELS[name]
+    for size in SIZES:
+        ours, theirs = made(kind), made(kind)
+        contrastive(theirs(inputs)).backward()
+        outputs = lockstep(ours, inputs, size).outputs()
+        loss = contrastive(outputs)
+        loss.backward(retain_graph=True)
+        assert_equal(ours, theirs)
+        with pytest.raises(RuntimeError, match="a second time"):
+            loss.backward()
+        assert not strands()
+
+
+def test_outputs_of_which_nobody_wants_gradients():
+    # GIVEN outputs in lockstep; WHEN they are dropped; THEN the threads end, and statistics have moved once
+    ours, theirs = made(perceptron), made(perceptron)
+    outputs = lockstep(ours, VECTORS, 5).outputs()
+    theirs(VECTORS)
+    assert strands() and outputs.requires_grad
+    del outputs
+    assert not strands()
+    torch.testing.assert_close(list(ours.buffers()), list(theirs.buffers()))
+
+
+def test_gradients_of_inputs_of_a_loop_of_ones_own():
+    # GIVEN inputs that another model has made; WHEN a loss of the outputs goes backward; THEN that model has its gradients
+    results = []
+    for size in (None, 4):
+        discriminator, generator = made(Discriminator), made(lambda: nn.Linear(7, 7))
+        inputs = (VECTORS, generator(VECTORS.flip(0)))
+        outputs = discriminator(*inputs) if size is None else lockstep(discriminator, inputs, size).outputs()
+        (outputs["real"].square().mean() + outputs["generated"][0].exp().mean()).backward()
+        results.append(nn.ModuleList([discriminator, generator]))
+    assert_equal(results[1], results[0])
 
 
 def test_fifty_steps():
@@ -600,7 +643,7 @@ def test_those_that_wait_are_on_the_host():
 def test_what_there_is_room_for_stays():
     # GIVEN three tensors of a strand, of 2, 4 and 2 MiB, and room for 5 MiB
     spilling = Spilling(torch.device("cpu"), room=5 << 20)
-    memory = StrandMemory(spilling)
+    memory = StrandMemory(spilling, StrandHistory(0))
     with memory:
         tensors = [torch.full((size << 17,), float(size)) for size in (2, 4, 2)]
     # WHEN it waits; THEN what does not fit is away
@@ -612,15 +655,36 @@ def test_what_there_is_room_for_stays():
     assert spilling.room == 5 << 20
 
 
+@pytest.mark.parametrize("keep", [0, 3 << 20, 1 << 30], ids=["keeps nothing", "keeps 3 MiB", "keeps all"])
+@pytest.mark.parametrize("room", [0, 8 << 20, 64 << 20], ids=["no room", "8 MiB", "64 MiB"])
 @pytest.mark.parametrize("kind", [residual_network, own_forward])
-def test_spilled_gradients_of_large_samples(kind):
-    # GIVEN activations above the size from which they go to the host; THEN gradients are the same for several steps
+def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
+    """GIVEN activations above the size from which they go to the host, and more or less room for those that wait, for those
+    on their way, and for what autograd saves
+    WHEN several steps are done, of which later ones know the order of the first
+    THEN gradients are those of the whole batch."""
+    monkeypatch.setattr(experience, "_room", lambda device, memory: room)
     inputs = torch.randn(5, 3, 96, 96, generator=numbers(1))
     if kind is own_forward:
         inputs = functional.pad(inputs[:, :, :8, :8], (0, 0, 0, 0))
     for size in (1, 2):
         ours, theirs = made(kind), made(kind)
+        pieces = [range(begin, min(begin + size, 5)) for begin in range(0, 5, size)]
         for _ in range(3):
+            for history in Experience.of(ours, torch.device("cpu"), None, pieces).histories:
+                history.keep_nbytes = keep
             theirs(inputs).square().mean().backward()
             lockstep(ours, inputs, size, spill=True).run(lambda outputs: outputs.square().mean())
         assert_equal(ours, theirs)
+
+
+def test_what_fits_is_not_copied(monkeypatch):
+    # GIVEN a model of which a batch was seen to fit
+    inputs = torch.randn(4, 3, 96, 96, generator=numbers(1))
+    ours, theirs = made(residual_network), made(residual_network)
+    Experience.of(ours, torch.device("cpu"), None, [range(2), range(2, 4)]).fits = True
+    monkeypatch.setattr(strand_batch, "StrandMemory", None)
+    # WHEN it is computed; THEN nothing of it goes to the host, and gradients are the same
+    lockstep(ours, inputs, 2, spill=True).run(lambda outputs: outputs.square().mean())
+    theirs(inputs).square().mean().backward()
+    assert_equal(ours, theirs)

@@ -98,7 +98,8 @@ def accumulate(
             "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
         )
     scale = (lambda loss: loss) if scaler is None else scaler.scale
-    in_pieces = micro_batch is not None and micro_batch < len(batch.samples)
+    # (Ranks may have other counts of samples, but have to go the same way.)
+    in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
     way = way_of(batch.ranks.model(), loss_fn, device=batch.device, in_pieces=in_pieces, exact=exact, batchnorm=batchnorm)
     if way.inexact is not None:
         warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
@@ -138,12 +139,18 @@ def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Ca
 
     mean = Mean.of(loss_fn)
     whole = None if targets is None else targets.piece(range(len(targets)), batch.device)
+    # On several ranks: what this one's mean is to be multiplied by, so that their average is the mean of all samples.
+    share: Tensor | float = 1.0
+    if mean is not None and not mean.is_sum and batch.ranks.are_several:
+        weight = mean.weight(len(batch.samples), whole)
+        share = weight / batch.ranks.part_of_all(weight, batch.device)
 
     def loss_of(outputs: Any) -> Tensor:
         if loss_fn is None:
             loss = loss_in(outputs)
         elif mean is not None:
             loss = mean(outputs, whole)
+            loss = loss if isinstance(share, float) else loss * share.to(loss.dtype)
         else:
             loss = loss_fn(outputs) if targets is None else loss_fn(outputs, whole)
         if not isinstance(loss, Tensor) or loss.dim() != 0:

@@ -16,18 +16,33 @@ from memlab._batches.batch import Batch
 from memlab._batches.evaluation import evaluated
 from memlab._batches.kept import Kept
 from memlab._batches.loader import divided
+from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples, beside
 from memlab._batches.observing import observing
 from memlab._batches.parameter_table import ParameterTable, parameter_table
 from memlab._batches.replay import Replay
 from memlab._batches.settings import Settings
 from memlab._batches.state import evaluating
-from memlab._batches.ways import WHOLE, Way, way_of
-from memlab._batches.whole import Whole
+from memlab._batches.ways import LOCKSTEP, REPLAY, WHOLE, Way, way_of
+from memlab._batches.whole import TooLargeAtOnce, Whole
 from memlab._paging.torch_private import tree_map_only
 from memlab.accumulation import accumulate
 
 __all__ = ["InfinityBatch"]
+
+
+_OUTPUTS: dict[str, Callable[[Batch], Any]] = {
+    REPLAY: lambda batch: Replay(batch).outputs(),
+    WHOLE: lambda batch: _together(batch),
+    LOCKSTEP: lambda batch: Lockstep(batch).outputs(),
+}
+
+
+def _together(batch: Batch) -> Any:
+    try:
+        return Whole(batch).outputs()
+    except TooLargeAtOnce:
+        return Lockstep(batch).outputs()
 
 
 class InfinityBatch(Settings):
@@ -332,5 +347,5 @@ class InfinityBatch(Settings):
         batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
         way = self._way(has_own_loop=True)
         batch, device = way.prepared(batch), self.backward_device
-        outputs = Whole(batch).outputs() if way.name == WHOLE else Replay(batch).outputs()
+        outputs = _OUTPUTS[way.name](batch)
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)

@@ -59,5 +59,33 @@ for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("c
             pairs = zip(model.module.parameters(), twin.parameters(), strict=True)
             errors[f"{name} {size} {steps}"] = max(float((one.grad - two.grad).abs().max()) for one, two in pairs)
             assert model.module.steps == steps
+
+
+class WithBatchNorm(nn.Sequential):
+    """Statistics are those of a rank's samples."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        super().__init__(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def of_all(twins):
+    """The mean of all ranks' targets: each rank's sum has its own model, with the same parameters."""
+    losses = [
+        functional.cross_entropy(twin(IMAGES[share]), LABELS[share], reduction="sum")
+        for twin, share in zip(twins, SHARES, strict=True)
+    ]
+    return sum(losses) / (LABELS != -100).sum()
+
+
+for size in (None, 20, 4, 3):
+    model, twins = DistributedDataParallel(WithBatchNorm()), [WithBatchNorm() for _ in SHARES]
+    images, labels = IMAGES[SHARES[rank]], LABELS[SHARES[rank]]
+    for _ in range(2):
+        memlab.accumulate(model, images, nn.CrossEntropyLoss(), targets=labels, micro_batch=size)
+        of_all(twins).backward()
+    ours = [parameter.grad for parameter in model.module.parameters()]
+    theirs = [one.grad + two.grad for one, two in zip(*(twin.parameters() for twin in twins), strict=True)]
+    errors[f"BatchNorm {size}"] = max(float((one - two).abs().max()) for one, two in zip(ours, theirs, strict=True))
 print(json.dumps(errors))
 dist.destroy_process_group()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from memlab._activations.forward import Forward
-from memlab._activations.histories import Histories
+from memlab._activations.histories import Kinds
 from memlab._paging.torch_private import TorchDispatchMode, backward_number, exclude_from_compile, tree_leaves
 
 
@@ -18,12 +18,13 @@ class Block(TorchDispatchMode):
     #: Control flow such as torch.cond runs as without it.
     supports_higher_order_operators = True
 
-    def __init__(self, device: torch.device, histories: Histories) -> None:
+    def __init__(self, device: torch.device, histories: Kinds) -> None:
         super().__init__()
         self._device = device
         self._histories = histories
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
-        self._forward: Forward | None = None
+        #: The forward that runs, once it has begun.
+        self.forward: Forward | None = None
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -37,28 +38,28 @@ class Block(TorchDispatchMode):
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         self._hooks.__exit__(*exception)
-        if self._forward is not None:
-            self._forward.ended()
-            self._forward = None
+        if self.forward is not None:
+            self.forward.ended()
+            self.forward = None
 
     def land(self) -> None:
         """Lets all storages go that are being copied to the host, as soon as they are there."""
-        if self._forward is not None:
-            self._forward.land()
+        if self.forward is not None:
+            self.forward.land()
 
     def _begun(self, signature: Any) -> Forward:
-        self._forward = Forward(self._device, self._histories, signature)
-        return self._forward
+        self.forward = Forward(self._device, self._histories, signature)
+        return self.forward
 
     def _pack(self, tensor: Tensor) -> Any:
-        forward = self._forward or self._begun("saved" if tensor.is_nested else ("saved", tensor.shape))
+        forward = self.forward or self._begun("saved" if tensor.is_nested else ("saved", tensor.shape))
         return forward.pack(tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        forward = self._forward
+        forward = self.forward
         if backward_number() != -1:
             if forward is not None:
                 forward.before(func, args, keywords)

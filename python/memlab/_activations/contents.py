@@ -29,9 +29,13 @@ class Kept:
         self.tensor = tensor
         self.version = version_of(tensor)
 
+    @property
+    def is_unchanged(self) -> bool:
+        return version_of(self.tensor) == self.version
+
     def unpack(self) -> Tensor:
         """Raises RuntimeError if it was written to, as autograd does."""
-        if version_of(self.tensor) != self.version:
+        if not self.is_unchanged:
             raise RuntimeError(
                 f"a tensor that backward needs was changed in place after forward: {_described(self.tensor)} is at version "
                 f"{version_of(self.tensor)}; expected version {self.version}. Inside of memlab.offload_activations that "
@@ -41,9 +45,9 @@ class Kept:
 
     def preserve(self) -> None:
         """It is about to be written to, and stays as it is: a copy does."""
-        tensor = self.tensor
-        if version_of(tensor) != self.version:
+        if not self.is_unchanged:
             return
+        tensor = self.tensor
         if type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_conj() or tensor.is_neg()):
             self.tensor = duplicate(tensor)
         else:
@@ -78,8 +82,8 @@ class Content:
     """What one storage holds between two writes to it."""
 
     __slots__ = (
-        "__weakref__", "copy", "flight", "is_loading", "is_saved", "is_written", "kept", "key", "left", "nbytes", "number",
-        "repeat", "restored", "stream", "uses", "version", "weak",
+        "__weakref__", "copy", "flight", "is_loading", "is_saved", "is_written", "kept", "key", "left", "may_leave",
+        "nbytes", "number", "repeat", "restored", "stream", "uses", "version", "weak",
     )  # fmt: skip
 
     def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int, *, is_written: bool) -> None:
@@ -96,6 +100,8 @@ class Content:
         self.is_saved = False
         # One of these says how it comes back.
         self.kept: Kept | None = None
+        # Whether what is kept may be copied to the host later.
+        self.may_leave = False
         self.copy: _native.HostCopy | None = None
         self.repeat: Repeat | None = None
         self.flight: Flight | None = None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, Scratch, outputs_of
-from memlab._activations.histories import Histories, History
+from memlab._activations.histories import Kinds, Remembered
 from memlab._activations.lanes import DeviceLane
 from memlab._activations.operations import (
     is_repeatable,
@@ -57,9 +57,9 @@ class Saved:
 class Forward:
     """All that is known of one forward. Autograd's graph keeps it until backward is done."""
 
-    def __init__(self, device: torch.device, histories: Histories, signature: Any) -> None:
+    def __init__(self, device: torch.device, histories: Kinds, signature: Any) -> None:
         self.device = device
-        self._history: History = histories.beginning_with(signature)
+        self._history: Remembered = histories.beginning_with(signature)
         self.plan, self.lesson = self._history.begin()
         self.lane = DeviceLane.of(device)
         self.stream = raw_stream(device)
@@ -75,6 +75,8 @@ class Forward:
         self._given: dict[int, list[weakref.ref[Kept]]] = {}
         self._made: list[weakref.ref[Content]] = []
         self._by_key: dict[Any, weakref.ref[Content]] = {}
+        # What is kept, but may leave for others, in the order in which it was made.
+        self._residents: deque[weakref.ref[Content]] = deque()
         self._flights: deque[Flight] = deque()
         self._flying = 0
         self._offloaded = 0
@@ -82,6 +84,7 @@ class Forward:
         # Loaded, but not asked for yet.
         self._ahead = 0
         self._position = 0
+        self._pauses = 0
         self._has_saved = False
         # The contents that come back from the host, in this order.
         self._order = self._history.order
@@ -103,7 +106,7 @@ class Forward:
                 self.lesson.saved(content)
             if not content.has_way_back:
                 self._store(content, tensor)
-        if content.kept is not None:
+        if content.kept is not None and not content.may_leave:
             return Kept(tensor)
         content.used()
         return Saved(self, content, View.of(tensor))
@@ -151,20 +154,47 @@ class Forward:
 
     def _store(self, content: Content, tensor: Tensor) -> None:
         """Copies a content to the host, unless backward needs it so soon that it may stay."""
-        storage = tensor.untyped_storage()
         fits = self._kept + content.nbytes <= self.plan.keep_nbytes
-        stays = content.key in self.plan.held or (self._offloaded >= self.plan.offload_nbytes and fits)
-        copy = None if stays else self.lane.save(storage, self.stream)
+        is_held = content.key in self.plan.held
+        if self.plan.evicts and not is_held:
+            self._keep(content, tensor)
+            content.may_leave = True
+            self._residents.append(weakref.ref(content))
+            self._evict()
+        elif is_held or (fits and self._offloaded >= self.plan.offload_nbytes) or not self._offload(content, tensor):
+            self._keep(content, tensor)
+
+    def _keep(self, content: Content, tensor: Tensor) -> None:
+        content.kept = Kept(tensor)
+        self._kept += content.nbytes
+
+    def _offload(self, content: Content, tensor: Tensor) -> bool:
+        """Begins to copy a content to the host. Returns False if there is no memory for it."""
+        storage = tensor.untyped_storage()
+        copy = self.lane.save(storage, self.stream)
         if copy is None:
-            content.kept = Kept(tensor)
-            self._kept += content.nbytes
-            return
+            return False
         content.copy = copy
         content.flight = Flight(copy, storage)
         self._offloaded += content.nbytes
         self._flights.append(content.flight)
         self._flying += content.nbytes
         self.land(self.plan.flying_nbytes)
+        return True
+
+    def _evict(self) -> None:
+        """Copies what was kept first to the host, until the rest fits."""
+        while self._residents and self._kept > self.plan.keep_nbytes:
+            content = self._residents.popleft()()
+            kept = None if content is None else content.kept
+            # What was written to since raises in backward, as autograd would have it.
+            if content is None or kept is None or not kept.is_unchanged:
+                continue
+            if not self._offload(content, kept.tensor):
+                self._residents.clear()
+                return
+            content.kept = None
+            self._kept -= content.nbytes
 
     def land(self, limit: int = 0) -> None:
         """Lets storages go that were copied longest ago, until no more than `limit` bytes are on their way."""
@@ -334,10 +364,12 @@ class Forward:
                 self._flying -= flight.land(self.stream)
         if self.lesson is not None:
             self.lesson.ended()
+        self._residents.clear()
         self._contents.clear()
         self._overwritten.clear()
         self._given.clear()
-        self._history.ended(self.operations, has_saved=self._has_saved)
+        offered = self._offloaded + self._kept
+        self._history.ended(self.operations, has_saved=self._has_saved, offered_nbytes=offered)
         self._prefetch()
 
     # Backward. ------------------------------------------------------------------------------------------------------------
@@ -408,9 +440,31 @@ class Forward:
         self._position = max(self._position, self.plan.position.get(content.key, -1) + 1)
         self._prefetch()
 
+    def pause(self) -> None:
+        """Backward stops here for a while: nothing is loaded ahead that is read after it, until `go_on`."""
+        self._order.append(None)
+
+    def go_on(self) -> None:
+        """Backward is about to go on after a pause: begins to load what it will read."""
+        pauses = self.plan.pauses
+        if self._pauses < len(pauses):
+            self._position = pauses[self._pauses] + 1
+        self._pauses += 1
+        self._prefetch()
+
+    def is_to_stay(self, key: int) -> bool:
+        """Whether the storage of this number is one that forward keeps, or is on its way to the host already."""
+        content = self._contents.get(key)
+        if content is None or content.kept is not None:
+            return content is not None
+        flight = content.flight
+        return flight is not None and flight.storage is not None and use_count(key) == 1
+
     def _prefetch(self) -> None:
         order = self.plan.order
         while self._position < len(order) and self._ahead + self._flying < self.plan.ahead_nbytes:
+            if order[self._position] is None:
+                return
             reference = self._by_key.get(order[self._position])
             content = None if reference is None else reference()
             self._position += 1

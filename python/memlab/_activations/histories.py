@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -15,6 +15,27 @@ from memlab._activations.plans import Plan
 # How many kinds of forwards are remembered, and how often one may turn out to be another.
 _MOST = 256
 _PATIENCE = 3
+
+
+class Remembered(Protocol):
+    """What is known of forwards of one kind."""
+
+    #: The contents that the last backward read from the host; None: where it paused.
+    order: list[Any]
+
+    def begin(self) -> tuple[Plan, Lesson | None]:
+        """The plan for a forward, and where to note what is seen of it."""
+
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+        """A forward has ended, after so many operations; whether autograd has saved something that can be moved, and bytes
+        of it that were copied to the host or could have been."""
+
+
+class Kinds(Protocol):
+    """What is known of forwards, by their kind."""
+
+    def beginning_with(self, signature: Any) -> Remembered:
+        """Those that begin with the same operation on the same shapes."""
 
 
 class History:
@@ -40,7 +61,6 @@ class History:
         self.plan = self._cautious(frozenset())
 
     def begin(self) -> tuple[Plan, Lesson | None]:
-        """The plan for a forward, and where to note what is seen of it."""
         with self._lock:
             return self._next()
 
@@ -65,11 +85,12 @@ class History:
         return self.plan, self._lesson
 
     def _cautious(self, held: frozenset[Any]) -> Plan:
-        """Copies everything: nothing is known yet."""
-        return Plan(flying_nbytes=self._budget // 2, ahead_nbytes=self._budget // 2, held=held)
+        """Nothing is known yet: copies what does not fit."""
+        moving = self._budget // 4
+        keep = self._budget - moving
+        return Plan(flying_nbytes=moving, ahead_nbytes=moving, keep_nbytes=keep, held=held, evicts=True)
 
-    def ended(self, operations: int, *, has_saved: bool) -> None:
-        """A forward has ended, after so many operations; whether autograd has saved something."""
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
         with self._lock:
             self._finish(operations, has_saved=has_saved)
 

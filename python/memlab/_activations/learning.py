@@ -146,11 +146,12 @@ class Lesson:
 
     def plan(self, budget: int, bytes_per_second: float | None, held: frozenset[Any], *, recompute: bool) -> Plan:
         """The plan with the least time. Waits until the forward is done."""
-        flying = min(max(int(budget * _FLYING), 2 * self.largest), budget)
-        keep = budget - flying
         held |= self.held()
         values = [(0 if value.key in held else value.cost, value.is_saved) for value in self._values]
-        if recompute and bytes_per_second is not None:
+        fits = sum(nbytes for nbytes, is_saved in values if is_saved) <= budget
+        flying = 0 if fits else min(max(int(budget * _FLYING), 2 * self.largest), budget)
+        keep = budget - flying
+        if not fits and recompute and bytes_per_second is not None:
             choice = self._choice(values, budget, bytes_per_second)
         else:
             choice = _Choice([], [is_saved for _, is_saved in values], self._reads, 0, 0.0)

@@ -18,6 +18,7 @@ class Plan:
         offload_nbytes: int = 0,
         repeated: frozenset[int] = frozenset(),
         held: frozenset[Any] = frozenset(),
+        evicts: bool = False,
         order: Sequence[Any] = (),
     ) -> None:
         #: How many bytes may be on their way to the host.
@@ -32,9 +33,12 @@ class Plan:
         self.repeated = repeated
         #: The contents that the program holds anyway.
         self.held = held
+        #: Whether all stays that fits, and what was made first leaves for the rest: for forwards of which nothing is known.
+        self.evicts = evicts
         self.ordered(order)
 
     def ordered(self, order: Sequence[Any]) -> None:
-        """The contents that a backward read from the host, in this order."""
+        """The contents that a backward read from the host, in this order; None: where it paused."""
         self.order = order
-        self.position = {key: index for index, key in enumerate(order)}
+        self.position = {key: index for index, key in enumerate(order) if key is not None}
+        self.pauses = [index for index, key in enumerate(order) if key is None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ def _merged(
     with torch.no_grad(), Autocast.off():
         means = torch.stack([mean for _, mean, _ in parts]).double()
         squares = torch.stack([square for _, _, square in parts]).double()
-        counts = torch.tensor([[count] for count, _, _ in parts], dtype=torch.float64, device=means.device)
+        counts = _counts(tuple(count for count, _, _ in parts), means.device)
         mean = (means * counts).sum(0) / total
         square = squares.sum(0) + ((means - mean).square() * counts).sum(0)
         for running, value in ((running_mean, mean), (running_var, square / (total - 1))):
@@ -93,6 +93,12 @@ def _merged(
                 running.copy_((1 - momentum) * running.double() + momentum * value)
         dtype = parts[0][1].dtype
         return total, mean.to(dtype), (square / total).to(dtype)
+
+
+@lru_cache(maxsize=256)
+def _counts(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Values of each piece, on a device. Known ones are not copied there again: such a copy waits for the GPU."""
+    return torch.tensor(counts, dtype=torch.float64, device=device)[:, None]
 
 
 def _added(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -7,28 +7,21 @@ the outputs of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from copy import copy
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from memlab._batches.batch import Batch
-from memlab._batches.batch_statistics import meeting_at_batchnorm
-from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
+from memlab._batches.experience import Experience
 from memlab._batches.inputs import InputGradients
-from memlab._batches.interleaved import InterleavedBuffers, RandomNumbers
-from memlab._batches.nested import call, joined
-from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
-from memlab._batches.sizing import FixedSize, room_on
-from memlab._batches.spilling import Spilling, StrandMemory
+from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast
-from memlab._batches.strands import Crew, Meeting, Strand
-from memlab._batches.thread_state import ThreadState
+from memlab._batches.strand_batch import StrandBatch
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 
 # Micro-batches of a batch, if nobody has asked for a size: each meets the others twice in each layer.
@@ -36,13 +29,16 @@ _MOST = 32
 # Half the size of micro-batches that did not fit, by model.
 _LIMITS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
-_OUTPUTS = "the end of its forward"
-
 Scale = Callable[[Tensor], Tensor]
 
 
 class Lockstep:
-    """One batch through a model, forward and backward."""
+    """One batch through a model, forward and backward.
+
+    The size of micro-batches is the same throughout a batch. If none is asked for there are 32, or fewer where larger ones
+    are known to fit. A forward that runs out of memory begins again: with nothing that stays on the GPU, then with
+    micro-batches of half the size.
+    """
 
     def __init__(self, batch: Batch, *, spill: bool | None = None) -> None:
         """`spill`: micro-batches that wait are in host memory; None: if they are on a GPU."""
@@ -55,33 +51,100 @@ class Lockstep:
 
         `loss_of_outputs` is given what the model returns for the whole batch, and `scale` the loss before backward.
 
-        The size of micro-batches is the same throughout a batch. If none is asked for there are 32, or fewer where larger
-        ones are known to fit. A forward that runs out of memory begins again, with micro-batches of half the size.
-
         Raises:
             RuntimeError: micro-batches run other layers than others; a buffer depends on the samples; gradients are off.
             ValueError: the loss is not one number, or an output has no row for each sample.
             torch.OutOfMemoryError: a single sample does not fit, or a backward does not, which has added to gradients.
         """
+
+        def whole(strands: StrandBatch) -> tuple[Tensor, InputGradients]:
+            leaves, form = tree_flatten(strands.forward())
+            leaves = [
+                leaf.detach().requires_grad_() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
+                for leaf in leaves
+            ]
+            loss = loss_of_outputs(tree_unflatten(leaves, form))
+            if not isinstance(loss, Tensor) or loss.dim() != 0:
+                found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+                raise ValueError(f"the loss is {found}: it must be a tensor that is one number")
+            with Autocast.off():
+                scaled = scale(loss)
+                strands.has_added = True
+                scaled.backward()
+            return loss.detach(), strands.backward([leaf.grad if isinstance(leaf, Tensor) else None for leaf in leaves])
+
+        def attempt(strands: StrandBatch) -> tuple[Tensor, InputGradients]:
+            with strands:
+                return whole(strands)
+
+        self._check_gradients()
+        self._batch.ranks.share_buffers()
+        loss, inputs = self._attempted(attempt)
+        self._batch.ranks.average()
+        inputs.backward()
+        return loss
+
+    def outputs(self) -> Any:
+        """What the model returns for the whole batch, with a graph, whose backward adds to the gradients of parameters.
+
+        Raises:
+            RuntimeError: as `run`; the model is spread over ranks, which cannot wait for each other in a backward.
+            ValueError: an output has no row for each sample.
+            torch.OutOfMemoryError: a single sample does not fit; in backward: some do not.
+        """
+        if self._batch.ranks.are_several:
+            raise RuntimeError(
+                "ranks of DistributedDataParallel cannot wait for each other within a backward: use memlab.accumulate, or "
+                "give the module within it (model.module) and average the gradients"
+            )
+        self._check_gradients()
+        form: list[Any] = []
+        # An output has a graph if something that it was made of has one: here nothing else may have.
+        anchor = torch.empty(0, requires_grad=True)
+        inputs = [leaf for leaf in self._batch.samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+        leaves = _Together.apply(self, form, anchor, *inputs)
+        return tree_unflatten(list(leaves), form[0])
+
+    def _check_gradients(self) -> None:
         if not torch.is_grad_enabled():
             raise RuntimeError("gradients are off here (no_grad or inference_mode), and the batch needs them")
-        count, sizing = len(self._batch.samples), self._batch.sizing
-        while True:
-            pieces = _pieces(count, self._size())
-            attempt = _Attempt(self._batch, pieces, spills=self._spills and len(pieces) > 1)
+
+    def _forward(self) -> tuple[StrandBatch, Any]:
+        """All strands, which wait for their gradients, and the outputs."""
+
+        def attempt(strands: StrandBatch) -> tuple[StrandBatch, Any]:
             try:
-                return attempt.run(loss_of_outputs, scale)
+                return strands, strands.forward()
+            except BaseException:
+                strands.end(undo=True)
+                raise
+
+        return self._attempted(attempt)
+
+    def _attempted(self, work: Callable[[StrandBatch], Any]) -> Any:
+        """Does it with strands, again and again until it fits."""
+        batch = self._batch
+        while True:
+            pieces = _pieces(len(batch.samples), self._size())
+            experience = Experience.of(batch.model, batch.device, batch.memory, pieces)
+            strands = StrandBatch(batch, pieces, experience, spills=self._spills)
+            try:
+                return work(strands)
             except Exception as error:
-                if not is_out_of_memory(error) or len(pieces[0]) == 1:
+                if not is_out_of_memory(error):
                     raise
-                sizing.failed(len(pieces[0]))
-                _LIMITS[self._batch.model] = len(pieces[0]) // 2
-                if attempt.has_added:
-                    raise torch.cuda.OutOfMemoryError(
-                        f"{error}\nmemlab: a backward did not fit. The next batch is computed in micro-batches of half the "
-                        "size. Drop the gradients of this one (zero_grad)"
-                    ) from error
+                if not experience.failed():
+                    if len(pieces[0]) == 1:
+                        raise
+                    self._halve(len(pieces[0]))
+                if strands.has_added:
+                    raise _in_backward(error) from error
                 drop_frames(error)
+
+    def _halve(self, size: int) -> None:
+        """Micro-batches of this size do not fit."""
+        self._batch.sizing.failed(size)
+        _LIMITS[self._batch.model] = size // 2
 
     def _size(self) -> int:
         """Samples in a micro-batch."""
@@ -92,9 +155,50 @@ class Lockstep:
         return max(size, min(-(-count // _MOST), _LIMITS.get(self._batch.model, count)))
 
 
+class _Together(torch.autograd.Function):
+    """A model's outputs for all samples. The strands that made them wait for backward, or until nobody can ask for it."""
+
+    @staticmethod
+    def forward(ctx: Any, lockstep: Lockstep, form: list[Any], anchor: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
+        strands, outputs = lockstep._forward()
+        leaves, shape = tree_flatten(outputs)
+        form.append(shape)
+        ctx.strands = strands
+        # (Not the strands themselves: their threads hold those.)
+        finalize(ctx, strands.end, undo=False).atexit = False
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.requires_grad])
+        return tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        strands: StrandBatch | None = ctx.strands
+        if strands is None:
+            raise RuntimeError(
+                "backward a second time through a batch in lockstep, whose micro-batches have ended: add the losses up, and "
+                "call backward once"
+            )
+        ctx.strands = None
+        try:
+            with strands:
+                return (None, None, None, *strands.backward(gradients).whole())
+        except Exception as error:
+            raise (_in_backward(error) if is_out_of_memory(error) else error) from error
+
+
+def _as_leaf(output: Any) -> Any:
+    return output.detach().requires_grad_() if isinstance(output, Tensor) and output.requires_grad else output
+
+
+def _in_backward(error: Exception) -> Exception:
+    return torch.cuda.OutOfMemoryError(
+        f"{error}\nmemlab: a backward did not fit. The next batch is computed with less on the GPU at a time. Drop the "
+        "gradients of this one (zero_grad)"
+    )
+
+
 def _refuse(batch: Batch) -> None:
-    if batch.ranks.are_several:
-        raise RuntimeError("BatchNorm in lockstep is for one process: give the module within (model.module)")
     for name, module in batch.model.named_modules():
         if type(module).__name__ == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule):
             raise RuntimeError(
@@ -117,138 +221,3 @@ def _processes(norm: nn.SyncBatchNorm) -> int:
 
 def _pieces(count: int, size: int) -> list[range]:
     return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-
-
-def _room(batch: Batch) -> int:
-    """Bytes of micro-batches that wait which may stay on the device: the one that runs needs the other half."""
-    return room_on(batch.device, batch.memory) // 2 if batch.device.type == "cuda" else 0
-
-
-class _Attempt:
-    """The batch in micro-batches of one size."""
-
-    def __init__(self, batch: Batch, pieces: Sequence[range], *, spills: bool) -> None:
-        self._batch = batch
-        self._pieces = pieces
-        self._inputs = InputGradients(batch.samples)
-        self._random = RandomNumbers(
-            {one.device for one in [*batch.model.parameters(), *batch.model.buffers()]}, len(pieces)
-        )
-        self._buffers = InterleavedBuffers(batch.model, len(pieces))
-        self._state = ThreadState()
-        self._spilling = Spilling(batch.device, _room(batch)) if spills else None
-        self._memories = [StrandMemory(self._spilling) for _ in pieces] if self._spilling is not None else []
-        # What the outputs of all micro-batches are, and their gradients.
-        self._leaves: list[Any] = []
-        #: Whether gradients may have been added to.
-        self.has_added = False
-
-    def run(self, loss_of_outputs: Callable[[Any], Tensor], scale: Scale) -> Tensor:
-        works = [self._work(index, rows) for index, rows in enumerate(self._pieces)]
-        names = [f"samples {rows.start} to {rows.stop - 1}" for rows in self._pieces]
-        is_done = False
-        try:
-            with meeting_at_batchnorm(self._batch.model), Crew(works, names, self._resume, self._suspend) as crew:
-                loss = self._loss(crew.run(until=_OUTPUTS), loss_of_outputs)
-                with Autocast.off():
-                    scaled = scale(loss)
-                    self.has_added = True
-                    scaled.backward()
-                with self._sums():
-                    crew.run()
-            is_done = True
-        finally:
-            if self._spilling is not None:
-                self._spilling.bring_all_back()
-            if is_done:
-                self._buffers.set_after(len(self._pieces) - 1 if self._batch.refuse is None else 0)
-                self._random.resume(0)
-            else:
-                self._buffers.set_before()
-                self._random.set_before()
-        self._inputs.backward()
-        for rows in self._pieces:
-            observer()(rows, len(self._batch.samples))
-        return loss.detach()
-
-    def _work(self, index: int, rows: range) -> Callable[[], None]:
-        """What the strand of a micro-batch does."""
-
-        def work() -> None:
-            strand = Strand.current()
-            assert strand is not None, "it runs in a strand"
-            self._state.enter()
-            # The leaves are of the micro-batch, their gradients go into those of all.
-            inputs = copy(self._inputs)
-            with ExitStack() as forward:
-                forward.enter_context(self._state.forward())
-                if self._memories:
-                    forward.enter_context(self._memories[index].forward(offloads=self._state.hooks is None))
-                outputs = call(self._batch.model, inputs.piece(rows, self._batch.device))
-            results, _ = tree_flatten(outputs)
-            strand.meet(Meeting(_OUTPUTS, _OUTPUTS, outputs, lambda _: None))
-            del outputs
-            pairs = [
-                (result, whole.grad[rows.start : rows.stop])
-                for result, whole in zip(results, self._leaves, strict=True)
-                if isinstance(result, Tensor) and result.requires_grad and whole.grad is not None
-            ]
-            del results
-            with ExitStack() as backward:
-                if self._memories:
-                    backward.enter_context(self._memories[index])
-                if pairs:
-                    torch.autograd.backward(*zip(*pairs, strict=True))
-            inputs.take(rows)
-
-        return work
-
-    def _resume(self, index: int) -> None:
-        """Before a strand runs."""
-        self._random.resume(index)
-        self._buffers.resume(index)
-        if self._memories:
-            self._memories[index].resume()
-
-    def _suspend(self, index: int, meeting: Meeting | None) -> None:
-        """A strand waits, or has finished."""
-        if self._memories and meeting is not None:
-            self._memories[index].suspend([meeting.contribution, self._held_by_all()])
-        self._buffers.suspend(index)
-        self._random.suspend(index)
-
-    def _held_by_all(self) -> list[Tensor]:
-        """Tensors that strands make, and others write to."""
-        return [*self._batch.model.buffers(), *[one.grad for one in self._batch.parameters if one.grad is not None]]
-
-    def _loss(self, outputs: list[Any], loss_of_outputs: Callable[[Any], Tensor]) -> Tensor:
-        """The loss of all outputs, with which their leaves get gradients."""
-        if self._batch.refuse is not None and (name := self._buffers.different()) is not None:
-            self._batch.refuse(name)
-        # (With a graph, so that it is known which of them have one.)
-        whole, form = tree_flatten(joined(outputs, self._pieces))
-        self._leaves = [
-            leaf.detach().requires_grad_() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf for leaf in whole
-        ]
-        self._random.resume(0)
-        loss = loss_of_outputs(tree_unflatten(self._leaves, form))
-        self._random.suspend(0)
-        if not isinstance(loss, Tensor) or loss.dim() != 0:
-            described = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise ValueError(f"the loss is {described}: it must be a tensor that is one number")
-        return loss
-
-    @contextmanager
-    def _sums(self) -> Iterator[None]:
-        """Has gradients in half precision summed in float32, if they are many."""
-        if len(self._pieces) < PIECES_FOR_SUMS:
-            yield
-            return
-        sums = WideSums(self._batch.parameters)
-        hooks = sums.take_each()
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-            sums.give_back()

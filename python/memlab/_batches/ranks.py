@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+# Bytes of gradients that are averaged at a time, at least: as in DistributedDataParallel.
+_BUCKET = 25 << 20
 
 
 class Ranks:
@@ -33,3 +39,53 @@ class Ranks:
         total = torch.as_tensor(weight, dtype=torch.float64).to(device)
         torch.distributed.all_reduce(total, group=self._parallel.process_group)
         return total / torch.distributed.get_world_size(self._parallel.process_group)
+
+    def share_buffers(self) -> None:
+        """Gives all ranks the buffers of the first, as a forward through the wrapper does. This and `average` are for
+        batches of which no piece goes through it."""
+        if self._parallel is None or not self._parallel.broadcast_buffers:
+            return
+        group, ignored = self._parallel.process_group, self._parallel.parameters_to_ignore
+        first = torch.distributed.get_global_rank(group, 0)
+        for name, buffer in self._parallel.module.named_buffers():
+            if name not in ignored:
+                torch.distributed.broadcast(buffer.detach(), first, group=group)
+
+    def average(self) -> None:
+        """Averages gradients over the ranks. What a rank has none of counts as 0 if another has."""
+        if self._parallel is None:
+            return
+        group, ignored = self._parallel.process_group, self._parallel.parameters_to_ignore
+        named = self._parallel.module.named_parameters()
+        parameters = [one for name, one in named if one.requires_grad and name not in ignored]
+        if not parameters:
+            return
+        device, ranks = parameters[0].device, torch.distributed.get_world_size(group)
+        has_one = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
+        torch.distributed.all_reduce(has_one, torch.distributed.ReduceOp.MAX, group=group)
+        gradients: dict[Any, list[Tensor]] = {}
+        for parameter, is_wanted in zip(parameters, has_one.tolist(), strict=True):
+            if is_wanted:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter.grad)
+        for same in gradients.values():
+            for bucket in _buckets(same):
+                flat = torch.cat([one.reshape(-1) for one in bucket]).div_(ranks)
+                torch.distributed.all_reduce(flat, group=group)
+                for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+                    one.copy_(part.view_as(one))
+
+
+def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Gradients that are averaged together, in this order."""
+    bucket: list[Tensor] = []
+    nbytes = 0
+    for gradient in gradients:
+        bucket.append(gradient)
+        nbytes += gradient.nbytes
+        if nbytes >= _BUCKET:
+            yield bucket
+            bucket, nbytes = [], 0
+    if bucket:
+        yield bucket

@@ -15,6 +15,7 @@ from memlab._arguments import require_model
 from memlab._batches.batch import forget_sizes
 from memlab._batches.callbacks import Callbacks
 from memlab._batches.containers import Containers
+from memlab._batches.experience import forget_experience
 from memlab._batches.loader import KnownBatches
 from memlab._batches.monitor import Monitor
 from memlab._batches.whole import forget_budgets
@@ -142,6 +143,7 @@ class Settings(Containers):
             if isinstance(model, nn.Module):
                 forget_sizes(model)
                 forget_budgets(model)
+                forget_experience(model)
             phase.monitor.reset(model, self._chosen("optimizer", name))
 
     @property

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from memlab import _native
 from memlab._activations.block import Block
-from memlab._activations.forward import SMALLEST
-from memlab._activations.histories import Histories
+from memlab._activations.forward import SMALLEST, Forward
 from memlab._activations.lanes import DeviceLane
+from memlab._batches.experience import StrandHistory
 from memlab._paging.torch_private import (
     StorageWeakRef,
     TorchDispatchMode,
@@ -24,64 +24,101 @@ from memlab._paging.torch_private import (
     tree_leaves,
 )
 
-# On their way to the host while a strand runs. They all arrive before it waits.
-_FLYING = 256 << 20
-
 
 class _Away:
-    """A storage without memory, whose bytes are on the host."""
+    """A storage whose bytes are on the host, or on their way there or back."""
 
     def __init__(self, owner: StrandMemory, storage: torch.UntypedStorage, copy: _native.HostCopy) -> None:
         self.owner = owner
         self.storage = storage
         self.copy = copy
+        #: Whether it has no memory on the device.
+        self.has_left = False
 
     def leave(self, stream: int) -> None:
-        self.copy.wait_saved(stream)
-        self.storage.resize_(0)
+        """Its memory is free as soon as the copy is done."""
+        if not self.has_left:
+            self.copy.wait_saved(stream)
+            self.storage.resize_(0)
+            self.has_left = True
 
-    def come_back(self, stream: int) -> None:
+    def begin_return(self, stream: int) -> None:
+        """Begins to copy it back. (Copies are done in order: also if it has not left.)"""
         self.storage.resize_(self.copy.nbytes)
         self.copy.load(self.storage.data_ptr(), stream)
+        self.has_left = False
+
+    def come_back(self, stream: int) -> None:
+        self.begin_return(stream)
         self.copy.wait_loaded(stream)
 
 
 class Spilling:
     """What the strands of a batch have on the host."""
 
-    def __init__(self, device: torch.device, room: int) -> None:
-        """`room`: bytes of strands that wait which may stay on the device."""
+    def __init__(self, device: torch.device, room: int, flying: int = 0) -> None:
+        """`room`: bytes of strands that wait which may stay on the device. `flying`: bytes that one strand may have on their
+        way to the host, and one on their way back, while another computes."""
         self.device = device
         self.room = room
+        self.flying = flying
         self.lane = DeviceLane.of(device)
         # By the number of their storage.
         self.away: dict[int, _Away] = {}
+        #: What is on its way back, to strands that have not gone on.
+        self.returning: list[_Away] = []
+        #: The strand that waited last, whose storages may still be on their way.
+        self.leaving: StrandMemory | None = None
+        #: Bytes of storages that are on the host now, and the most there were.
+        self.nbytes = 0
+        self.peak_nbytes = 0
 
     def stream(self) -> int:
         return raw_stream(self.device)
 
+    def put(self, key: int, away: _Away) -> None:
+        """One is on its way to the host."""
+        self.away[key] = away
+        self.nbytes += away.copy.nbytes
+        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
+
+    def take(self, key: int) -> _Away:
+        """One is on its way back."""
+        away = self.away.pop(key)
+        self.nbytes -= away.copy.nbytes
+        return away
+
     def bring_all_back(self) -> None:
         """After a failure: whoever still has tensors of a strand finds their values in them."""
-        for away in self.away.values():
-            away.come_back(self.stream())
-        self.away.clear()
+        for key in list(self.away):
+            self.take(key).come_back(self.stream())
+        for away in self.returning:
+            away.copy.wait_loaded(self.stream())
+        self.returning = []
 
 
 class StrandMemory(TorchDispatchMode):
     """Sees which storages the operations of a strand make.
 
-    What autograd saves in forward is offloaded as `memlab.offload_activations` does, and comes back in backward; what is
-    alive beside it (the input of the layer that the strand waits in, shortcuts around it) goes at each meeting and comes
-    back after it.
+    What autograd saves in forward is offloaded as `memlab.offload_activations` does, but for what there is room for, and
+    comes back in backward; what is alive beside it (the input of the layer that the strand waits in, shortcuts around it)
+    goes at each meeting and comes back after it. While one strand computes, the one before it still leaves, and the next one
+    comes back already.
     """
 
-    def __init__(self, spilling: Spilling) -> None:
+    def __init__(self, spilling: Spilling, history: StrandHistory) -> None:
         super().__init__()
         self._spilling = spilling
+        self._history = history
         self._made: dict[int, StorageWeakRef] = {}
+        # Those of them that forward keeps on the device until backward.
+        self._kept: set[int] = set()
         self._block: Block | None = None
-        # What stays on the device while the strand waits.
+        self._forward: Forward | None = None
+        # Bytes that are on the device while the strand waits.
         self._staying = 0
+        # Whether what it needs has begun to come back.
+        self._is_expected = False
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -94,12 +131,11 @@ class StrandMemory(TorchDispatchMode):
         with ExitStack() as stack:
             stack.enter_context(self)
             if offloads:
-                # Other histories than anybody's: all is copied, as nothing may stay and wait.
-                device = self._spilling.device
-                self._block = stack.enter_context(Block(device, Histories(device, 2 * _FLYING, recompute=False)))
+                self._block = stack.enter_context(Block(self._spilling.device, self._history))
             yield
-            self._land()
-            self._block = None
+            if self._block is not None:
+                self._forward, self._block = self._block.forward, None
+                self._note_kept()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -108,7 +144,7 @@ class StrandMemory(TorchDispatchMode):
         read = set(_keys((args, keywords)))
         for key in read & self._spilling.away.keys():
             # Of another strand: modules keep tensors, such as tables that the first forward makes. It stays from now on.
-            away = self._spilling.away.pop(key)
+            away = self._spilling.take(key)
             away.come_back(self._spilling.stream())
             away.owner._made.pop(key)
         results = func(*args, **keywords)
@@ -117,6 +153,7 @@ class StrandMemory(TorchDispatchMode):
                 made = tensor_key(tensor)
                 if made is not None and made not in read and tensor.untyped_storage().nbytes() >= SMALLEST:
                     self._made[made] = StorageWeakRef(tensor.untyped_storage())
+                    self._kept.discard(made)
         return results
 
     def suspend(self, shared: Iterable[Any]) -> None:
@@ -124,14 +161,21 @@ class StrandMemory(TorchDispatchMode):
 
         Strands go on in turn, so who waits already is needed sooner than this one, and stays where it is."""
         spilling, stream = self._spilling, self._spilling.stream()
-        self._land()
-        stays = set(_keys(shared))
-        leaving = {}
+        if spilling.leaving is not None:
+            spilling.leaving.land()
+        if self._block is not None:
+            self._note_kept()
+        elif self._forward is not None:
+            self._forward.pause()
+        self._is_expected = False
+        stays = set(_keys(shared)) | self._kept
+        flying = 0
         for key, reference in list(self._made.items()):
-            storage = storage_of(reference)
+            storage = None if key in stays else storage_of(reference)
             if storage is None:
-                del self._made[key]
-            elif key in stays or not storage.resizable():
+                if key not in stays:
+                    del self._made[key]
+            elif not storage.resizable():
                 continue
             elif storage.nbytes() <= spilling.room:
                 self._staying += storage.nbytes()
@@ -139,23 +183,62 @@ class StrandMemory(TorchDispatchMode):
             else:
                 copy = spilling.lane.save(storage, stream)
                 if copy is not None:
-                    leaving[key] = _Away(self, storage, copy)
-        for away in leaving.values():
-            away.leave(stream)
-        spilling.away.update(leaving)
+                    away = _Away(self, storage, copy)
+                    spilling.put(key, away)
+                    flying += copy.nbytes
+        spilling.leaving = self
+        if flying > spilling.flying:
+            self.land()
         if spilling.device.type == "cuda":
             clear_cublas_workspaces()  # Each thread would keep one.
 
+    def land(self) -> None:
+        """What is on its way to the host leaves the device."""
+        for _, away in self._own():
+            away.leave(self._spilling.stream())
+        forward = self._forward if self._block is None else self._block.forward
+        if forward is not None:
+            forward.land()
+
+    def expect(self) -> None:
+        """The strand is the next to go on: what it needs begins to come back."""
+        self._is_expected = True
+        stream, ahead = self._spilling.stream(), 0
+        for key, away in self._own():
+            ahead += away.copy.nbytes
+            if ahead > self._spilling.flying:
+                break
+            self._begin_return(key, stream)
+        if self._forward is not None:
+            self._forward.go_on()
+
     def resume(self) -> None:
         """The strand goes on: all is where it was."""
+        stream = self._spilling.stream()
         self._spilling.room += self._staying
         self._staying = 0
-        for key in [key for key, away in self._spilling.away.items() if away.owner is self]:
-            self._spilling.away.pop(key).come_back(self._spilling.stream())
+        if not self._is_expected:
+            self.expect()
+        for key, _ in self._own():
+            self._begin_return(key, stream)
+        for away in self._spilling.returning:
+            if away.owner is self:
+                away.copy.wait_loaded(stream)
+        self._spilling.returning = [away for away in self._spilling.returning if away.owner is not self]
 
-    def _land(self) -> None:
-        if self._block is not None:
-            self._block.land()
+    def _begin_return(self, key: int, stream: int) -> None:
+        away = self._spilling.take(key)
+        away.begin_return(stream)
+        self._spilling.returning.append(away)
+
+    def _own(self) -> list[tuple[int, _Away]]:
+        return [(key, away) for key, away in self._spilling.away.items() if away.owner is self]
+
+    def _note_kept(self) -> None:
+        """Takes note of what stays on the device until backward, or leaves it by itself."""
+        forward = self._forward if self._block is None else self._block.forward
+        if forward is not None:
+            self._kept |= {key for key in self._made if key not in self._kept and forward.is_to_stay(key)}
 
 
 def _keys(values: Any) -> Iterator[int]:

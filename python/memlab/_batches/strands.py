@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 
@@ -102,7 +101,7 @@ class Strand:
 
 
 class Crew:
-    """All strands of a batch. Leaving the context ends those that have not finished."""
+    """All strands of a batch."""
 
     def __init__(
         self,
@@ -117,10 +116,8 @@ class Crew:
         self._resume = resume
         self._suspend = suspend
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def end(self) -> None:
+        """Ends those that have not finished."""
         # One at a time here too: first the one that an interrupt has left running.
         for strand in sorted(self._strands, key=lambda strand: not strand.is_running):
             strand.end()

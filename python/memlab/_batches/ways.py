@@ -94,11 +94,6 @@ def way_of(
         return Way(WHOLE, mixes)
     if not exact:
         return Way(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
-    if has_own_loop:
-        raise RuntimeError(
-            f"pieces of this batch would not give its gradients: {mixes}. Leave micro_batch out, so that the batch goes "
-            "through at once with its activations off the GPU, or let memlab compute the loss (ib.epoch, memlab.accumulate)"
-        )
     return Way(LOCKSTEP, mixes)
 
 

@@ -48,9 +48,24 @@ class Whole:
         self._rows = range(len(batch.samples))
 
     def outputs(self) -> Any:
-        """What the model returns for the batch, with a graph."""
-        with self._offloading(self._budgets()[0]):
-            return call(self._batch.ranks.model(True), self._batch.samples.piece(self._rows, self._batch.device))
+        """What the model returns for the batch, with a graph.
+
+        Raises:
+            TooLargeAtOnce: one operation of the model needs more memory than there is.
+        """
+        buffers, random = Buffers(self._batch.model), RandomState({self._batch.device})
+        for budget in self._budgets():
+            try:
+                with self._offloading(budget):
+                    return call(self._batch.ranks.model(True), self._batch.samples.piece(self._rows, self._batch.device))
+            except Exception as error:
+                if not is_out_of_memory(error) or self._batch.ranks.are_several:
+                    raise
+                drop_frames(error)
+            torch.cuda.empty_cache()
+            buffers.set_before()
+            random.restore()
+        raise TooLargeAtOnce
 
     def run(self, loss_of: Callable[[Any], Tensor], scale: Scale) -> Tensor:
         """Adds the gradients of `loss_of` the outputs and returns the loss, without a graph.
