@@ -259,3 +259,14 @@ def test_memory_is_that_of_the_budget_for_any_number_of_layers(memlab, way):
     for peak, held, activation in memory_of(memlab, "64MiB", *way):
         assert held <= budget + activation
         assert peak <= 2 * budget + 4 * activation
+
+
+def test_memory_that_another_stream_reads_is_not_given_to_others_meanwhile(memlab):
+    """GIVEN a backward that reads what autograd saved on a stream of its own
+    WHEN that comes back from the host, on the stream that asks first
+    THEN the allocator knows that the other stream reads it."""
+    program = PROGRAMS / "offloaded_streams.py"
+    run = memlab.run(PYTHON, program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert run.code == 0, run.errors
+    elsewhere, default = map(int, run.output.split())
+    assert elsewhere >= 5 and default >= 1
