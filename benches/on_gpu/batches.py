@@ -2,6 +2,8 @@
 
 # Pieces may be so many times as far from the gradients in float64 as the whole batch in float32 is.
 FARTHER = 2.0
+# Of gradients in float64, of each other.
+ROUNDING = 1e-12
 # Of what may be allocated, pieces use at least this share.
 USED = 0.5
 
@@ -22,14 +24,18 @@ def check_exact(harness, folder):
 
 
 def check_batchnorm(harness, folder):
-    """BatchNorm in training, at once and in lockstep: in float64 to rounding, in float32 as near as the whole batch is."""
+    """BatchNorm in training, at once and in lockstep: in float64 to rounding, in float32 within its spread."""
     if harness.simulated:
         return []
-    return [
-        str(row)
-        for row in lines(harness, folder, "exact", "lockstep.py")
-        if not row["gradients"] <= (FARTHER * row["plain"] if "plain" in row else 1e-12)
-    ]
+    rows = lines(harness, folder, "exact", "lockstep.py")
+    return [str(row) for row in rows if not row.get("is_within", row["gradients"] <= ROUNDING)]
+
+
+def check_zoo(harness, folder):
+    """Each criterion and models of many kinds, in each way: within the spread of float32."""
+    if harness.simulated:
+        return []
+    return [f"{row['zoo']}, {row['way']}: {row}" for row in harness.rows(folder, "batch_zoo.py") if row["beyond"]]
 
 
 def check_memory(harness, folder):

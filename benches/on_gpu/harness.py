@@ -89,7 +89,7 @@ class Harness:
 
     def rows(self, folder, program, *arguments):
         """What one of the programs of this folder prints as JSON lines, noted too. It runs without memlab's library."""
-        env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
+        env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}:{TESTS}"}
         run = self.run(folder, sys.executable, OWN_PROGRAMS / program, *arguments, memlab=False, env=env, timeout=240)
         if run.code != 0:
             raise Failed(run.errors[-3000:])

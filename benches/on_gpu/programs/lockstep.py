@@ -1,6 +1,5 @@
 """BatchNorm in batches larger than the GPU: `lockstep.py exact` or `speed`. Prints JSON lines."""
 
-import copy
 import json
 import statistics
 import sys
@@ -9,6 +8,7 @@ from typing import Any
 
 import memlab
 import torch
+from spread import distance, gradients, is_within, layers_in_pieces, spread
 from torch import nn
 
 
@@ -48,32 +48,35 @@ def pictures(count, side=224):
     return torch.randn(count, 3, side, side, generator=numbers), torch.randint(0, 100, (count,), generator=numbers)
 
 
-def gradients(model):
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
 def exact():
     """The distance from the whole batch's gradients in float64, and of running statistics, of both exact ways."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     images, labels = pictures(24, 64)
-    whole = network().double()
-    nn.functional.cross_entropy(whole(images.double().cuda()), labels.cuda()).backward()
-    plain = network()
-    nn.functional.cross_entropy(plain(images.cuda()), labels.cuda()).backward()
+
+    def plainly(dtype, order, size=None):
+        model = network().to(dtype)
+        with layers_in_pieces(model, size):
+            nn.functional.cross_entropy(model(images[order].to("cuda", dtype)), labels[order].cuda()).backward()
+        return model
+
+    whole = plainly(torch.float64, torch.arange(len(images)))
     expected = gradients(whole)
     for dtype in (torch.float64, torch.float32):
         for micro_batch in (None, 7, 1):
-            model = copy.deepcopy(network()).to(dtype)
+            model = network().to(dtype)
             memlab.accumulate(model, images.to(dtype), nn.CrossEntropyLoss(), targets=labels, micro_batch=micro_batch)
             pairs = zip(model.buffers(), whole.buffers(), strict=True)
             row = {
                 "dtype": str(dtype),
                 "micro_batch": micro_batch,
-                "gradients": float((gradients(model) - expected).norm() / expected.norm()),
+                "gradients": distance(gradients(model), expected),
                 "statistics": max(float((one.double() - other).abs().max()) for one, other in pairs),
             }
             if dtype == torch.float32:
-                row["plain"] = float((gradients(plain) - expected).norm() / expected.norm())
+                sizes = {None, micro_batch}
+                runs = [lambda order, size=size: gradients(plainly(torch.float32, order, size)) for size in sizes]
+                row["spread"] = max(spread(run, expected, len(images)) for run in runs)
+                row["is_within"] = is_within(row["gradients"], row["spread"])
             print(json.dumps(row), flush=True)
 
 
