@@ -23,7 +23,7 @@ else
 fi
 
 status=0
-"${launch[@]}" target/release/memlab run -o "$trace" "$live" -- "$python" examples/train_gpt.py "${arguments[@]}" || status=$?
+"${launch[@]}" target/release/memlab run --force -o "$trace" "$live" -- "$python" examples/train_gpt.py "${arguments[@]}" || status=$?
 target/release/memlab report "$trace"
 echo
 echo "The trace is $trace: look around in it with 'target/release/memlab view $trace'."
