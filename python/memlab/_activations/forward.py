@@ -93,21 +93,22 @@ class Forward:
 
     def pack(self, tensor: Tensor) -> Kept | Saved:
         """What autograd is to keep of a tensor."""
+        # Without a graph: autograd gives a node's outputs with the node, which would then keep itself.
         if type(tensor) is not Tensor or not self._is_movable(tensor):
             return Kept(without_graph(tensor))
         content = self._content_of(tensor)
-        # Autograd gives a node's outputs with the node, which would then keep itself.
-        tensor = without_graph(tensor)
         if content is None:
-            return Kept(tensor)
+            return Kept(without_graph(tensor))
+        kept = None
         if not content.is_saved:
             content.is_saved = self._has_saved = True
             if self.lesson is not None:
                 self.lesson.saved(content)
             if not content.has_way_back:
                 self._store(content, tensor)
+                kept = content.kept
         if content.kept is not None and not content.may_leave:
-            return Kept(tensor)
+            return kept or Kept(without_graph(tensor))
         content.used()
         return Saved(self, content, View.of(tensor))
 
@@ -117,8 +118,9 @@ class Forward:
             and tensor.untyped_storage().nbytes() >= SMALLEST
             and tensor.device == self.device
             and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or has_no_memory(tensor))
-            and not _is_captured(self.device)
             and raw_stream(self.device) == self.stream
+            # The default stream cannot be captured.
+            and (self.stream == 0 or not torch.cuda.is_current_stream_capturing())
         )
 
     def _content_of(self, tensor: Tensor) -> Content | None:
@@ -165,7 +167,7 @@ class Forward:
             self._keep(content, tensor)
 
     def _keep(self, content: Content, tensor: Tensor) -> None:
-        content.kept = Kept(tensor)
+        content.kept = Kept(without_graph(tensor))
         self._kept += content.nbytes
 
     def _offload(self, content: Content, tensor: Tensor) -> bool:
@@ -477,7 +479,3 @@ class Forward:
         # Without a backward, storages may still be on their way to the host.
         with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
             self.land(-1)
-
-
-def _is_captured(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
