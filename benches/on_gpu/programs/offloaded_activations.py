@@ -18,6 +18,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 LENGTH = 1024
+# Steps before the first that counts. memlab has its plan from the third forward on.
+WARM_UP = 4
 
 
 class Layer(nn.Module):
@@ -103,7 +105,7 @@ def compared(ways, block, rounds=7):
     seen: dict[str, list[tuple[float, int]]] = {}
     for name, step in ways.items():
         try:
-            for _ in range(4):
+            for _ in range(WARM_UP):
                 step()
             seen[name] = []
         except Exception as error:  # It is somebody else's code, and the others go on.
