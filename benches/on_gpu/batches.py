@@ -58,4 +58,5 @@ def measure_batchnorm(harness, folder):
 def measure_speed(harness, folder):
     """Times of a batch in pieces: nothing is asserted of them."""
     lines(harness, folder, "speed")
+    lines(harness, folder, "pictures")
     return []

@@ -1,4 +1,4 @@
-"""Batches in pieces on a GPU: `pieces.py exact`, `memory` or `speed`. Prints JSON lines."""
+"""Batches in pieces on a GPU: `pieces.py exact`, `memory`, `speed` or `pictures`. Prints JSON lines."""
 
 import copy
 import json
@@ -170,6 +170,7 @@ def speed():
         "separable": lambda: by_memlab(nn.MSELoss(), targets_on_card, on_card),
         "separable, batch on the host": lambda: by_memlab(nn.MSELoss(), targets, batch),
         "coupled": lambda: by_memlab(contrastive, None, on_card),
+        "coupled, batch on the host": lambda: by_memlab(contrastive, None, batch),
     }
     rounds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
@@ -178,5 +179,30 @@ def speed():
     print(json.dumps({name: statistics.median(seconds) for name, seconds in rounds.items()}))
 
 
+def pictures():
+    """Seconds of a batch of pictures, whose bytes are many for what is computed of them: on the GPU, in host memory, and in
+    pinned memory, by memlab and by hand, in turns."""
+    model, batch, size = Pictures().cuda(), torch.randn(2048, 3, 224, 224), 256
+    places = {"on the GPU": batch.cuda(), "on the host": batch, "pinned": batch.pin_memory()}
+    targets = torch.zeros(len(batch), 32, device="cuda")
+
+    def by_hand(images):
+        model.zero_grad()
+        for part, goal in zip(images.split(size), targets.split(size), strict=True):
+            loss = functional.mse_loss(model(part.cuda(non_blocking=True)), goal)
+            (loss * (len(part) / len(batch))).backward()
+
+    def by_memlab(images):
+        model.zero_grad()
+        memlab.accumulate(model, images, nn.MSELoss(), targets=targets, micro_batch=size)
+
+    rounds: dict[str, list[float]] = {}
+    for _ in range(5):
+        for place, images in places.items():
+            for name, way in (("by hand", by_hand), ("by memlab", by_memlab)):
+                rounds.setdefault(f"{place}, {name}", []).append(timed(lambda way=way, images=images: way(images), 2))
+    print(json.dumps({name: statistics.median(seconds) for name, seconds in rounds.items()}))
+
+
 if __name__ == "__main__":
-    {"exact": exact, "memory": memory, "speed": speed}[sys.argv[1]]()
+    {"exact": exact, "memory": memory, "speed": speed, "pictures": pictures}[sys.argv[1]]()

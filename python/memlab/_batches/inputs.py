@@ -25,7 +25,10 @@ class InputGradients:
 
     def piece(self, rows: range, device: torch.device) -> Any:
         """The samples of a piece, without the graphs that they came from."""
-        piece = self._samples.piece(rows, device)
+        return self.separate(self._samples.piece(rows, device))
+
+    def separate(self, piece: Any) -> Any:
+        """The same of samples that are there."""
         if not self._wanted:
             return piece
         leaves, _ = tree_flatten(piece)

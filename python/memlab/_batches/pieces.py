@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,8 +13,22 @@ from memlab._batches.gradients import Marks
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.sizing import Sizing
 
-# Computes a piece and adds to gradients: to those of these parameters only, if any are named. It is told if it is the last.
-Work = Callable[[range, Sequence[Tensor] | None, bool], None]
+
+@dataclass(frozen=True)
+class Piece:
+    """Some samples of a batch."""
+
+    rows: range
+    #: The parameters to whose gradients it adds; None: to all.
+    wanted: Sequence[Tensor] | None = None
+    #: Whether none follows, also if it runs out of memory: then it is done again.
+    is_last: bool = False
+    #: The samples that follow, if that is decided.
+    following: range | None = None
+
+
+# Computes a piece and adds to gradients.
+Work = Callable[[Piece], None]
 
 
 def run_pieces(
@@ -35,19 +50,21 @@ def run_pieces(
     """
     begin = 0
     again: deque[tuple[range, list[Tensor]]] = deque()
+    following: range | None = None
     while again or begin < count:
         wanted: Sequence[Tensor] | None = None
         if again:
             rows, wanted = again.popleft()
         else:
-            rows = range(begin, begin + sizing.size(count - begin))
+            rows = following or range(begin, begin + sizing.size(count - begin))
             begin = rows.stop
         is_last = not again and begin == count
+        following = again[0][0] if again else _decided(begin, count, sizing)
         marks = Marks(parameters)
         failed: Exception | None = None
         try:
             with sizing.measured(len(rows)):
-                work(rows, wanted, is_last)
+                work(Piece(rows, wanted, is_last, following))
         except Exception as error:
             if not is_out_of_memory(error) or len(rows) == 1 or (is_last and others_wait):
                 raise
@@ -61,6 +78,14 @@ def run_pieces(
             middle = rows.start + len(rows) // 2
             again.extendleft([(range(middle, rows.stop), left), (range(rows.start, middle), left)])
         done(rows, failed is None)
+
+
+def _decided(begin: int, count: int, sizing: Sizing) -> range | None:
+    """The next piece, before the one before it has run: if there is one, and pieces grow no more."""
+    if begin == count:
+        return None
+    size = sizing.size(count - begin)
+    return range(begin, begin + size) if sizing.is_known(size) else None
 
 
 def _free_cache() -> None:

@@ -29,11 +29,14 @@ class Sizing(Protocol):
     def measured(self, size: int) -> AbstractContextManager[None]:
         """A context in which a piece of this size runs forward and backward."""
 
-    def trial(self, left: int) -> int | None:
-        """A size to be tried and measured first, where pieces cannot grow as they go; None: enough is known."""
+    def is_known(self, size: int) -> bool:
+        """Whether it is known what a piece of this size takes: not if pieces still grow."""
 
     def failed(self, size: int) -> None:
         """A piece of this size ran out of memory."""
+
+    def copies_ahead(self, sample_bytes: int) -> None:
+        """From now on, while a piece runs, the next is there too, with so many bytes of each sample."""
 
 
 class FixedSize:
@@ -49,11 +52,14 @@ class FixedSize:
     def measured(self, size: int) -> Iterator[None]:
         yield
 
-    def trial(self, left: int) -> int | None:
-        return None
+    def is_known(self, size: int) -> bool:
+        return True
 
     def failed(self, size: int) -> None:
         self._size = max(size // 2, 1)
+
+    def copies_ahead(self, sample_bytes: int) -> None:
+        pass
 
 
 def room_on(device: torch.device, memory: int | None) -> int:
@@ -80,6 +86,8 @@ class MeasuredSize:
         # Bytes that are gone after a piece, at its peak, by its size.
         self._taken: dict[int, int] = {}
         self._limit: int | None = None
+        # Bytes of each sample of the piece that follows.
+        self._ahead = 0
 
     def size(self, left: int) -> int:
         """Pieces are as equal as possible, so that the last is not a small one that leaves the GPU idle."""
@@ -91,8 +99,8 @@ class MeasuredSize:
             largest = 1 + len(self._taken)
         else:
             (small, small_bytes), (large, large_bytes) = sorted(self._taken.items())[-2:]
-            sample_bytes = max(large_bytes - small_bytes, 1) / (large - small)
-            fitting = large + int((self._room() - large_bytes) / sample_bytes)
+            sample_bytes = max(large_bytes - small_bytes, 1) / (large - small) + self._ahead
+            fitting = large + int((self._room() - large_bytes - large * self._ahead) / sample_bytes)
             largest = min(max(fitting, 1), large * _BOLDNESS)
         return largest if self._limit is None else min(largest, self._limit)
 
@@ -117,9 +125,11 @@ class MeasuredSize:
         peak = torch.cuda.max_memory_allocated(self._device)
         self._taken[size] = peak - torch.cuda.memory_allocated(self._device)
 
-    def trial(self, left: int) -> int | None:
-        size = self.size(left)
-        return size if size > max(self._taken, default=0) * _CLOSE else None
+    def is_known(self, size: int) -> bool:
+        return size <= max(self._taken, default=0) * _CLOSE
 
     def failed(self, size: int) -> None:
         self._limit = max(size // 2, 1)
+
+    def copies_ahead(self, sample_bytes: int) -> None:
+        self._ahead = sample_bytes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from memlab._batches.ahead import Ahead
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
@@ -15,7 +16,7 @@ from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
 from memlab._batches.observing import observer
 from memlab._batches.own_loss import OwnLoss
-from memlab._batches.pieces import run_pieces
+from memlab._batches.pieces import Piece, run_pieces
 from memlab._batches.state import Autocast, Buffers
 
 Scale = Callable[[Tensor], Tensor]
@@ -26,12 +27,12 @@ class WeightedBackward:
 
     def __init__(self, batch: Batch, targets: Samples | None, mean: Mean | OwnLoss) -> None:
         self._batch = batch
-        self._targets = targets
         self._mean = mean
         samples = batch.samples
         whole = None if targets is None else targets.piece(range(len(samples)))
         self._all = batch.ranks.part_of_all(mean.weight(len(samples), whole), batch.device)
         self._inputs = InputGradients(samples)
+        self._ahead = Ahead(batch.device, [samples, targets])
         self._loss: Tensor | None = None
         # Made in the piece from which sums are worth it: most batches have few.
         self._sums: WideSums | None = None
@@ -56,6 +57,7 @@ class WeightedBackward:
                 tell(rows, count)
 
         count, sizing, several = len(self._batch.samples), self._batch.sizing, self._batch.ranks.are_several
+        sizing.copies_ahead(self._ahead.sample_bytes)
         try:
             with self._batch.layers():
                 run_pieces(count, sizing, parameters, self._piece, done, others_wait=several)
@@ -63,6 +65,7 @@ class WeightedBackward:
             buffers.set_before()
             raise
         finally:
+            self._ahead.drop()
             self._end_sums()
         if refuse is not None:
             buffers.set_after()
@@ -75,22 +78,24 @@ class WeightedBackward:
             self._sums.give_back()
             self._sums = None
 
-    def _piece(self, rows: range, wanted: Sequence[Tensor] | None, is_last: bool) -> None:
-        if is_last and self._batch.ranks.are_several:
+    def _piece(self, piece: Piece) -> None:
+        if piece.is_last and self._batch.ranks.are_several:
             self._end_sums()  # What this backward averages over the ranks is all that was added up.
         torch.clear_autocast_cache()
-        outputs = call(self._batch.ranks.model(is_last), self._inputs.piece(rows, self._batch.device))
-        targets: Any = None if self._targets is None else self._targets.piece(rows, self._batch.device)
+        inputs, targets = self._ahead.take(piece.rows)
+        self._ahead.allocate(piece.following)
+        outputs = call(self._batch.ranks.model(piece.is_last), self._inputs.separate(inputs))
         loss = self._mean(outputs, self._mean.countable(targets))
         if loss.dim() != 0:
             raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be one number")
         if not self._mean.is_sum:
-            share = self._share(targets, len(rows), loss)
+            share = self._share(targets, len(piece.rows), loss)
             # A model's own loss of no labels is NaN.
             loss = (loss if isinstance(share, float) else loss.where(share != 0, 0)) * share
         with Autocast.off():
-            self._scale(loss).backward(inputs=self._inputs.beside(wanted))
-        self._inputs.take(rows)
+            self._scale(loss).backward(inputs=self._inputs.beside(piece.wanted))
+        self._ahead.copy()
+        self._inputs.take(piece.rows)
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value
 
