@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from memlab._batches.criteria import Mean
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
+from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
+from memlab._batches.streamed import StreamedMean, StreamedReplay, given_by, is_stream
 from memlab._batches.ways import LOCKSTEP, PIECES, REPLAY, WHOLE, way_of
 from memlab._batches.weighted import WeightedBackward
 from memlab._batches.whole import TooLargeAtOnce, Whole
@@ -53,7 +56,9 @@ def accumulate(
         model: any module whose samples do not depend on each other. Ranks of DistributedDataParallel average once.
         inputs: the batch: a tensor, or tensors in a tuple, list or dictionary (``model(*inputs)``, ``model(**inputs)``),
             samples in the first dimension of each. It may stay on the CPU: pieces are copied to the model's device. A tensor
-            with another first dimension is given to every piece.
+            with another first dimension is given to every piece. Or an iterable that gives the batch in pieces, such as a
+            DataLoader or a generator (not a list or tuple): of ``(inputs, targets)`` each, or of inputs if there are no
+            targets or no `loss_fn`. Then the batch is nowhere as a whole; a loss that compares samples needs it twice.
         loss_fn: a criterion of PyTorch, or any function of ``(outputs, targets)``; of ``(outputs)`` if there are no targets.
             None: the model's own loss, which it returns as Hugging Face's models do that are given ``labels``.
         targets: as `inputs`. (Criteria of more arguments are given the entries of tuples one by one.)
@@ -73,8 +78,9 @@ def accumulate(
 
     Raises:
         RuntimeError: no way of computing it gives the gradients of the whole batch.
+            Or an iterable gives its pieces only once, and the loss needs them twice.
         ValueError: there are no samples, or the targets are not as many as these; the model's own loss is no mean over
-            samples or labels.
+            samples or labels; targets are given beside an iterable.
         torch.OutOfMemoryError: a single sample does not fit.
 
     >>> import memlab, torch
@@ -84,12 +90,20 @@ def accumulate(
     >>> whole = torch.nn.functional.cross_entropy(model(images), labels)
     >>> torch.testing.assert_close(loss, whole.detach())
     >>> torch.testing.assert_close(model.weight.grad, torch.autograd.grad(whole, model.weight)[0])
+    >>> pieces = ((images[rows], labels[rows]) for rows in (slice(0, 7), slice(7, 10)))    # each may come from a disk
+    >>> torch.testing.assert_close(memlab.accumulate(model, pieces, torch.nn.CrossEntropyLoss()), loss)
     """
     require_model("accumulate", model)
     if isinstance(loss_fn, type):
         raise TypeError(f"loss_fn={loss_fn.__name__} is a class: call it, loss_fn={loss_fn.__name__}()")
     if not torch.is_grad_enabled():
         raise RuntimeError("gradients are off here (no_grad or inference_mode), and accumulate is to compute them")
+    scale = (lambda loss: loss) if scaler is None else scaler.scale
+    if is_stream(inputs):
+        if targets is not None:
+            raise ValueError("an iterable gives pieces (inputs, targets): leave targets out")
+        make = partial(Batch.of, model, micro_batch=micro_batch, memory=memory, exact=exact)
+        return _streamed(model, inputs, loss_fn, scale, make, exact=exact, batchnorm=batchnorm)
     target_samples = None if targets is None else Samples(targets)
     batch = Batch.of(model, inputs, micro_batch=micro_batch, memory=memory, exact=exact)
     if target_samples is not None and len(target_samples) != len(batch.samples):
@@ -97,13 +111,49 @@ def accumulate(
             f"{len(batch.samples)} samples, but {len(target_samples)} targets: the first dimension of both must be the "
             "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
         )
-    scale = (lambda loss: loss) if scaler is None else scaler.scale
     # (Ranks may have other counts of samples, but have to go the same way.)
     in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
     way = way_of(batch.ranks.model(), loss_fn, device=batch.device, in_pieces=in_pieces, exact=exact, batchnorm=batchnorm)
     if way.inexact is not None:
         warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
     return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
+
+
+def _streamed(
+    model: nn.Module,
+    pieces: Iterable[Any],
+    loss_fn: _Loss | None,
+    scale: _Scale,
+    batch_of: Callable[[Any], Batch],
+    *,
+    exact: bool,
+    batchnorm: str,
+) -> Tensor:
+    """A batch that an iterable gives in pieces."""
+    inner = Ranks(model).model()
+    way = way_of(inner, loss_fn, device=torch.device("cpu"), in_pieces=True, exact=exact, batchnorm=batchnorm)
+    if way.name in (WHOLE, LOCKSTEP) or way.batchnorm == "ghost":
+        raise RuntimeError(
+            f"pieces from an iterable, one after the other, would not give the gradients of the whole batch: {way.reason}. "
+            "Give the batch as a whole, or keep the statistics (batchnorm='frozen')"
+        )
+    if way.inexact is not None:
+        warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=3)
+    prepared = lambda inputs: way.prepared(batch_of(inputs))  # noqa: E731
+    if way.name == PIECES:
+        return StreamedMean(given_by(pieces, have_targets=loss_fn is not None), prepared, loss_fn).run(scale)
+    if iter(pieces) is pieces:
+        raise RuntimeError(
+            f"{way.reason}, so it needs the pieces twice, and a {type(pieces).__name__} gives them once: give an object "
+            "whose __iter__ begins anew, such as a DataLoader without shuffle (DataLoader(list_of_pieces, batch_size=None))"
+        )
+    replay = StreamedReplay(lambda: given_by(pieces, have_targets=True), prepared)
+    assert loss_fn is not None, "the way was chosen for it"
+
+    def loss_of(outputs: Any, targets: Any) -> Tensor:
+        return _one_number(loss_fn(outputs) if targets is None else loss_fn(outputs, targets))
+
+    return replay.run(loss_of, scale)
 
 
 def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
@@ -153,11 +203,15 @@ def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Ca
             loss = loss if isinstance(share, float) else loss * share.to(loss.dtype)
         else:
             loss = loss_fn(outputs) if targets is None else loss_fn(outputs, whole)
-        if not isinstance(loss, Tensor) or loss.dim() != 0:
-            raise ValueError(f"loss_fn returns {_described(loss)}: it must return a tensor that is one number")
-        return loss
+        return _one_number(loss)
 
     return loss_of
+
+
+def _one_number(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        raise ValueError(f"loss_fn returns {_described(loss)}: it must return a tensor that is one number")
+    return loss
 
 
 def _described(loss: Any) -> str:

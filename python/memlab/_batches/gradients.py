@@ -81,6 +81,12 @@ class WideSums:
             self._sums[index] = grad.float() if total is None else total.add_(grad)
             parameter.grad = None
 
+    def scale(self, factor: Tensor | float) -> None:
+        """Multiplies the sums."""
+        for total in self._sums:
+            if total is not None:
+                total.mul_(factor)
+
     def give_back(self) -> None:
         """The parameters' gradients are the sums."""
         for parameter, total in zip(self._parameters, self._sums, strict=True):

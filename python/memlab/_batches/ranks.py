@@ -32,6 +32,10 @@ class Ranks:
         inner: nn.Module = self._parallel.module
         return inner
 
+    def apart(self) -> Ranks:
+        """This rank alone: nothing waits for others."""
+        return Ranks(self.model())
+
     def part_of_all(self, weight: Tensor | int, device: torch.device) -> Tensor | int:
         """What D of pieces is to be divided by, so that the average over ranks is the mean of all samples: the average D."""
         if self._parallel is None:

@@ -30,10 +30,25 @@ from memlab._paging.torch_private import tree_flatten, tree_unflatten
 _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
 
 
+class Course:
+    """How the first forward of a batch went, to have it go so again."""
+
+    #: The random numbers after it, and the buffers before and after it.
+    after: RandomState
+    buffers: Buffers
+
+    def __init__(self) -> None:
+        self.autocast = Autocast()
+        self.pieces: list[range] = []
+        #: Before each piece.
+        self.random: list[RandomState] = []
+
+
 class Replay:
     """One batch through a model: outputs of all samples now, backward later."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, course: Course | None = None) -> None:
+        """`course`: that of another one's forward of the same samples, whose outputs this one's backward is for."""
         self._batch = batch
         self._samples = batch.samples
         self._model = batch.model
@@ -41,23 +56,20 @@ class Replay:
         self._sizing = batch.sizing
         self._refuse = batch.refuse
         self._parameters = batch.parameters
-        self._autocast = Autocast()
         self._tell = observer()
         self._inputs = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         self._ahead = Ahead(self._device, [self._samples])
         # The outputs and their gradients, if backward of the pieces follows later.
         self._received: tuple[Sequence[Any], Sequence[Tensor | None]] | None = None
-        # By the first sample of a piece: its samples, and the random numbers before and after its forward.
-        self._pieces: list[range] = []
-        self._random: list[RandomState] = []
+        self._has_backward = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
+        self._is_same_twice = course is None and batch.model in _SAME_TWICE
+        self._course = Course() if course is None else course
 
     def outputs(self, *, later: bool = False) -> Any:
         """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters; if
         that is to be `later`, `backward_of_loss` does."""
-        needs_graph = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
-        self._has_backward = needs_graph
-        if not needs_graph:
-            return self._forward()
+        if not self._has_backward:
+            return self.forward()
         # An output has a graph if something that it was made of has one: here nothing else may have.
         anchor = torch.empty(0, requires_grad=True)
         form: list[Any] = []
@@ -72,7 +84,7 @@ class Replay:
         leaves, gradients = self._received
         self._received = None
         if leaves:
-            self._backward(leaves, gradients).backward()
+            self.backward(leaves, gradients).backward()
 
     def receive(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Called in the loss's backward, with the gradients of the outputs. Returns those of the inputs, if that is now."""
@@ -84,7 +96,7 @@ class Replay:
                 "ranks of DistributedDataParallel cannot wait for each other within a backward: use memlab.accumulate, or "
                 "give the module within it (model.module) and average the gradients"
             )
-        return self._backward(leaves, gradients).whole()
+        return self.backward(leaves, gradients).whole()
 
     def _find_size(self) -> None:
         """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
@@ -108,7 +120,7 @@ class Replay:
 
     def _try(self, size: int) -> None:
         """Forward of so many samples, and backward if the batch will have one."""
-        with torch.set_grad_enabled(self._has_backward), self._autocast.again():
+        with torch.set_grad_enabled(self._has_backward), self._course.autocast.again():
             model = self._batch.ranks.model()
             results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
             outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
@@ -116,35 +128,35 @@ class Replay:
                 nothing = [torch.zeros_like(one) for one in outputs]
                 torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
 
-    def _forward(self) -> Any:
+    def forward(self) -> Any:
         """All pieces without a graph."""
         try:
             with self._batch.layers():
                 self._find_size()
-                self._buffers = Buffers(self._model)
-                results = self._pieces_forward()
+                self._course.buffers = Buffers(self._model)
+                results = self._forward_pieces()
         finally:
             self._ahead.drop()
-        self._after = RandomState({self._device})
+        self._course.after = RandomState({self._device})
         if self._refuse is None:
-            self._buffers.keep_after()
-        self._buffers.set_after()
-        return joined(results, self._pieces)
+            self._course.buffers.keep_after()
+        self._course.buffers.set_after()
+        return joined(results, self._course.pieces)
 
-    def _pieces_forward(self) -> list[Any]:
+    def _forward_pieces(self) -> list[Any]:
         results = []
         rows = self._rows_from(0)
         while rows is not None:
             following = self._rows_from(rows.stop)
-            self._random.append(RandomState({self._device}))
+            self._course.random.append(RandomState({self._device}))
             (inputs,) = self._ahead.take(rows)
             self._ahead.allocate(following)
             with torch.no_grad():
                 results.append(call(self._batch.ranks.model(), inputs))
             self._ahead.copy()
-            if self._refuse is not None and (name := self._buffers.rewind()) is not None:
+            if self._refuse is not None and (name := self._course.buffers.rewind()) is not None:
                 self._refuse(name)
-            self._pieces.append(rows)
+            self._course.pieces.append(rows)
             rows = following
         return results
 
@@ -153,16 +165,20 @@ class Replay:
         left = len(self._samples) - begin
         return range(begin, begin + self._sizing.size(left)) if left else None
 
-    def _backward(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> InputGradients:
-        """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs."""
+    def backward(
+        self, leaves: Sequence[Any], gradients: Sequence[Tensor | None], sums: WideSums | None = None
+    ) -> InputGradients:
+        """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs. `sums`: where
+        those in half precision are added to; None: it has its own."""
         now = RandomState({self._device})
         inputs = InputGradients(self._samples)
-        sums = WideSums(self._parameters) if len(self._pieces) >= PIECES_FOR_SUMS else None
+        own = WideSums(self._parameters) if sums is None and len(self._course.pieces) >= PIECES_FOR_SUMS else None
+        sums = own if sums is None else sums
         try:
             with self._batch.layers():
-                for index, rows in enumerate(self._pieces):
-                    self._buffers.set_before()
-                    if sums is not None and index + 1 == len(self._pieces) and self._batch.ranks.are_several:
+                for index, rows in enumerate(self._course.pieces):
+                    self._course.buffers.set_before()
+                    if sums is not None and index + 1 == len(self._course.pieces) and self._batch.ranks.are_several:
                         sums.give_back()  # What this backward averages over the ranks is all that was added up.
                         sums = None
                     self._piece_backward(index, rows, leaves, gradients, inputs)
@@ -170,14 +186,14 @@ class Replay:
                         sums.take()
                     self._tell(rows, len(self._samples))
         except BaseException:
-            self._buffers.set_before()
+            self._course.buffers.set_before()
             raise
         else:
-            self._buffers.set_after()
+            self._course.buffers.set_after()
         finally:
             self._ahead.drop()
-            if sums is not None:
-                sums.give_back()
+            if own is not None:
+                own.give_back()
             now.restore()
         _SAME_TWICE.add(self._model)
         return inputs
@@ -190,10 +206,10 @@ class Replay:
         gradients: Sequence[Tensor | None],
         inputs: InputGradients,
     ) -> None:
-        random = self._random[index]
-        is_last = index + 1 == len(self._pieces)
-        following = None if is_last else self._pieces[index + 1]
-        after = self._after if is_last else self._random[index + 1]
+        random = self._course.random[index]
+        is_last = index + 1 == len(self._course.pieces)
+        following = None if is_last else self._course.pieces[index + 1]
+        after = self._course.after if is_last else self._course.random[index + 1]
         ranks = self._batch.ranks
 
         def work(piece: Piece) -> None:
@@ -201,9 +217,9 @@ class Replay:
             random.restore()
             (samples,) = self._ahead.take(part)
             self._ahead.allocate(following if piece.following is None else _within(rows, piece.following))
-            with torch.enable_grad(), self._autocast.again():
+            with torch.enable_grad(), self._course.autocast.again():
                 results, _ = tree_flatten(call(ranks.model(is_last and piece.is_last), inputs.separate(samples)))
-            if self._model not in _SAME_TWICE:
+            if not self._is_same_twice:
                 _check_same(leaves, results, part)
             pairs = [
                 (result, gradient[part.start : part.stop])
@@ -239,7 +255,7 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, replay: Replay, form: list[Any], anchor: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
-        leaves, shape = tree_flatten(replay._forward())
+        leaves, shape = tree_flatten(replay.forward())
         form.append(shape)
         ctx.replay = replay
         ctx.set_materialize_grads(False)
@@ -272,6 +288,6 @@ def _check_same(first: Sequence[Any], again: Sequence[Any], rows: range) -> None
         if bool(torch.logical_and(~(distance <= bound), bound.isfinite(), out=is_other)):
             raise RuntimeError(
                 "the model gives other outputs when the same samples go through it again, with the same random numbers and "
-                "buffers: it keeps something between forwards (a cache, a counter, its own random numbers). Gradients would "
-                "be wrong, so none were added"
+                "buffers: it keeps something between forwards (a cache, a counter, its own random numbers), or an iterable "
+                "of pieces gives others the second time. Gradients would be wrong, so none were added"
             )

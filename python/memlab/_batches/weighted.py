@@ -11,13 +11,13 @@ from torch import Tensor
 from memlab._batches.ahead import Ahead
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
-from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
 from memlab._batches.observing import observer
 from memlab._batches.own_loss import OwnLoss
 from memlab._batches.pieces import Piece, run_pieces
-from memlab._batches.state import Autocast, Buffers
+from memlab._batches.progress import Progress
+from memlab._batches.state import Autocast
 
 Scale = Callable[[Tensor], Tensor]
 
@@ -30,57 +30,45 @@ class WeightedBackward:
         self._mean = mean
         samples = batch.samples
         whole = None if targets is None else targets.piece(range(len(samples)))
-        self._all = batch.ranks.part_of_all(mean.weight(len(samples), whole), batch.device)
+        #: D of these samples.
+        self.weight = mean.weight(len(samples), whole)
         self._inputs = InputGradients(samples)
         self._ahead = Ahead(batch.device, [samples, targets])
         self._loss: Tensor | None = None
-        # Made in the piece from which sums are worth it: most batches have few.
-        self._sums: WideSums | None = None
 
     def run(self, scale: Scale) -> Tensor:
         """Adds to the gradients and returns the loss, without a graph."""
-        self._scale = scale
-        refuse, parameters = self._batch.refuse, self._batch.parameters
-        buffers = Buffers(self._batch.model)
-        finished, tell = 0, observer()
+        tell, count = observer(), len(self._batch.samples)
+        every = self._batch.ranks.part_of_all(self.weight, self._batch.device)
+        with self._batch.layers(), Progress(self._batch) as progress:
+            loss = self.add(scale, progress, every, lambda rows: tell(rows, count))
+        self._inputs.backward()
+        return loss
+
+    def add(self, scale: Scale, progress: Progress, every: Tensor | int, tell: Callable[[range], None]) -> Tensor:
+        """Adds the gradients of these samples, as a part of as many as `every` says: D of them. Returns their part of the
+        loss."""
+        self._scale, self._progress, self._all = scale, progress, every
+        batch = self._batch
+        batch.sizing.copies_ahead(self._ahead.sample_bytes)
 
         def done(rows: range, is_whole: bool) -> None:
-            nonlocal finished
-            finished += 1
-            if refuse is not None and (name := buffers.rewind()) is not None:
-                refuse(name)
-            if self._sums is not None:
-                self._sums.take()
-            elif finished + 1 == PIECES_FOR_SUMS:
-                self._sums = WideSums(parameters)
+            progress.piece_done()
             if is_whole:
-                tell(rows, count)
+                tell(rows)
 
-        count, sizing, several = len(self._batch.samples), self._batch.sizing, self._batch.ranks.are_several
-        sizing.copies_ahead(self._ahead.sample_bytes)
         try:
-            with self._batch.layers():
-                run_pieces(count, sizing, parameters, self._piece, done, others_wait=several)
-        except BaseException:
-            buffers.set_before()
-            raise
+            run_pieces(
+                len(batch.samples), batch.sizing, batch.parameters, self._piece, done, others_wait=batch.ranks.are_several
+            )
         finally:
             self._ahead.drop()
-            self._end_sums()
-        if refuse is not None:
-            buffers.set_after()
-        self._inputs.backward()
         assert self._loss is not None  # There is at least one piece.
         return self._loss
 
-    def _end_sums(self) -> None:
-        if self._sums is not None:
-            self._sums.give_back()
-            self._sums = None
-
     def _piece(self, piece: Piece) -> None:
         if piece.is_last and self._batch.ranks.are_several:
-            self._end_sums()  # What this backward averages over the ranks is all that was added up.
+            self._progress.end_sums()  # What this backward averages over the ranks is all that was added up.
         torch.clear_autocast_cache()
         inputs, targets = self._ahead.take(piece.rows)
         self._ahead.allocate(piece.following)
@@ -100,10 +88,14 @@ class WeightedBackward:
         self._loss = value if self._loss is None else self._loss + value
 
     def _share(self, targets: Any, samples: int, like: Tensor) -> Tensor | float:
-        """The piece's part of the batch's mean. Half precision cannot count beyond some hundreds: there it is in float32."""
-        weight = self._mean.weight(samples, targets)
-        if isinstance(weight, int) and isinstance(self._all, int):
-            return weight / self._all
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        part, whole = (torch.as_tensor(one).to(like.device, dtype) for one in (weight, self._all))
-        return part / whole
+        """The piece's part of the batch's mean."""
+        return part_of(self._mean.weight(samples, targets), self._all, like)
+
+
+def part_of(weight: Tensor | int, every: Tensor | int, like: Tensor) -> Tensor | float:
+    """A part of a mean. Half precision cannot count beyond some hundreds: there it is in float32."""
+    if isinstance(weight, int) and isinstance(every, int):
+        return weight / every
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    part, whole = (torch.as_tensor(one).to(like.device, dtype) for one in (weight, every))
+    return part / whole

@@ -1,0 +1,234 @@
+"""Batches that an iterable gives in pieces, so that they are nowhere as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from memlab._batches.batch import Batch
+from memlab._batches.criteria import Mean
+from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
+from memlab._batches.loader import divided
+from memlab._batches.nested import Samples, joined
+from memlab._batches.observing import observer
+from memlab._batches.own_loss import OwnLoss, labels_of
+from memlab._batches.progress import Progress
+from memlab._batches.replay import Course, Replay
+from memlab._batches.state import Autocast, Buffers
+from memlab._batches.weighted import WeightedBackward, part_of
+from memlab._paging.torch_private import tree_flatten, tree_unflatten
+
+Scale = Callable[[Tensor], Tensor]
+BatchOf = Callable[[Any], Batch]
+
+
+def is_stream(inputs: Any) -> bool:
+    """Whether it gives the pieces of a batch one by one, and is not the batch itself.
+
+    >>> import torch
+    >>> is_stream(iter([])), is_stream([torch.zeros(2)]), is_stream({"x": torch.zeros(2)})
+    (True, False, False)
+    """
+    return isinstance(inputs, Iterable) and not isinstance(inputs, (Tensor, tuple, list, Mapping, str, bytes))
+
+
+@dataclass(frozen=True)
+class Given:
+    """A piece, as the iterable gave it."""
+
+    inputs: Any
+    targets: Samples | None
+    is_last: bool
+
+
+def given_by(pieces: Iterable[Any], *, have_targets: bool) -> Iterator[Given]:
+    """The pieces, of which one is read ahead, to know which is the last.
+
+    Raises:
+        ValueError: there is none; one has no samples, or not as many targets.
+    """
+    iterator = iter(pieces)
+    nothing = object()
+    following = next(iterator, nothing)
+    if following is nothing:
+        raise ValueError("the batch has no samples: the iterable gives no pieces")
+    while following is not nothing:
+        piece = following
+        following = next(iterator, nothing)
+        yield _given(piece, have_targets, following is nothing)
+
+
+def _given(piece: Any, have_targets: bool, is_last: bool) -> Given:
+    inputs, targets = _divided(piece) if have_targets else (piece, None)
+    samples = Samples(inputs)
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in samples.leaves):
+        raise ValueError("the pieces of an iterable cannot want gradients: detach() them, or give the batch as a whole")
+    goals = None if targets is None else Samples(targets)
+    if goals is not None and len(goals) != len(samples):
+        raise ValueError(f"a piece has {len(samples)} samples, but {len(goals)} targets")
+    return Given(inputs, goals, is_last)
+
+
+def _divided(piece: Any) -> tuple[Any, Any]:
+    if isinstance(piece, (tuple, list)) and len(piece) > 1:
+        return divided(piece)
+    return (piece[0] if isinstance(piece, (tuple, list)) else piece), None
+
+
+class StreamedMean:
+    """A mean of which D is not known until the last piece is there.
+
+    Until then gradients are those of sums, divided by D of the first piece. Before the last they are multiplied by what is
+    missing, so that its backward, which averages them over ranks if there are several, is as that of any batch.
+    """
+
+    def __init__(self, pieces: Iterator[Given], batch_of: BatchOf, loss_fn: Any) -> None:
+        self._pieces = pieces
+        self._batch_of = batch_of
+        self._loss_fn = loss_fn
+        self._tell = observer()
+        self._begin = 0
+        self._loss: Tensor | None = None
+        # D of the pieces so far, and what it is divided by.
+        self._total: Tensor | int = 0
+        self._every: Tensor | int = 1
+
+    def run(self, scale: Scale) -> Tensor:
+        """Adds to the gradients, and returns the loss without a graph."""
+        piece = next(self._pieces)
+        batch = self._batch_of(piece.inputs)
+        mean = self._mean(batch, piece)
+        with batch.layers(), Progress(batch) as progress:
+            while True:
+                self._add(piece, batch, mean, progress, scale)
+                if piece.is_last:
+                    break
+                del piece, batch  # Before the next is read.
+                piece = next(self._pieces)
+                batch = self._batch_of(piece.inputs)
+        assert self._loss is not None, "there is a piece"
+        return self._loss
+
+    def _add(self, piece: Given, batch: Batch, mean: Mean | OwnLoss, progress: Progress, scale: Scale) -> None:
+        apart = batch if piece.is_last else replace(batch, ranks=batch.ranks.apart())
+        weighted = WeightedBackward(apart, _targets(piece, self._loss_fn), mean)
+        self._total = self._total + weighted.weight
+        if self._loss is None:
+            self._every = _not_zero(weighted.weight)
+            if not piece.is_last:
+                progress.set_aside()
+        if piece.is_last:
+            known = batch.ranks.part_of_all(self._total, batch.device)
+            if self._loss is not None:
+                missing = 1.0 if mean.is_sum else part_of(self._every, known, self._loss)
+                progress.rescale(missing)
+                self._loss = self._loss * missing
+            self._every = known
+        begin, count = self._begin, len(batch.samples)
+        self._begin += count
+        added = weighted.add(
+            scale,
+            progress,
+            self._every,
+            lambda rows: self._tell(range(begin + rows.start, begin + rows.stop), begin + count),
+        )
+        self._loss = added if self._loss is None else self._loss + added
+
+    def _mean(self, batch: Batch, first: Given) -> Mean | OwnLoss:
+        if self._loss_fn is not None:
+            mean = Mean.of(self._loss_fn)
+            assert mean is not None, "the way was chosen for it"
+            return mean
+        if len(batch.samples) < 2 and not first.is_last:
+            raise ValueError(
+                "the first piece has one sample: of what the model's own loss is the mean is found by trying two of them"
+            )
+        return OwnLoss.of(batch.ranks.model(), batch.samples, batch.device)
+
+
+def _targets(piece: Given, loss_fn: Any) -> Samples | None:
+    labels = labels_of(piece.inputs) if loss_fn is None else None
+    return piece.targets if labels is None else Samples(labels)
+
+
+def _not_zero(weight: Tensor | int) -> Tensor | int:
+    """What sums are divided by until it is known what they are to be."""
+    return weight.where(weight != 0, 1) if isinstance(weight, Tensor) else weight or 1
+
+
+class StreamedReplay:
+    """A loss of all outputs: the iterable gives its pieces twice, for their forward, and for their backward."""
+
+    def __init__(self, pieces: Callable[[], Iterator[Given]], batch_of: BatchOf) -> None:
+        self._pieces = pieces
+        self._batch_of = batch_of
+        self._tell = observer()
+
+    def run(self, loss_of: Callable[[Any, Any], Tensor], scale: Scale) -> Tensor:
+        """Adds the gradients of `loss_of` outputs and targets, and returns the loss without a graph."""
+        courses, rows, outputs, targets = self._forward()
+        leaves, form = tree_flatten(outputs)
+        leaves = [
+            leaf.requires_grad_() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point else leaf for leaf in leaves
+        ]
+        loss = loss_of(tree_unflatten(leaves, form), targets)
+        with Autocast.off():
+            scale(loss).backward()
+        self._backward(courses, rows, leaves)
+        return loss.detach()
+
+    def _forward(self) -> tuple[list[Course], list[range], Any, Any]:
+        courses: list[Course] = []
+        rows: list[range] = []
+        outputs, targets = [], []
+        buffers: Buffers | None = None
+        refuse: Callable[[str], None] | None = None
+        for piece in self._pieces():
+            batch = self._batch_of(piece.inputs)
+            courses.append(Course())
+            with batch.layers():
+                buffers = Buffers(batch.model) if buffers is None else buffers
+            outputs.append(Replay(replace(batch, ranks=batch.ranks.apart()), courses[-1]).forward())
+            if piece.targets is not None:
+                targets.append(piece.targets.piece(range(len(piece.targets)), batch.device))
+            begin = rows[-1].stop if rows else 0
+            rows.append(range(begin, begin + len(batch.samples)))
+            # Each piece finds buffers as before the batch; if they may depend on samples, as the one before it left them.
+            refuse = batch.refuse
+            if refuse is not None and (name := buffers.rewind()) is not None:
+                refuse(name)
+            del piece, batch  # Before the next is read.
+        if buffers is not None and refuse is not None:
+            buffers.set_after()
+        return courses, rows, joined(outputs, rows), joined(targets, rows) if targets else None
+
+    def _backward(self, courses: list[Course], rows: list[range], leaves: list[Any]) -> None:
+        sums: WideSums | None = None
+        index = -1
+        try:
+            for index, piece in enumerate(self._pieces()):
+                batch = self._batch_of(piece.inputs)
+                self._check(index < len(rows) and len(rows[index]) == len(batch.samples), index)
+                if sums is None and sum(len(course.pieces) for course in courses) >= PIECES_FOR_SUMS:
+                    sums = WideSums(batch.parameters)
+                part = slice(rows[index].start, rows[index].stop)
+                tensors = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
+                gradients = [None if one is None or one.grad is None else one.grad[part] for one in tensors]
+                values = [leaf if one is None else one.detach()[part] for leaf, one in zip(leaves, tensors, strict=True)]
+                batch = batch if index + 1 == len(rows) else replace(batch, ranks=batch.ranks.apart())
+                Replay(batch, courses[index]).backward(values, gradients, sums)
+                del piece, batch
+        finally:
+            if sums is not None:
+                sums.give_back()
+        self._check(index + 1 == len(rows), index)
+
+    def _check(self, is_same: bool, index: int) -> None:
+        if not is_same:
+            raise RuntimeError(
+                f"the iterable gives other pieces the second time (at piece {index + 1}), and this loss needs the same: a "
+                "DataLoader must have shuffle=False. Drop the gradients of this batch (zero_grad)"
+            )
