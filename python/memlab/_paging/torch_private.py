@@ -220,7 +220,7 @@ def tensor_key(tensor: Tensor) -> int | None:
 
 def without_graph(tensor: Tensor) -> Tensor:
     """The same tensor, with its count of writes, but not with the autograd graph that made it."""
-    if tensor.grad_fn is None:
+    if tensor.is_leaf:
         return tensor
     if type(tensor) is not Tensor:
         return tensor.detach()
