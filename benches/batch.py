@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from torch import nn
 from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path += [str(ROOT / "benches" / "on_gpu" / "programs"), str(ROOT / "tests" / "programs")]
+sys.path[1:1] = [str(ROOT / "benches" / "on_gpu" / "programs"), str(ROOT / "tests" / "programs")]
 
 from offloaded_activations import compared, forward_backward, transformer, ways_of  # noqa: E402
 from pieces import WIDTH, Encoder, tokens  # noqa: E402
@@ -225,19 +226,25 @@ def activations(width, layers, count):
         print(json.dumps({"part": "activations", "width": width, "layers": layers, "tokens": count, **row}), flush=True)
 
 
-def run(*arguments):
-    """What a part prints, as it comes."""
+def run(until, *arguments):
+    """What a part prints, as it comes, until a time at which it is ended."""
     command = [sys.executable, __file__, *map(str, arguments)]
     rows = []
     begin = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        timer = threading.Timer(max(0, until - begin), process.kill)
+        timer.start()
         for line in process.stdout or ():
             if line.startswith("{"):
                 print(line, end="", flush=True)
                 rows.append(json.loads(line))
-    print(f"({' '.join(map(str, arguments))}: {time.monotonic() - begin:.0f} s)", flush=True)
+        process.wait()
+        timer.cancel()
+    seconds = time.monotonic() - begin
+    print(f"({' '.join(map(str, arguments))}: {seconds:.0f} s)", flush=True)
     if process.returncode != 0:
-        rows.append({"part": str(arguments[1]), "way": "the program", "failed": f"exit status {process.returncode}"})
+        why = f"exit status {process.returncode} after {seconds:.0f} s"
+        rows.append({"part": str(arguments[1]), "way": "the program", "failed": why})
     return rows
 
 
@@ -278,6 +285,7 @@ def tables(parts, blocks, shapes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="sizes to try the program with")
+    parser.add_argument("--seconds", type=float, default=600, help="end what still runs then, and show the rest")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
@@ -294,9 +302,9 @@ def main():
         print("Sizes to try the program with: what is reached with them says nothing.")
     small = ["--small"] if arguments.small else []
     shapes = (SMALL_SHAPES if arguments.small else SHAPES) if DEVICE == "cuda" else {}
-    parts = {name: run("--part", name, *small) for name in ("separable", "coupled")}
-    blocks = {shape: run("--part", "activations", *shape) for shape in shapes}
-
+    until = time.monotonic() + arguments.seconds
+    parts = {name: run(until, "--part", name, *small) for name in ("separable", "coupled")}
+    blocks = {shape: run(until, "--part", "activations", *shape) for shape in shapes}
     tables(parts, blocks, shapes)
     sys.exit(any(row.get("way") == "the program" for rows in (*parts.values(), *blocks.values()) for row in rows))
 
