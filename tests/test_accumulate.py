@@ -531,7 +531,13 @@ def test_ranks_average_once_and_by_what_they_count(memlab):
     """GIVEN two ranks of DistributedDataParallel with different counts of samples, of targets and of pieces
     WHEN each goes through its samples in pieces, or in lockstep
     THEN means are those of all ranks' targets together, other losses those of the ranks, and both ranks have them."""
-    command = [PYTHON, PROGRAMS / "accumulated_ranks.py", memlab.folder / "meeting"]
+    for output in on_ranks(memlab, "accumulated_ranks.py"):
+        assert max(output.values()) <= 1e-13, output
+
+
+def on_ranks(memlab, program):
+    """What each of two ranks prints."""
+    command = [PYTHON, PROGRAMS / program, memlab.folder / "meeting"]
     environment = memlab.environment(PYTHONPATH=str(ROOT / "python"))
     ranks = [
         subprocess.Popen(
@@ -539,19 +545,35 @@ def test_ranks_average_once_and_by_what_they_count(memlab):
         )
         for rank in range(2)
     ]
+    outputs = []
     for rank in ranks:
         output, errors = rank.communicate(timeout=300)
         assert rank.returncode == 0, errors
-        assert max(json.loads(output).values()) <= 1e-13, output
+        outputs.append(json.loads(output))
+    return outputs
 
 
-def test_fsdp_is_refused():
-    # GIVEN what FSDP makes of a module: its class gets a name; THEN pieces are refused before ranks wait for each other
-    class FSDPModule(nn.Linear):
+def test_ranks_that_have_shards(memlab):
+    """GIVEN two ranks with shards of a model (fully_shard), with different counts of samples, and of targets
+    WHEN each goes through its samples in pieces, of which both have equally many
+    THEN means are those of all ranks' targets together, other losses those of the ranks, as of the whole batches, and each
+    of the model's three groups of parameters is averaged once. AND what would have a rank wait for ever is refused."""
+    for output in on_ranks(memlab, "sharded_ranks.py"):
+        assert max(output["errors"].values()) <= 1e-13, output["errors"]
+        assert set(output["averaged"].values()) == {3}
+        few, batchnorm, iterable = output["refused"]
+        assert "a rank has 8 samples, and another has 13 pieces" in few
+        assert "1 is a BatchNorm1d in training" in batchnorm and "batchnorm='frozen'" in batchnorm
+        assert "an iterable does not say how many" in iterable
+
+
+def test_the_older_fsdp_is_refused():
+    # GIVEN the FSDP before fully_shard; THEN pieces are refused before ranks wait for each other
+    class FullyShardedDataParallel(nn.Linear):
         pass
 
-    with pytest.raises(RuntimeError, match="FSDP gathers its shards"):
-        package.accumulate(FSDPModule(7, CLASSES), IMAGES, contrastive, micro_batch=4)
+    with pytest.raises(RuntimeError, match=r"shard the model with torch\.distributed\.fsdp\.fully_shard"):
+        package.accumulate(FullyShardedDataParallel(7, CLASSES), IMAGES, contrastive, micro_batch=4)
 
 
 def test_pieces_on_the_host_are_copied_ahead(memlab):

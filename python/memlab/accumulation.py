@@ -114,6 +114,8 @@ def accumulate(
     # (Ranks may have other counts of samples, but have to go the same way.)
     in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
     way = way_of(batch.ranks.model(), loss_fn, device=batch.device, in_pieces=in_pieces, exact=exact, batchnorm=batchnorm)
+    if batch.ranks.are_in_step and way.name in (WHOLE, LOCKSTEP):
+        raise RuntimeError(f"the model is sharded over ranks (fully_shard), and {way.reason}: give it batchnorm='frozen'")
     if way.inexact is not None:
         warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
     return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
@@ -130,7 +132,13 @@ def _streamed(
     batchnorm: str,
 ) -> Tensor:
     """A batch that an iterable gives in pieces."""
-    inner = Ranks(model).model()
+    ranks = Ranks(model)
+    if ranks.are_in_step:
+        raise RuntimeError(
+            "the model is sharded over ranks (fully_shard), which need equally many pieces, and an iterable does not say "
+            "how many it gives: give the batch as a whole"
+        )
+    inner = ranks.model()
     way = way_of(inner, loss_fn, device=torch.device("cpu"), in_pieces=True, exact=exact, batchnorm=batchnorm)
     if way.name in (WHOLE, LOCKSTEP) or way.batchnorm == "ghost":
         raise RuntimeError(
@@ -158,6 +166,10 @@ def _streamed(
 
 def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
     if loss_fn is None:
+        if batch.ranks.are_in_step and batch.ranks.agreed(len(batch.samples), batch.device, most=False) < 2:
+            raise ValueError(
+                "a rank has one sample: of what the model's own loss is the mean is found by trying two of them"
+            )
         own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     mean = Mean.of(loss_fn)

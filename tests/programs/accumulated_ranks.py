@@ -61,6 +61,19 @@ for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("c
             assert model.module.steps == steps
 
 
+# Pieces that an iterable gives: other counts on each rank. Gradients of a batch before are averaged already.
+for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("coupled", contrastive, by_ranks)):
+    model, twin = DistributedDataParallel(Model()), Model()
+    images, labels = IMAGES[SHARES[rank]], LABELS[SHARES[rank]]
+    for size in (5, 2):
+        parts = list(zip(images.split(size), labels.split(size), strict=True)) if name == "mean" else images.split(size)
+        pieces = torch.utils.data.DataLoader(parts, batch_size=None)
+        memlab.accumulate(model, pieces, loss_fn)
+        expected(twin).backward()
+    pairs = zip(model.module.parameters(), twin.parameters(), strict=True)
+    errors[f"iterable, {name}"] = max(float((one.grad - two.grad).abs().max()) for one, two in pairs)
+
+
 class WithBatchNorm(nn.Sequential):
     """Statistics are those of a rank's samples."""
 

@@ -15,7 +15,7 @@ from memlab import _native
 from memlab._batches.looking import refuse_unsupported
 from memlab._batches.nested import Samples
 from memlab._batches.ranks import Ranks
-from memlab._batches.sizing import FixedSize, MeasuredSize, Sizing
+from memlab._batches.sizing import EqualPieces, FixedSize, MeasuredSize, Sizing
 
 # What was measured of a model's pieces, by the model, and then by the memory they may take and the form of a sample.
 _MEASURED: WeakKeyDictionary[nn.Module, dict[Any, MeasuredSize]] = WeakKeyDictionary()
@@ -57,9 +57,10 @@ class Batch:
         nbytes = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
         if nbytes is not None and (type(nbytes) is not int or nbytes < 1):
             raise ValueError(f'memory={memory!r}: must be "auto", a whole number of bytes, or a size such as "20GiB"')
-        sizing = _sizing(model, samples, device, micro_batch, nbytes)
+        ranks = Ranks(model)
+        sizing = _in_step(ranks, len(samples), device, micro_batch) or _sizing(model, samples, device, micro_batch, nbytes)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, Ranks(model), nbytes)
+        return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, ranks, nbytes)
 
 
 def forget_sizes(model: nn.Module) -> None:
@@ -73,6 +74,25 @@ def _device_of(model: nn.Module, samples: Samples) -> torch.device:
     if parameter is not None:
         return parameter.device
     return next(leaf.device for leaf in samples.leaves if isinstance(leaf, Tensor))
+
+
+def _in_step(ranks: Ranks, samples: int, device: torch.device, micro_batch: int | None) -> Sizing | None:
+    """Equally many pieces on all ranks, where each waits for the others in each of them; None: it does not."""
+    if not ranks.are_in_step:
+        return None
+    if micro_batch is None and device.type == "cuda":
+        raise RuntimeError(
+            "the model is sharded over ranks (fully_shard), which need equally many pieces: say how many samples a piece "
+            "is to have (micro_batch)"
+        )
+    pieces = ranks.agreed(-(-samples // (micro_batch or samples)), device, most=True)
+    fewest = ranks.agreed(samples, device, most=False)
+    if fewest < pieces:
+        raise ValueError(
+            f"a rank has {fewest} samples, and another has {pieces} pieces: sharded models (fully_shard) need equally many "
+            "on all ranks. Give the ranks batches of similar sizes, or a larger micro_batch"
+        )
+    return EqualPieces(samples, pieces)
 
 
 def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batch: int | None, memory: int | None) -> Sizing:

@@ -11,10 +11,10 @@ def refuse_unsupported(model: nn.Module) -> None:
     """Raises RuntimeError for what pieces cannot be right with, however they are computed."""
     # By their names: importing them takes longer than a step.
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
-    if kinds & {"FSDPModule", "FullyShardedDataParallel"}:
+    if "FullyShardedDataParallel" in kinds:
         raise RuntimeError(
-            "FSDP gathers its shards in each forward, so all ranks would need equally many pieces, which memlab does not "
-            "see to: use DistributedDataParallel, or micro-batches by hand"
+            "FullyShardedDataParallel averages gradients in each backward, where its pieces would be averaged again: shard "
+            "the model with torch.distributed.fsdp.fully_shard instead"
         )
     hooked = next((name for name, parameter in model.named_parameters() if has_accumulation_hook(parameter)), None)
     if hooked is not None:

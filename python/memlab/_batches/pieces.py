@@ -39,11 +39,13 @@ def run_pieces(
     done: Callable[[range, bool], None],
     *,
     others_wait: bool = False,
+    all_wait: bool = False,
 ) -> None:
     """Runs `work` for all of `count` samples, and `done` after each piece, with whether it did not run out of memory.
 
     A piece that runs out of memory is given up and done again in halves. What its backward has added until then stays: the
-    halves add to the gradients of the other parameters. If `others_wait`, the last piece is not: other ranks are in it too.
+    halves add to the gradients of the other parameters. Not so if other ranks are in it too: in the last piece if
+    `others_wait`, in all of them if `all_wait`.
 
     Raises:
         torch.OutOfMemoryError: a single sample needs more memory than there is.
@@ -66,7 +68,7 @@ def run_pieces(
             with sizing.measured(len(rows)):
                 work(Piece(rows, wanted, is_last, following))
         except Exception as error:
-            if not is_out_of_memory(error) or len(rows) == 1 or (is_last and others_wait):
+            if not is_out_of_memory(error) or len(rows) == 1 or (is_last and others_wait) or all_wait:
                 raise
             failed = error
         if failed is not None:

@@ -1,4 +1,4 @@
-"""Batches that are spread over the ranks of DistributedDataParallel: gradients are averaged once, in the last piece."""
+"""Batches spread over ranks, of DistributedDataParallel or `fully_shard`: gradients are averaged once, in the last piece."""
 
 from __future__ import annotations
 
@@ -14,19 +14,30 @@ _BUCKET = 25 << 20
 
 
 class Ranks:
-    """A model's ranks; one, if it is not in DistributedDataParallel."""
+    """A model's ranks; one, if it is neither in DistributedDataParallel nor sharded."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parallel = model if isinstance(model, DistributedDataParallel) else None
         self._model = model
+        # By their name: importing it takes longer than a step.
+        self._sharded: list[Any] = [
+            module for module in model.modules() if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+        ]
 
     @property
     def are_several(self) -> bool:
         """Whether gradients are averaged over ranks."""
-        return self._parallel is not None
+        return self._parallel is not None or self.are_in_step
+
+    @property
+    def are_in_step(self) -> bool:
+        """Whether each forward and backward waits for those of other ranks, which have shards of the parameters."""
+        return bool(self._sharded)
 
     def model(self, is_last: bool = False) -> nn.Module:
-        """What a piece goes through: only the last goes through the wrapper, whose backward averages all that was added."""
+        """What a piece goes through: only the last goes through the wrapper, whose backward averages all that was added. Of
+        shards, the gradients are whole until then."""
+        self._set_sync(is_last)
         if self._parallel is None or is_last:
             return self._model
         inner: nn.Module = self._parallel.module
@@ -36,13 +47,40 @@ class Ranks:
         """This rank alone: nothing waits for others."""
         return Ranks(self.model())
 
+    def finish(self) -> None:
+        """After the last piece, or a failure: the model averages gradients in each backward again."""
+        self._set_sync(True)
+
+    def _set_sync(self, is_wanted: bool) -> None:
+        for module in self._sharded:
+            module.set_requires_gradient_sync(is_wanted, recurse=False)
+            module.set_is_last_backward(is_wanted)
+
+    def _group(self) -> Any:
+        if self._parallel is not None:
+            return self._parallel.process_group
+        mesh = next(one.device_mesh for one in self._model.parameters() if hasattr(one, "device_mesh"))
+        if mesh.ndim > 1:
+            raise RuntimeError(
+                f"the model is sharded over a mesh of {mesh.ndim} dimensions, and memlab knows what to do with one: over "
+                "which of them a batch is spread is not to be seen"
+            )
+        return mesh.get_group()
+
+    def agreed(self, number: int, device: torch.device, *, most: bool) -> int:
+        """The largest or the smallest of a number over the ranks, which all have to ask."""
+        value = torch.tensor(number, device=device)
+        operation = torch.distributed.ReduceOp.MAX if most else torch.distributed.ReduceOp.MIN
+        torch.distributed.all_reduce(value, operation, group=self._group())
+        return int(value)
+
     def part_of_all(self, weight: Tensor | int, device: torch.device) -> Tensor | int:
         """What D of pieces is to be divided by, so that the average over ranks is the mean of all samples: the average D."""
-        if self._parallel is None:
+        if not self.are_several:
             return weight
         total = torch.as_tensor(weight, dtype=torch.float64).to(device)
-        torch.distributed.all_reduce(total, group=self._parallel.process_group)
-        return total / torch.distributed.get_world_size(self._parallel.process_group)
+        torch.distributed.all_reduce(total, group=self._group())
+        return total / torch.distributed.get_world_size(self._group())
 
     def share_buffers(self) -> None:
         """Gives all ranks the buffers of the first, as a forward through the wrapper does. This and `average` are for

@@ -137,6 +137,7 @@ class Replay:
                 results = self._forward_pieces()
         finally:
             self._ahead.drop()
+            self._batch.ranks.finish()
         self._course.after = RandomState({self._device})
         if self._refuse is None:
             self._course.buffers.keep_after()
@@ -192,6 +193,7 @@ class Replay:
             self._course.buffers.set_after()
         finally:
             self._ahead.drop()
+            self._batch.ranks.finish()
             if own is not None:
                 own.give_back()
             now.restore()
@@ -235,7 +237,7 @@ class Replay:
         try:
             # A piece whose forward draws random numbers cannot be halved: they would be others.
             # Nor can one in which other ranks wait.
-            if random == after and not (is_last and ranks.are_several):
+            if random == after and not (is_last and ranks.are_several) and not ranks.are_in_step:
                 run_pieces(len(rows), FixedSize(len(rows)), self._parameters, work, lambda part, is_whole: None)
             else:
                 work(Piece(range(len(rows)), is_last=True))

@@ -62,6 +62,30 @@ class FixedSize:
         pass
 
 
+class EqualPieces:
+    """So many pieces, which is what all ranks have agreed on, as equal as possible."""
+
+    def __init__(self, samples: int, pieces: int) -> None:
+        self._borders = [index * samples // pieces for index in range(1, pieces + 1)]
+
+    def size(self, left: int) -> int:
+        begin = self._borders[-1] - left
+        return next(border for border in self._borders if border > begin) - begin
+
+    @contextmanager
+    def measured(self, size: int) -> Iterator[None]:
+        yield
+
+    def is_known(self, size: int) -> bool:
+        return True
+
+    def failed(self, size: int) -> None:
+        pass
+
+    def copies_ahead(self, sample_bytes: int) -> None:
+        pass
+
+
 def room_on(device: torch.device, memory: int | None) -> int:
     """Bytes that may be allocated on a GPU now, with some to spare. `memory`: what the process may have; None: all."""
     allocated = torch.cuda.memory_allocated(device)

@@ -59,10 +59,17 @@ class WeightedBackward:
 
         try:
             run_pieces(
-                len(batch.samples), batch.sizing, batch.parameters, self._piece, done, others_wait=batch.ranks.are_several
+                len(batch.samples),
+                batch.sizing,
+                batch.parameters,
+                self._piece,
+                done,
+                others_wait=batch.ranks.are_several,
+                all_wait=batch.ranks.are_in_step,
             )
         finally:
             self._ahead.drop()
+            batch.ranks.finish()
         assert self._loss is not None  # There is at least one piece.
         return self._loss
 

@@ -1,0 +1,108 @@
+"""One of two ranks on the CPU, which have shards of a model: `sharded_ranks.py FILE RANK`.
+
+Prints how far gradients in pieces are from the whole's, how often gradients were averaged, and what is refused."""
+
+import json
+import sys
+
+import memlab
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.nn import functional
+
+torch.set_default_dtype(torch.float64)
+file, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+MESH = init_device_mesh("cpu", (2,))
+
+torch.manual_seed(0)
+IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
+LABELS[:7] = -100
+# The ranks have different counts of samples, and of targets.
+SHARES = [slice(0, 13), slice(13, 21)]
+MINE = SHARES[rank]
+
+
+class Model(nn.Sequential):
+    def __init__(self):
+        torch.manual_seed(1)
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 4))
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x)
+        return outputs if labels is None else {"loss": functional.cross_entropy(outputs, labels)}
+
+
+def sharded(model):
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=MESH)
+    return fully_shard(model, mesh=MESH)
+
+
+def contrastive(outputs):
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
+def by_samples(model):
+    """The mean of all ranks' targets, as if they were one batch."""
+    return functional.cross_entropy(model(IMAGES), LABELS)
+
+
+def by_ranks(model):
+    """The mean of the ranks' losses."""
+    return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
+
+
+def in_pieces(model, way, size):
+    images, labels = IMAGES[MINE], LABELS[MINE]
+    if way == "own":
+        return memlab.accumulate(model, {"x": images, "labels": labels}, micro_batch=size)
+    if way == "mean":
+        return memlab.accumulate(model, images, nn.CrossEntropyLoss(), targets=labels, micro_batch=size)
+    return memlab.accumulate(model, images, contrastive, micro_batch=size)
+
+
+AVERAGED = []
+reduce = _fsdp_param_group.foreach_reduce
+_fsdp_param_group.foreach_reduce = lambda *given, **more: (AVERAGED.append(1), reduce(*given, **more))[1]
+
+errors, averaged = {}, {}
+for way, expected in (("mean", by_samples), ("coupled", by_ranks), ("own", by_samples)):
+    for size in (None, 20, 4, 3):
+        model, twin = sharded(Model()), Model()
+        for step in range(2):
+            AVERAGED.clear()
+            loss = in_pieces(model, way, size).clone()
+            dist.all_reduce(loss)
+            averaged[f"{way} {size} {step}"] = len(AVERAGED)
+            whole = expected(twin)
+            whole.backward()
+            errors[f"{way} {size} {step}, loss"] = float((loss / 2 - whole).abs())
+        pairs = zip(model.parameters(), twin.parameters(), strict=True)
+        errors[f"{way} {size}"] = max(float((one.grad.full_tensor() - two.grad).abs().max()) for one, two in pairs)
+        # The model goes on as any other: a backward of its own is averaged.
+        model.zero_grad()
+        twin.zero_grad()
+        model(IMAGES[MINE]).square().sum().backward()
+        twin(IMAGES).square().sum().div(2).backward()
+        pairs = zip(model.parameters(), twin.parameters(), strict=True)
+        errors[f"{way} {size}, after"] = max(float((one.grad.full_tensor() - two.grad).abs().max()) for one, two in pairs)
+
+refused = []
+normalised = fully_shard(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), mesh=MESH)
+for model, inputs, size in (
+    (sharded(Model()), IMAGES[MINE], 1),  # 13 pieces, and 8 samples.
+    (normalised, IMAGES[MINE], 4),
+    (sharded(Model()), iter([IMAGES[MINE]]), 4),
+):
+    try:
+        memlab.accumulate(model, inputs, contrastive, micro_batch=size)
+    except (ValueError, RuntimeError) as error:
+        refused.append(str(error))
+print(json.dumps({"errors": errors, "averaged": averaged, "refused": refused}))
+dist.destroy_process_group()
