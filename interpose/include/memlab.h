@@ -65,6 +65,28 @@ void memlab_range_push(const char *name);
  * `requests` in docs/trace-format.md. For `memlab plan`. */
 void memlab_requests(int device, const uint64_t (*entries)[6], size_t count);
 
+/* What a training did in an optimizer step: the record `trained` of docs/trace-format.md. */
+struct memlab_trained {
+    uint64_t step;
+    uint64_t epoch;
+    uint64_t batch;
+    uint64_t samples;
+    uint64_t duration_ns;
+    uint64_t pieces;
+    uint64_t offloaded_bytes;
+    double loss;
+    int has_loss;
+    const char *way;   /* UTF-8; NULL: not known */
+    const char *phase; /* UTF-8; NULL: there is one model */
+};
+
+/* The optimizer steps that have ended in the recording; 0 if nothing is recorded yet. The last of them has this number less 1
+ * as its index. */
+uint64_t memlab_steps(void);
+
+/* Adds what a training did in a step to the recording. */
+void memlab_trained(const struct memlab_trained *step);
+
 /* The calling thread leaves the range that it entered last with memlab_range_push. */
 void memlab_range_pop(void);
 

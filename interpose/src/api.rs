@@ -261,6 +261,51 @@ pub unsafe extern "C" fn memlab_requests(device: c_int, entries: *const [u64; 6]
     }
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn memlab_steps() -> u64 {
+    Recorder::current().map_or(0, Recorder::steps)
+}
+
+/// What a training did in a step: C's `struct memlab_trained`.
+#[repr(C)]
+pub struct Trained {
+    step: u64,
+    epoch: u64,
+    batch: u64,
+    samples: u64,
+    duration_ns: u64,
+    pieces: u64,
+    offloaded_bytes: u64,
+    loss: c_double,
+    has_loss: c_int,
+    way: *const c_char,
+    phase: *const c_char,
+}
+
+/// # Safety
+///
+/// `step` is readable, and its texts are null or end in a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_trained(step: *const Trained) {
+    // SAFETY: the caller promises that it is readable.
+    let (Some(recorder), Some(step)) = (Recorder::current(), unsafe { step.as_ref() }) else { return };
+    // SAFETY: not null, so the caller promises a NUL.
+    let text = |text: *const c_char| (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes());
+    let record = encode::Trained {
+        step: step.step,
+        epoch: step.epoch,
+        batch: step.batch,
+        phase: text(step.phase),
+        samples: step.samples,
+        duration: step.duration_ns,
+        loss: (step.has_loss != 0).then_some(step.loss),
+        way: text(step.way),
+        pieces: step.pieces,
+        offloaded: step.offloaded_bytes,
+    };
+    recorder.log.append(encode::trained(&mut LineBuffer::<1024>::new(), &record));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -138,6 +138,11 @@ impl Recorder {
         self.finished.load(Ordering::Relaxed)
     }
 
+    /// The optimizer steps that have ended.
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
     /// An optimizer step ended on the calling thread.
     pub fn step(&self, thread: u32) {
         let index = self.steps.fetch_add(1, Ordering::Relaxed);

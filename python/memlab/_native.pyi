@@ -69,6 +69,8 @@ __all__ = [
     "set_output",
     "set_target_device",
     "simulate",
+    "step_trained",
+    "steps_recorded",
     "table_rows",
     "totals",
     "watch_begin",
@@ -375,6 +377,24 @@ def range_push(name: str) -> None:
 
 def range_pop() -> None:
     """Leaves the range that this thread entered last with `range_push`."""
+
+def steps_recorded() -> int | None:
+    """The optimizer steps that have ended in the recording; None if libmemlab.so is not in the process."""
+
+def step_trained(
+    step: int,
+    *,
+    epoch: int,
+    batch: int,
+    phase: str | None,
+    samples: int,
+    seconds: float,
+    loss: float | None,
+    way: str | None,
+    pieces: int,
+    offloaded_nbytes: int,
+) -> None:
+    """Adds what a training did in a step to the recording; nothing if libmemlab.so is not in the process."""
 
 def parse_size(text: str) -> int:
     """Bytes of a size with its unit, as ``8GiB`` or ``8GB``. ``ValueError`` says what to write instead."""

@@ -13,7 +13,7 @@
 //! reporter::model, reporter::objects, reporter::optimizer
 //! reporter::blocks, reporter::classes, reporter::exchange, reporter::getters, reporter::mappings, reporter::shapes
 //! live_books                                        the books, and the thread that reads the recording
-//! ranges                                            ranges that the program names
+//! ranges, training                                  ranges that the program names; what a training says of its steps
 //! library                                           the functions of libmemlab.so
 //! arena
 //! error
@@ -36,6 +36,7 @@ mod recomputation;
 mod reporter;
 mod sizes;
 mod tracker;
+mod training;
 
 use pyo3::prelude::*;
 
@@ -78,6 +79,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(library::ask_for_tags, module)?,
         wrap_pyfunction!(library::offload, module)?,
         wrap_pyfunction!(library::restore, module)?,
+        wrap_pyfunction!(training::steps_recorded, module)?,
+        wrap_pyfunction!(training::step_trained, module)?,
         wrap_pyfunction!(ranges::range_push, module)?,
         wrap_pyfunction!(ranges::range_pop, module)?,
         wrap_pyfunction!(reporter::objects::held_alone, module)?,

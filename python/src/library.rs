@@ -15,6 +15,22 @@ pub struct Position {
     pub bytes: u64,
 }
 
+/// What a training did in a step: C's `struct memlab_trained`.
+#[repr(C)]
+pub struct Trained {
+    pub step: u64,
+    pub epoch: u64,
+    pub batch: u64,
+    pub samples: u64,
+    pub duration_ns: u64,
+    pub pieces: u64,
+    pub offloaded_bytes: u64,
+    pub loss: c_double,
+    pub has_loss: c_int,
+    pub way: *const c_char,
+    pub phase: *const c_char,
+}
+
 type Read = unsafe extern "C" fn(*mut Position, *mut c_char, usize, *mut c_int) -> usize;
 type Output = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int;
 type Status = unsafe extern "C" fn(*mut c_char, usize) -> usize;
@@ -32,6 +48,8 @@ pub struct Library {
     restore: Restore,
     range_push: unsafe extern "C" fn(*const c_char),
     range_pop: unsafe extern "C" fn(),
+    steps: unsafe extern "C" fn() -> u64,
+    trained: unsafe extern "C" fn(*const Trained),
 }
 
 /// Null until the library is found. It is never unloaded.
@@ -70,6 +88,22 @@ impl Library {
     pub fn range_pop(&self) {
         // SAFETY: the function of memlab.h.
         unsafe { (self.range_pop)() }
+    }
+
+    /// The optimizer steps that have ended in the recording.
+    pub fn steps(&self) -> u64 {
+        // SAFETY: the function of memlab.h.
+        unsafe { (self.steps)() }
+    }
+
+    /// Adds what a training did in a step to the recording. Its texts are null or C strings.
+    ///
+    /// # Safety
+    ///
+    /// The texts are null or end in a NUL.
+    pub unsafe fn trained(&self, step: &Trained) {
+        // SAFETY: the function of memlab.h; the caller promises the texts.
+        unsafe { (self.trained)(step) }
     }
 
     /// Reads lines after `position` into `buffer`: their bytes (more than the buffer has: the next line needs so many), and
@@ -128,6 +162,10 @@ fn find() -> Option<&'static Library> {
                 c"memlab_range_push",
             )?),
             range_pop: std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(function(c"memlab_range_pop")?),
+            steps: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> u64>(function(c"memlab_steps")?),
+            trained: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const Trained)>(function(
+                c"memlab_trained",
+            )?),
         }
     };
     FOUND.store(Box::into_raw(Box::new(library)), Ordering::Release);

@@ -222,6 +222,7 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"stack") => Record::Stack(serde_json::from_slice(line)?),
         Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
         Some(b"range") => Record::Range(serde_json::from_slice(line)?),
+        Some(b"trained") => Record::Trained(serde_json::from_slice(line)?),
         Some(b"requests") => Record::Requests(serde_json::from_slice(line)?),
         Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),
         Some(b"skip") => Record::Skip(serde_json::from_slice::<Skip>(line)?.skip),

@@ -78,6 +78,7 @@
 //! model::device                           one device: blocks, books, driver memory
 //! model::passes                           accumulation over forward passes
 //! model::growth, model::driver_memory     which lines grow over steps; memory taken from the driver
+//! model::trainings                        what a training says of its steps
 //! model::blocks, model::tags, model::timeline, model::category_timeline, model::steps, model::device_totals
 //! model::ledger                           the books: bytes by stack, layer and category, now and at the peak
 //! model::line_book                        bytes by line

@@ -37,6 +37,7 @@ mod symbols;
 mod tags;
 mod time_bins;
 mod timeline;
+mod trainings;
 mod views;
 
 pub use accumulation::{AccumulationSpan, AccumulationView, Caller, StackAccumulation};

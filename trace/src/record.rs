@@ -6,10 +6,12 @@
 mod definitions;
 mod events;
 mod text;
+mod trained;
 
 pub use definitions::*;
 pub use events::*;
 pub use text::Text;
+pub use trained::{Loss, Trained};
 
 /// The newest version of the format this crate reads, and the one it writes.
 pub const FORMAT: u32 = 1;
@@ -43,6 +45,8 @@ pub enum Record<'a> {
     Range(Range),
     /// A part of what PyTorch's allocator was asked for.
     Requests(Requests),
+    /// What a training did in an optimizer step.
+    Trained(Trained),
     /// Something memlab could not do.
     Warning(String),
     /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.

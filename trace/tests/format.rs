@@ -86,6 +86,17 @@ fn hostile_numbers_and_shapes_are_errors() {
 }
 
 #[test]
+fn a_loss_that_is_not_finite_is_a_string() {
+    for (loss, text) in [(f64::NAN, "\"NaN\""), (f64::NEG_INFINITY, "\"-inf\""), (0.1, "0.1"), (1e-30, "1e-30")] {
+        let mut buffer = LineBuffer::<512>::new();
+        let line = encode::trained(&mut buffer, &encode::Trained { loss: Some(loss), ..encode::Trained::default() });
+        assert!(String::from_utf8_lossy(line).contains(&format!("\"loss\":{text},")), "{loss}");
+        let Ok(Record::Trained(Trained { loss: Some(read), .. })) = decode_line(line) else { panic!("{loss}") };
+        assert_eq!(read.0.to_bits(), loss.to_bits());
+    }
+}
+
+#[test]
 fn long_text_is_shortened_and_stays_valid_json() {
     // GIVEN a path far longer than the buffer, with characters of every width and some to escape
     let path = "/home/ada/\"π𝄞\u{1b}[2J\\\n".repeat(200);
@@ -144,6 +155,10 @@ fn text() -> impl Strategy<Value = String> {
     any::<String>()
 }
 
+fn loss() -> impl Strategy<Value = f64> {
+    prop_oneof![8 => any::<f64>().prop_filter("equals itself", |loss| !loss.is_nan()), 1 => Just(f64::INFINITY)]
+}
+
 fn kind() -> impl Strategy<Value = DriverKind> {
     use DriverKind::*;
     prop::sample::select(vec![Device, Async, Managed, Array, Physical, Imported, Pinned, Registered])
@@ -193,6 +208,21 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             |(layer, parent, class, name, variable)| Record::Layer(Layer { layer, parent, class, name, variable })
         ),
         (i(), i(), text()).prop_map(|(range, parent, name)| Record::Range(Range { range, parent, name })),
+        (prop::array::uniform7(any::<u64>()), prop::option::of(loss()), prop::array::uniform2(any::<Option<String>>()))
+            .prop_map(|([trained, epoch, batch, samples, duration, pieces, offloaded], loss, [phase, way])| {
+                Record::Trained(Trained {
+                    trained,
+                    epoch,
+                    batch,
+                    phase,
+                    samples,
+                    duration,
+                    loss: loss.map(Loss),
+                    way,
+                    pieces,
+                    offloaded,
+                })
+            }),
         (0i32..64, prop::collection::vec(prop::array::uniform6(any::<u64>()), 0..3))
             .prop_map(|(requests, asked)| Record::Requests(Requests { requests, asked })),
         (device(), any::<Option<u64>>(), text()).prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit {

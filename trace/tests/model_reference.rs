@@ -130,9 +130,22 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+fn trained(step: u64) -> Trained {
+    let loss = (step % 3 > 0).then(|| Loss(1.0 / step as f64));
+    let way = Some(if step % 2 == 0 { "replay" } else { "lockstep" }.to_owned());
+    Trained { trained: step, samples: step % 7, duration: step, loss, way, offloaded: step, ..Trained::default() }
+}
+
 fn lines_of(events: &[Event]) -> Vec<Vec<u8>> {
     let names = NAMES.iter().map(|line| line.as_bytes().to_vec());
-    let events = events.iter().enumerate().map(|(time, event)| encode_record(&record(event, time as u64 * 1000)));
+    let mut last_step = None;
+    let events = events.iter().enumerate().flat_map(|(time, event)| {
+        let time = time as u64 * 1000;
+        // What a training says of a step comes after the next one.
+        let says = matches!(event, Event::Step { .. }).then(|| last_step.replace(time)).flatten();
+        let trained = says.map(|step| Record::Trained(trained(step)));
+        std::iter::once(record(event, time)).chain(trained).map(|record| encode_record(&record))
+    });
     names.chain(events).collect()
 }
 

@@ -114,6 +114,30 @@ fn an_out_of_memory_has_the_request_and_the_holders() {
 }
 
 #[test]
+fn a_step_has_what_the_training_says_of_it() {
+    // GIVEN two steps, and a record of the first that comes after the second
+    let steps = [
+        r#"["step",17,1,0]"#,
+        r#"["step",29,1,1]"#,
+        r#"{"trained":0,"epoch":0,"batch":0,"samples":512,"duration":250000000,"loss":"NaN","phase":"d","way":"replay","pieces":8,"offloaded":4096}"#,
+    ];
+    let model = model_of(&[TRAINING, &steps].concat());
+    // THEN the first has it, and the second nothing
+    let trained: Vec<_> = model.device_steps(0).iter().map(|step| model.training(step)).collect();
+    let first = trained[0].clone().expect("it is known");
+    assert_eq!((first.samples, first.samples_per_second(), first.pieces), (512, Some(2048.0), 8));
+    assert_eq!(
+        (first.way.as_deref(), first.phase.as_deref(), first.offloaded_bytes),
+        (Some("replay"), Some("d"), 4096)
+    );
+    assert!(first.loss.is_some_and(f64::is_nan));
+    assert_eq!(trained.last(), Some(&None));
+    // AND a record without what this memlab writes has what it says
+    let model = model_of(&[TRAINING, &[r#"{"trained":0,"loss":1,"colour":"red"}"#]].concat());
+    assert_eq!(model.training(&model.steps()[0]).and_then(|training| training.loss), Some(1.0));
+}
+
+#[test]
 fn a_thousand_out_of_memory_events_keep_the_first_and_the_last() {
     let mut events = vec![r#"["a",1,1,0,4096,512,3,7,5]"#.to_owned()];
     events.extend((0..1000).map(|index| format!(r#"["oom",{index},1,0,{index},512,512,3,7]"#)));

@@ -1,5 +1,7 @@
 //! A line under construction in a fixed buffer: no heap, no panic, always valid JSON.
 
+use std::io::Write;
+
 /// The most digits (and sign) an integer takes.
 pub(super) const NUMBER: usize = 20;
 
@@ -74,6 +76,20 @@ impl<'b> Line<'b> {
             Some(number) => self.number(number),
             None => self.raw(b"null"),
         }
+    }
+
+    /// Appends a number that need not be whole, or `null`; one that is not finite as a string.
+    pub(super) fn float(&mut self, number: Option<f64>) -> &mut Self {
+        /// As many characters as any has.
+        const LONGEST: usize = 32;
+        let Some(number) = number else { return self.raw(b"null") };
+        let mut text = [0; LONGEST];
+        let mut rest = &mut text[..];
+        // The shortest digits from which the same number is read; it has the room.
+        let _ = write!(rest, "{number:?}");
+        let written = LONGEST - rest.len();
+        let quote: &[u8] = if number.is_finite() { b"" } else { b"\"" };
+        self.raw(quote).raw(&text[..written]).raw(quote)
     }
 
     /// Appends a string in quotes, cut so that `reserve` bytes stay free for what follows it.

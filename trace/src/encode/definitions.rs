@@ -229,6 +229,49 @@ pub fn requests<'b, const N: usize>(
     (line.into_bytes(), written)
 }
 
+/// A `trained` line: what a training did in an optimizer step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trained<'a> {
+    /// The number of the step.
+    pub step: u64,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Which step of the epoch, from 0.
+    pub batch: u64,
+    /// The name of the model, if there are several.
+    pub phase: Option<&'a [u8]>,
+    /// Samples.
+    pub samples: u64,
+    /// Nanoseconds since the step before.
+    pub duration: u64,
+    /// Their loss, if it is known.
+    pub loss: Option<f64>,
+    /// How the gradients were computed, if that is known.
+    pub way: Option<&'a [u8]>,
+    /// In how many pieces.
+    pub pieces: u64,
+    /// Bytes copied to the host.
+    pub offloaded: u64,
+}
+
+/// What a training did in an optimizer step.
+pub fn trained<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, step: &Trained<'_>) -> &'b [u8] {
+    const TAIL: usize = 2 * NUMBER + 32;
+    let mut line = buffer.line();
+    line.raw(b"{\"trained\":").number(step.step);
+    line.raw(b",\"epoch\":").number(step.epoch);
+    line.raw(b",\"batch\":").number(step.batch);
+    line.raw(b",\"samples\":").number(step.samples);
+    line.raw(b",\"duration\":").number(step.duration);
+    line.raw(b",\"loss\":").float(step.loss);
+    let half = line.room().saturating_sub(TAIL) / 2;
+    line.raw(b",\"phase\":").optional_string(step.phase, half + TAIL);
+    line.raw(b",\"way\":").optional_string(step.way, TAIL);
+    line.raw(b",\"pieces\":").number(step.pieces);
+    line.raw(b",\"offloaded\":").number(step.offloaded).finish(b"}");
+    line.into_bytes()
+}
+
 /// Something memlab could not do in this process, in words for the user.
 pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();

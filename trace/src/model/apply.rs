@@ -70,6 +70,7 @@ impl Model {
             }
             Record::Layer(layer) => self.symbols.define_layer(layer),
             Record::Range(range) => self.symbols.define_range(range),
+            Record::Trained(trained) => self.trainings.note(&trained),
             Record::Warning(warning) => {
                 if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
                     self.warnings.push(warning);

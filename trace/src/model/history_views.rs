@@ -1,6 +1,7 @@
 //! What the model shows of the past: memory over time, optimizer steps, growth, out-of-memory events. Sizes are bytes, times
 //! nanoseconds.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,43 @@ pub struct StepView {
     /// Events until then, the end of the step included; 0: not known.
     #[serde(default)]
     pub end_event: u64,
+}
+
+impl StepView {
+    /// The numbers of the steps that it is of.
+    pub fn indexes(&self) -> RangeInclusive<u64> {
+        self.index.saturating_add(1).saturating_sub(self.steps.max(1))..=self.index
+    }
+}
+
+/// What a training did in an optimizer step, or in several that were joined.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrainingView {
+    /// The epoch, from 0; of the last one joined.
+    pub epoch: u64,
+    /// Which step of the epoch, from 0; the last one joined.
+    pub batch: u64,
+    /// The name of the model that was trained, if there are several.
+    pub phase: Option<Arc<str>>,
+    /// Samples that the gradients are of.
+    pub samples: u64,
+    /// Nanoseconds since the step before.
+    pub duration: u64,
+    /// The loss, of joined steps their mean over samples; `None`: not known.
+    pub loss: Option<f64>,
+    /// How the gradients were computed; of the last one joined.
+    pub way: Option<Arc<str>>,
+    /// In how many pieces; of joined steps the most.
+    pub pieces: u64,
+    /// Bytes of activations that were copied to the host.
+    pub offloaded_bytes: u64,
+}
+
+impl TrainingView {
+    /// Samples a second; `None`: not known.
+    pub fn samples_per_second(&self) -> Option<f64> {
+        (self.duration > 0).then(|| self.samples as f64 * 1e9 / self.duration as f64)
+    }
 }
 
 /// How the bytes of one line at the ends of steps changed over the run.

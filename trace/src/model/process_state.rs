@@ -10,6 +10,7 @@ use super::ooms::Ooms;
 use super::scope::Scope;
 use super::steps::Steps;
 use super::symbols::Symbols;
+use super::trainings::Trainings;
 use crate::record::{self, Phase};
 
 /// The device number of host memory.
@@ -36,6 +37,7 @@ pub struct Model {
     pub(super) last_scan: LongLivedScan,
     pub(super) allocated_bytes_all_devices: u64,
     pub(super) steps: Steps,
+    pub(super) trainings: Trainings,
     pub(super) ooms: Ooms,
     pub(super) lost_events: u64,
     pub(super) scope: Scope,

@@ -11,7 +11,7 @@ use super::category::Category;
 use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
-use super::history_views::{OomView, StepView, Timeline};
+use super::history_views::{OomView, StepView, Timeline, TrainingView};
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -217,7 +217,8 @@ impl Model {
     /// The approximate heap size of the model in bytes.
     pub fn heap_bytes(&self) -> usize {
         let devices = self.devices.iter().flatten().map(|device| device.heap_bytes()).sum::<usize>();
-        devices + self.symbols.heap_bytes() + self.steps.list.capacity() * size_of::<StepView>()
+        let steps = self.steps.list.capacity() * size_of::<StepView>() + self.trainings.heap_bytes();
+        devices + self.symbols.heap_bytes() + steps
     }
 
     /// The definition of a thread, if known.
@@ -241,6 +242,16 @@ impl Model {
     /// The optimizer steps, with figures of one device.
     pub fn device_steps(&self, device: i32) -> &[StepView] {
         self.device_state(device).map(|state| &*state.steps.list).unwrap_or_default()
+    }
+
+    /// What a training did in a step, if it says so.
+    pub fn training(&self, step: &StepView) -> Option<TrainingView> {
+        self.trainings.of(step.indexes())
+    }
+
+    /// Whether a training says what it did in its steps.
+    pub fn has_trainings(&self) -> bool {
+        !self.trainings.list.is_empty()
     }
 
     /// Memory that accumulates on a device: over steps, and over forward passes before the peak.

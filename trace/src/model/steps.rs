@@ -3,10 +3,10 @@
 use super::history_views::StepView;
 
 /// The most entries kept; beyond that, neighbours are joined.
-const STEPS: usize = 1 << 16;
+pub(super) const STEPS: usize = 1 << 16;
 
 /// The fewest entries kept where space is short.
-const FEW: usize = 64;
+pub(super) const FEW: usize = 64;
 
 /// The steps of one device, or of all together.
 #[derive(Clone, Default)]

@@ -44,6 +44,21 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             encode::layer(b, l.layer, l.parent, &l.class, name, variable)
         }
         Record::Requests(r) => encode::requests(b, r.requests, &r.asked).0,
+        Record::Trained(t) => {
+            let step = encode::Trained {
+                step: t.trained,
+                epoch: t.epoch,
+                batch: t.batch,
+                phase: t.phase.as_deref().map(str::as_bytes),
+                samples: t.samples,
+                duration: t.duration,
+                loss: t.loss.map(|loss| loss.0),
+                way: t.way.as_deref().map(str::as_bytes),
+                pieces: t.pieces,
+                offloaded: t.offloaded,
+            };
+            encode::trained(b, &step)
+        }
         Record::Range(r) => encode::range(b, r.range, r.parent, &r.name),
         Record::Limit(l) => encode::limit(b, l.limit, l.bytes, &l.on_limit),
         Record::Others(o) => encode::others(b, o.others, &o.processes),
@@ -102,7 +117,7 @@ pub fn replay<L: AsRef<[u8]>>(lines: impl IntoIterator<Item = L>) -> Model {
 /// All views of a model as text, to compare two models.
 pub fn all_views(model: &Model) -> String {
     let mut text = format!(
-        "{:?} {:?} {} {} {} {:?}\n{:?}\n{:?}\n{:?}\n",
+        "{:?} {:?} {} {} {} {:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
         model.end(),
         model.anomalies(),
         model.time(),
@@ -111,6 +126,7 @@ pub fn all_views(model: &Model) -> String {
         model.phase(),
         model.devices(),
         model.steps(),
+        model.steps().iter().map(|step| model.training(step)).collect::<Vec<_>>(),
         model.ooms(),
     );
     for device in -1..4 {

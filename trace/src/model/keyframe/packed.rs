@@ -8,6 +8,7 @@ use crate::model::classification::Classification;
 use crate::model::history_views::{Range, StepView, TimelinePoint};
 use crate::model::scope::SCOPES;
 use crate::model::tags::{CATEGORIES, TaggedTensor};
+use crate::model::trainings::Training;
 use crate::record::Phase;
 
 /// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.
@@ -190,5 +191,59 @@ impl StepRows {
             allocated_bytes_at_end: at_end as u64,
             end_event: sum(&mut self.events, events),
         })
+    }
+}
+
+/// `[first step, last step, epoch, batch, phase, samples, duration, loss, its samples, way, pieces, offloaded]`; the first as
+/// a difference to the last of the row before, the last to the first. Of the loss the bits; names by number, 0 for none.
+pub(super) type TrainingRow = [u64; 12];
+
+/// As [`Blocks`].
+#[derive(Default)]
+pub(super) struct TrainingRows {
+    step: u64,
+}
+
+impl TrainingRows {
+    pub(super) fn packed(mut self, trainings: &[Training]) -> Vec<TrainingRow> {
+        let row = |of: &Training| {
+            [
+                difference(&mut self.step, of.first) as u64,
+                difference(&mut self.step, of.last) as u64,
+                of.epoch,
+                of.batch,
+                u64::from(of.phase),
+                of.samples,
+                of.duration,
+                of.loss.to_bits(),
+                of.loss_samples,
+                u64::from(of.way),
+                of.pieces,
+                of.offloaded_bytes,
+            ]
+        };
+        trainings.iter().map(row).collect()
+    }
+
+    pub(super) fn unpacked(mut self, rows: Vec<TrainingRow>) -> impl Iterator<Item = Training> {
+        let name = |number: u64| u32::try_from(number).unwrap_or(0);
+        rows.into_iter().map(
+            move |[first, last, epoch, batch, phase, samples, duration, loss, loss_samples, way, pieces, offloaded]| {
+                Training {
+                    first: sum(&mut self.step, first as i64),
+                    last: sum(&mut self.step, last as i64),
+                    epoch,
+                    batch,
+                    phase: name(phase),
+                    samples,
+                    duration,
+                    loss: f64::from_bits(loss),
+                    loss_samples,
+                    way: name(way),
+                    pieces,
+                    offloaded_bytes: offloaded,
+                }
+            },
+        )
     }
 }

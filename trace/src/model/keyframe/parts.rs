@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow};
+use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow, TrainingRow};
 use crate::model::anomalies::Anomalies;
 use crate::model::device_totals::Totals;
 use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
@@ -126,6 +126,13 @@ pub(super) enum Part {
         device: Option<i32>,
         joined: u64,
         peak: u64,
+    },
+    Trainings {
+        joined: u64,
+        names: Vec<Arc<str>>,
+    },
+    TrainingList {
+        trainings: Vec<TrainingRow>,
     },
     Snapshot {
         device: i32,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::packed::{Blocks, Points, StepRows, Tensors};
+use super::packed::{Blocks, Points, StepRows, Tensors, TrainingRows};
 use super::parts::Part;
 use crate::model::device;
 use crate::model::process_state::{HOST, Model};
@@ -43,6 +43,8 @@ impl Model {
             }
             Part::StepList { device: None, steps } => self.steps.list.extend(StepRows::default().unpacked(steps)),
             Part::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
+            Part::Trainings { joined, names } => (self.trainings.joined, self.trainings.names) = (joined, names),
+            Part::TrainingList { trainings } => self.trainings.list.extend(TrainingRows::default().unpacked(trainings)),
             Part::Oom { last: false, oom } => self.ooms.first.push(oom),
             Part::Oom { last: true, oom } => self.ooms.last.push_back(oom),
             Part::Ooms { count, rest, seen_at } => {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::packed::{Blocks, Points, StepRows, Tensors};
+use super::packed::{Blocks, Points, StepRows, Tensors, TrainingRows};
 use super::parts::Part;
 use crate::model::blocks::{Block, NONE};
 use crate::model::device::DeviceState;
@@ -17,6 +17,7 @@ use crate::model::passes::{Accumulation, Passes};
 use crate::model::process_state::{HOST, Model};
 use crate::model::scope::Scope;
 use crate::model::steps::Steps;
+use crate::model::trainings::Trainings;
 use crate::record;
 
 /// Rows per line: there may be tens of thousands of blocks, cells and points.
@@ -58,6 +59,13 @@ impl Model {
         let ranges = if is_in_one { self.threads.ranges.clone() } else { Vec::new() };
         lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.last_scan, ranges })?;
         write_steps(&mut lines, None, &self.steps)?;
+        if !self.trainings.list.is_empty() {
+            let Trainings { joined, names, list } = &self.trainings;
+            lines.put(&Part::Trainings { joined: *joined, names: names.clone() })?;
+            for list in list.chunks(ROWS) {
+                lines.put(&Part::TrainingList { trainings: TrainingRows::default().packed(list) })?;
+            }
+        }
         for (device, state) in (0..).zip(&self.devices) {
             if let Some(state) = state {
                 write_device(&mut lines, device, state)?;
@@ -77,7 +85,7 @@ impl Model {
     /// Halves what is kept of the past (timelines, steps, snapshots of lines, repeated out-of-memory events), so that a
     /// keyframe is smaller; false if nothing can be halved.
     pub fn shorten_history(&mut self) -> bool {
-        let mut shortened = self.steps.shorten() | self.ooms.shorten();
+        let mut shortened = self.steps.shorten() | self.trainings.shorten() | self.ooms.shorten();
         for device in self.devices.iter_mut().flatten() {
             shortened |= device.steps.shorten() | device.growth.shorten();
             shortened |= device.timeline.points.shorten() | device.category_timeline.shorten();
