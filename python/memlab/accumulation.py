@@ -15,6 +15,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples
+from memlab._batches.observing import goes
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
@@ -118,6 +119,7 @@ def accumulate(
         raise RuntimeError(f"the model is sharded over ranks (fully_shard), and {way.reason}: give it batchnorm='frozen'")
     if way.inexact is not None:
         warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
+    goes(way.name)
     return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
 
 
@@ -189,6 +191,7 @@ def _at_once(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss
     try:
         return Whole(batch).run(loss_of, scale)
     except TooLargeAtOnce:
+        goes(LOCKSTEP)
         return Lockstep(batch).run(loss_of, scale)
 
 

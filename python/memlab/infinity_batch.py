@@ -18,11 +18,14 @@ from memlab._batches.kept import Kept
 from memlab._batches.loader import divided
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples, beside
-from memlab._batches.observing import observing
+from memlab._batches.observing import Computation, goes, observing
 from memlab._batches.parameter_table import ParameterTable, parameter_table
 from memlab._batches.replay import Replay
 from memlab._batches.settings import Settings
+from memlab._batches.sizing import peak_allocated
 from memlab._batches.state import evaluating
+from memlab._batches.traced_steps import write_losses
+from memlab._batches.training_report import Memory, TrainingReport, training_report
 from memlab._batches.ways import LOCKSTEP, REPLAY, WHOLE, Way, way_of
 from memlab._batches.whole import TooLargeAtOnce, Whole
 from memlab._paging.torch_private import tree_map_only
@@ -42,6 +45,7 @@ def _together(batch: Batch) -> Any:
     try:
         return Whole(batch).outputs()
     except TooLargeAtOnce:
+        goes(LOCKSTEP)
         return Lockstep(batch).outputs()
 
 
@@ -97,6 +101,8 @@ class InfinityBatch(Settings):
     >>> ib.train(3)
     >>> [len(epoch) for epoch in ib.losses], ib.losses[2][1] < ib.losses[0][1]
     ([2, 2, 2], True)
+    >>> [(epoch.samples, epoch.ways, epoch.pieces) for epoch in ib.report()][0]
+    (64, ('micro-batches',), (8, 8))
     """
 
     def __init__(
@@ -184,12 +190,13 @@ class InfinityBatch(Settings):
         self._check_optimizer()
         model.train()
         self._kept.begin_epoch()
+        self._traced.begin()
         began, count = time.perf_counter(), 0
         try:
             for batch in batches:
                 inputs, targets = divided(batch)
                 optimizer.zero_grad()
-                with self._telling():
+                with self._telling(computation := Computation()):
                     loss = accumulate(
                         model,
                         inputs,
@@ -204,7 +211,9 @@ class InfinityBatch(Settings):
                 self._phase.monitor.gradients()
                 self._phase.monitor.step(optimizer)
                 samples = len(Samples(inputs))
-                self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=loss, samples=samples, phase=self._name)
+                self._note(loss, samples, computation)
+                self._kept.add(inputs=inputs, targets=targets, outputs=None)
+                self._traced.step(self._name)
                 count += samples
                 self._callbacks.tell("on_step", self)
         finally:
@@ -214,6 +223,7 @@ class InfinityBatch(Settings):
             return
         # The only place of an epoch that waits for the GPU.
         losses = self._kept.records.losses()[-1] if self.verbose or self._callbacks.want("on_epoch") else []
+        write_losses()
         if self.verbose:
             seconds, total = time.perf_counter() - began, sum(loss * samples for loss, samples in losses)
             print(f"loss {total / count:.4g}, {count:,} samples, {count / seconds:,.0f} samples/s")
@@ -259,8 +269,10 @@ class InfinityBatch(Settings):
         if inputs is None:
             raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
         self._kept.records.begin_batch()
-        with self._telling():
+        self._traced.begin()
+        with self._telling(computation := Computation()):
             self._phase.outputs = self._outputs_of(inputs)
+        self._phase.computation = computation if torch.is_grad_enabled() else None
         self._phase.monitor.forward(self._phase.outputs)
         self._callbacks.tell("on_outputs", self, self._phase.outputs)
         return self._phase.outputs
@@ -291,21 +303,21 @@ class InfinityBatch(Settings):
             raise RuntimeError("backward() without a loss: call loss() first, or call backward() of your own loss")
         self._phase.loss.backward()
         inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
-        samples = len(Samples(self._phase.outputs))
-        self._kept.add(
-            inputs=inputs,
-            targets=targets,
-            outputs=self._phase.outputs,
-            loss=self._phase.loss,
-            samples=samples,
-            phase=self._name,
-        )
-        self._phase.loss = None
+        self._note(self._phase.loss, len(Samples(self._phase.outputs)), self._phase.computation)
+        self._kept.add(inputs=inputs, targets=targets, outputs=self._phase.outputs)
+        self._phase.loss = self._phase.computation = None
 
     def step(self) -> None:
         """The optimizer's step."""
         self._check_optimizer()
-        self._phase.monitor.step(self._required("optimizer"))
+        phase = self._phase
+        phase.monitor.step(self._required("optimizer"))
+        if phase.computation is not None and not self._traced.has_noted(self._name):
+            # Backward was the caller's own. So may the loss be.
+            record = self._kept.records.done(len(Samples(phase.outputs)), self._name, phase.computation)
+            self._traced.note(record, phase.loss)
+        phase.computation = None
+        self._traced.step(self._name)
         self._callbacks.tell("on_step", self)
 
     def zero_grad(self) -> None:
@@ -324,6 +336,17 @@ class InfinityBatch(Settings):
         """
         return parameter_table(self._model(), self._chosen("optimizer", self._name), inputs)
 
+    def report(self) -> TrainingReport:
+        """How the training went until now: for each epoch loss, samples, seconds, samples a second, the way that batches
+        went, their pieces, the peak of GPU memory and what was copied to the host, and what these figures say about going
+        faster. Print it, or read its `epochs` and `advice`. Waits for losses that a GPU has not computed yet.
+        """
+        losses = [loss for epoch in self._kept.records.losses() for loss, _ in epoch]
+        write_losses()
+        has_model = isinstance(self._chosen("model", self._name), nn.Module)
+        memory = Memory.on(self.forward_device, self.memory, self.micro_batch) if has_model else None
+        return training_report(self._kept.records.all, losses, memory)
+
     # The rest of the seed's names.
 
     def changemodeldevice(self, device: torch.device | str) -> None:
@@ -338,14 +361,20 @@ class InfinityBatch(Settings):
         """Whether outputs stay where the model computes."""
         return self.backward_device is None or torch.device(self.backward_device) == self.forward_device
 
-    def _telling(self) -> AbstractContextManager[None]:
+    def _telling(self, computation: Computation) -> AbstractContextManager[None]:
         """Tells the callbacks of the pieces of batches that begin in a block."""
-        return observing(lambda rows, samples: self._callbacks.tell("on_micro_batch", self, rows, samples))
+        return observing(lambda rows, samples: self._callbacks.tell("on_micro_batch", self, rows, samples), computation)
+
+    def _note(self, loss: Tensor, samples: int, computation: Computation | None) -> None:
+        """A batch is done."""
+        peak = peak_allocated(self.forward_device)
+        self._traced.note(self._kept.records.add(loss, samples, self._name, computation, peak), loss)
 
     def _outputs_of(self, inputs: Any) -> Any:
         """The model's outputs for a batch, where they are wanted."""
         batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
         way = self._way(has_own_loop=True)
+        goes(way.name)
         batch, device = way.prepared(batch), self.backward_device
         outputs = _OUTPUTS[way.name](batch)
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)

@@ -131,8 +131,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn trained(step: u64) -> Trained {
-    let loss = (step % 3 > 0).then(|| Loss(1.0 / step as f64));
-    let way = Some(if step % 2 == 0 { "replay" } else { "lockstep" }.to_owned());
+    let loss = (!step.is_multiple_of(3)).then(|| Loss(1.0 / step as f64));
+    let way = Some(if step.is_multiple_of(2) { "replay" } else { "lockstep" }.to_owned());
     Trained { trained: step, samples: step % 7, duration: step, loss, way, offloaded: step, ..Trained::default() }
 }
 

@@ -125,6 +125,17 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
+/// A loss with four digits: `2.303`, `0.02397`, `1.2e-07`; `NaN` and `inf` as they are.
+pub fn loss(loss: f64) -> String {
+    const DIGITS: i32 = 4;
+    let magnitude = if loss == 0.0 || !loss.is_finite() { 0 } else { loss.abs().log10().floor() as i32 };
+    if !(-4..6).contains(&magnitude) {
+        return format!("{loss:.1e}");
+    }
+    let decimals = usize::try_from(DIGITS - 1 - magnitude).unwrap_or(0);
+    format!("{loss:.decimals$}")
+}
+
 /// `a` − `b`.
 pub fn signed_difference(a: u64, b: u64) -> i64 {
     let magnitude = i64::try_from(a.abs_diff(b)).unwrap_or(i64::MAX);

@@ -8,6 +8,7 @@ pub(crate) mod names;
 mod sections;
 pub(crate) mod table;
 mod text;
+mod training;
 
 pub use at::write_text_at;
 pub use html::{write_html, write_html_at};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
     AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GrowthView, LayerView,
-    Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
+    Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, Timeline, TrainingView,
 };
 
 pub use self::calls::Calls;
@@ -215,6 +215,8 @@ pub struct DeviceSnapshot {
     pub ranges: Vec<RangeView>,
     /// By step.
     pub steps: Vec<StepView>,
+    /// What a training says of each of these; empty if it says nothing.
+    pub trainings: Vec<Option<TrainingView>>,
     /// Which lines hold more from step to step.
     pub growth: Vec<GrowthView>,
     /// Driver memory that is not PyTorch's.
@@ -340,6 +342,11 @@ impl DeviceSnapshot {
             lines: model.lines(index).into_iter().map(row).collect(),
             layers: model.layers(index),
             ranges: model.ranges(index),
+            trainings: if model.has_trainings() {
+                model.device_steps(index).iter().map(|step| model.training(step)).collect()
+            } else {
+                Vec::new()
+            },
             steps: model.device_steps(index).to_vec(),
             driver: model.driver_memory(index),
             relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.attributions(index)))),

@@ -132,6 +132,21 @@ fn the_figures_add_up() {
 }
 
 #[test]
+fn the_table_of_steps_has_what_a_training_says() {
+    // GIVEN a run of which a training tells the first step, in words that steer browsers
+    let told = r#"{"trained":0,"epoch":0,"batch":0,"samples":300,"duration":1000000000,"loss":2.5,"way":"<b>replay","pieces":4,"offloaded":1073741824}"#;
+    let story = common::trained(3).text;
+    // WHEN the page is made with it and without THEN there are columns for it, or not
+    let page_of = |text: &str| page(text);
+    let (with, without) = (page_of(&(story.clone() + told + "\n")), page_of(&story));
+    for shown in [">samples a second<", "data-v=\"2.5\">2.500</td>", "4 pieces, &lt;b&gt;replay", ">1.00 GiB<"] {
+        assert!(with.contains(shown), "{shown}");
+    }
+    assert!(!without.contains("samples a second") && !without.contains("computed"));
+    parse(&with);
+}
+
+#[test]
 fn names_are_escaped() {
     // GIVEN the same run twice: with harmless names, and with names that try to break out of their context
     let hostile_names = [

@@ -179,6 +179,37 @@ fn a_healthy_run_has_no_findings() {
 }
 
 #[test]
+fn a_training_is_reported_by_epoch_and_by_step() {
+    // GIVEN a run that says what it did in its steps, of two epochs
+    let told = [
+        r#"{"trained":0,"epoch":0,"batch":0,"samples":300,"duration":1000000000,"loss":3.0,"way":"micro-batches","pieces":4,"offloaded":0}"#,
+        r#"{"trained":1,"epoch":0,"batch":1,"samples":100,"duration":1000000000,"loss":1.0,"way":"micro-batches","pieces":4,"offloaded":0}"#,
+        r#"{"trained":2,"epoch":1,"batch":0,"samples":400,"duration":500000000,"loss":"NaN","way":"lockstep","pieces":8,"offloaded":1073741824}"#,
+    ];
+    let loaded = read("told.jsonl", &(Training::new().run(4, false) + &told.join("\n") + "\n"));
+    // THEN the text has its epochs, with the mean over samples
+    let text = text_of(&loaded, 110);
+    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("The training")).take(4).collect();
+    assert_eq!(
+        table,
+        [
+            "The training, by epoch",
+            "  epoch  steps   loss  samples  samples/s  offloaded  computed",
+            "      0      2  2.500      400        200        0 B  4 pieces, micro-batches",
+            "      1      1    NaN      400        800   1.00 GiB  8 pieces, lockstep",
+        ]
+    );
+    // AND the JSON its steps: nothing of the last one, and no number for a loss that is none
+    let report: Value = serde_json::from_str(&json_of(&loaded)).unwrap();
+    let steps = report["steps"].as_array().unwrap();
+    let first = &steps[0];
+    assert_eq!((&first["loss"], &first["samples"], &first["pieces"]), (&3.0.into(), &300.into(), &4.into()));
+    assert_eq!((&first["way"], &first["samples_per_second"]), (&"micro-batches".into(), &300.0.into()));
+    assert_eq!((&steps[2]["loss"], &steps[2]["offloaded_bytes"]), (&Value::Null, &(1_u64 << 30).into()));
+    assert!(steps[3].get("loss").is_none() && steps[3].get("samples").is_none());
+}
+
+#[test]
 fn lines_layers_and_categories_sum() {
     let report: Value = serde_json::from_str(&json_of(&leaking())).unwrap();
     let sum = |rows: &str, key: &str| -> u64 {

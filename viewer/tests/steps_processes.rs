@@ -9,6 +9,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent,
 use memlab_viewer::app::{self, App};
 use memlab_viewer::context::ShownMoment;
 use memlab_viewer::screen::Screen;
+use memlab_viewer::screens::screen_state::ScreenState;
 use memlab_viewer::screens::steps::changes::{Changes, total};
 use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState, Snapshot};
 use memlab_viewer::text;
@@ -130,6 +131,43 @@ fn no_step_has_ended() {
 #[test]
 fn steps_of_a_live_run() {
     assert_looks("steps-live", &mut opened(Screen::Steps, &[&leaking(40)]).0);
+}
+
+/// A run of two models in turn, whose training says what it did in its steps: of the last one not yet.
+fn told(steps: u64) -> Story {
+    let mut story = leaking(steps);
+    for step in 0..steps - 1 {
+        let (epoch, batch) = (step / 16, step % 16);
+        let loss = if step == 20 { "\"NaN\"".to_owned() } else { format!("{}", 2.5 / (step + 1) as f64) };
+        let phase = if step % 2 == 0 { "discriminator" } else { "generator" };
+        let offloaded = step % 4 * GIB;
+        story.line(&format!(
+            r#"{{"trained":{step},"epoch":{epoch},"batch":{batch},"samples":512,"duration":{},"loss":{loss},"phase":"{phase}","way":"micro-batches","pieces":8,"offloaded":{offloaded}}}"#,
+            81_250_000 + step * 1_000_000
+        ));
+    }
+    story
+}
+
+#[test]
+fn a_training_tells_of_its_steps() {
+    let (mut app, mut files) = opened(Screen::Steps, &[&told(40)]);
+    press(&mut app, "j");
+    files.show(&mut app);
+    assert_looks("steps-training", &mut app);
+    // WHEN sorted by the loss, the largest first THEN one that is no number comes first, and one not known last
+    let rows = screen(&mut app, (120, 40));
+    let (x, y) = find(&rows, "loss");
+    click(&mut app, x, y);
+    let sorted: Vec<_> = app.steps.items(&app.context).iter().map(|item| item.step.index).collect();
+    assert_eq!((sorted[0], sorted[1], sorted[39]), (20, 0, 39));
+    // AND a file of the rows has these columns
+    let file = app.steps.rows(&app.context).expect("a table").json();
+    assert!(file.contains("\"loss\":") && file.contains("\"samples_per_second\":"), "{file}");
+    // BUT without such a training nothing is different
+    let (app, _files) = opened(Screen::Steps, &[&leaking(4)]);
+    let file = app.steps.rows(&app.context).expect("a table").json();
+    assert!(!file.contains("loss") && !file.contains("samples") && !file.contains("offloaded"), "{file}");
 }
 
 #[test]

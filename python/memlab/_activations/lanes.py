@@ -17,6 +17,11 @@ _LANES: dict[torch.device, DeviceLane] = {}
 _LANES_OF_PARENTS: list[dict[torch.device, DeviceLane]] = []
 
 
+def copied_nbytes() -> int:
+    """What was ever copied to the host, of all devices."""
+    return sum(lane.copied_nbytes for lane in tuple(_LANES.values()))
+
+
 def _after_fork() -> None:
     _LANES_OF_PARENTS.append(dict(_LANES))
     _LANES.clear()
@@ -32,6 +37,8 @@ class DeviceLane:
         self.native = _native.Lane(device.index if device.type == "cuda" else None)
         self._refused = False
         self._bytes_per_second: float | None = None
+        #: All that was ever copied to the host.
+        self.copied_nbytes = 0
 
     @staticmethod
     def of(device: torch.device) -> DeviceLane:
@@ -47,9 +54,11 @@ class DeviceLane:
         if growth and not self._grow(growth):
             return None
         try:
-            return self.native.save(storage.data_ptr(), nbytes, stream)
+            copy = self.native.save(storage.data_ptr(), nbytes, stream)
         except MemoryError:  # Another thread has taken the place meanwhile.
             return None
+        self.copied_nbytes += nbytes
+        return copy
 
     def measure(self) -> None:
         """Begins to measure how fast copies are, unless that is known."""

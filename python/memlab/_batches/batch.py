@@ -54,13 +54,18 @@ class Batch:
         if len(samples) == 0:
             raise ValueError("the batch has no samples")
         device = _device_of(model, samples)
-        nbytes = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
-        if nbytes is not None and (type(nbytes) is not int or nbytes < 1):
-            raise ValueError(f'memory={memory!r}: must be "auto", a whole number of bytes, or a size such as "20GiB"')
-        ranks = Ranks(model)
+        nbytes, ranks = allowed(memory), Ranks(model)
         sizing = _in_step(ranks, len(samples), device, micro_batch) or _sizing(model, samples, device, micro_batch, nbytes)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, ranks, nbytes)
+
+
+def allowed(memory: str | int) -> int | None:
+    """The bytes that `memory` allows; None: all that is free. Raises ValueError if it is no size."""
+    nbytes = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
+    if nbytes is not None and (type(nbytes) is not int or nbytes < 1):
+        raise ValueError(f'memory={memory!r}: must be "auto", a whole number of bytes, or a size such as "20GiB"')
+    return nbytes
 
 
 def forget_sizes(model: nn.Module) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from memlab._batches.kept import Kept
 from memlab._batches.stored import Entries
+from memlab._batches.traced_steps import write_losses
 
 
 class Containers:
@@ -48,7 +49,9 @@ class Containers:
     @property
     def losses(self) -> list[list[tuple[float, int]]]:
         """``(loss, samples)`` of batches, by epoch and batch. Reading it waits for those that a GPU has not computed yet."""
-        return self._kept.losses
+        losses = self._kept.losses
+        write_losses()
+        return losses
 
     def statistics(self) -> list[dict[str, Any]]:
         """The figures of each batch, whatever `keep` is.
@@ -56,10 +59,12 @@ class Containers:
         Returns:
             Dictionaries with ``epoch`` and ``batch`` (counted from 0), ``loss``, ``samples``, ``seconds`` (since the batch
             before was done, or the epoch began) and ``samples_per_second`` (None if no time passed). Seconds are the host's:
-            since nothing waits for the GPU, they are right over many batches. With several models, ``phase`` is
-            that of the batch.
+            since nothing waits for the GPU, they are right over many batches. ``way`` and ``pieces`` are how it was computed
+            (`plan`), ``offloaded_bytes`` what was copied to the host. With several models, ``phase`` is that of the batch.
         """
-        return self._kept.records.rows()
+        rows = self._kept.records.rows()
+        write_losses()
+        return rows
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
         """Writes the `statistics` as JSON Lines: a line for each batch. A loss that is no number is ``null``."""

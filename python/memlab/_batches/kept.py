@@ -23,7 +23,8 @@ class Kept:
     >>> import torch
     >>> kept = Kept("metrics")
     >>> kept.begin_epoch()
-    >>> kept.add(inputs=[1], targets=[2], outputs=None, loss=torch.tensor(0.5), samples=8)
+    >>> record = kept.records.add(torch.tensor(0.5), 8)
+    >>> kept.add(inputs=[1], targets=[2], outputs=None)
     >>> kept.losses, kept.inputs
     ([[(0.5, 8)]], [<0 batches>])
     """
@@ -63,9 +64,8 @@ class Kept:
         self.records.begin_epoch()
         self._begin_tensors()
 
-    def add(self, *, inputs: Any, targets: Any, outputs: Any, loss: Tensor, samples: int, phase: Any = None) -> None:
-        """A batch that was trained on."""
-        self.records.add(loss, samples, phase)
+    def add(self, *, inputs: Any, targets: Any, outputs: Any) -> None:
+        """A batch that was trained on, of which there is a record."""
         if not self.inputs:
             self._begin_tensors()
         if self.policy in ("none", "metrics"):

@@ -1,13 +1,24 @@
-"""Who is told of each piece that is done."""
+"""Who is told of each piece that is done, and of the way that a batch is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 #: Called with the samples of a piece, after its backward, and the number of all samples of the batch.
 Observer = Callable[[range, int], None]
+
+
+@dataclass
+class Computation:
+    """How a batch is computed."""
+
+    #: As `memlab._batches.ways` calls it; None: not known yet.
+    way: str | None = None
+    #: Pieces that are done.
+    pieces: int = 0
 
 
 def _ignore(rows: range, samples: int) -> None:
@@ -15,6 +26,7 @@ def _ignore(rows: range, samples: int) -> None:
 
 
 _OBSERVER: ContextVar[Observer] = ContextVar("memlab_batches_observer", default=_ignore)
+_COMPUTATION: ContextVar[Computation | None] = ContextVar("memlab_batches_computation", default=None)
 
 
 def observer() -> Observer:
@@ -22,16 +34,34 @@ def observer() -> Observer:
     return _OBSERVER.get()
 
 
-@contextmanager
-def observing(tell: Observer) -> Iterator[None]:
-    """Tells it of the pieces of batches that begin in a block.
+def goes(way: str) -> None:
+    """Says which way the batch goes that begins now."""
+    computation = _COMPUTATION.get()
+    if computation is not None:
+        computation.way = way
 
-    >>> with observing(lambda rows, samples: print(rows, "of", samples)):
+
+@contextmanager
+def observing(tell: Observer, computation: Computation | None = None) -> Iterator[None]:
+    """Tells `tell` and `computation` of batches that begin in a block.
+
+    >>> computation = Computation()
+    >>> with observing(lambda rows, samples: print(rows, "of", samples), computation):
+    ...     goes("replay")
     ...     observer()(range(4, 8), 20)
     range(4, 8) of 20
+    >>> computation
+    Computation(way='replay', pieces=1)
     """
-    token = _OBSERVER.set(tell)
+
+    def told(rows: range, samples: int) -> None:
+        if computation is not None:
+            computation.pieces += 1
+        tell(rows, samples)
+
+    token, computing = _OBSERVER.set(told), _COMPUTATION.set(computation)
     try:
         yield
     finally:
         _OBSERVER.reset(token)
+        _COMPUTATION.reset(computing)

@@ -6,23 +6,33 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from memlab._activations.lanes import copied_nbytes
+from memlab._batches.observing import Computation
+
 # Losses that stay on the GPU one by one, of 512 bytes each there, before they are put together.
 _TOGETHER = 64
 
 
-class _Record(NamedTuple):
-    """A batch: of which epoch, which of it, and how long it took since the one before."""
+class Record(NamedTuple):
+    """A batch: of which epoch, which of it, how long it took since the one before, and how it was computed."""
 
     epoch: int
     batch: int
     samples: int
     seconds: float
     phase: Any
+    way: str | None
+    pieces: int
+    #: Copied to the host since the batch before.
+    offloaded_nbytes: int
+    #: The most that PyTorch had allocated on the GPU since its peak was reset last; None: there is no GPU.
+    peak_nbytes: int | None
 
 
 class Records:
@@ -30,7 +40,7 @@ class Records:
 
     >>> records = Records()
     >>> records.begin_epoch()
-    >>> records.add(torch.tensor(0.5), 8)
+    >>> record = records.add(torch.tensor(0.5), 8)
     >>> records.losses(), records.rows()[0]["batch"]
     ([[(0.5, 8)]], 0)
     """
@@ -40,39 +50,66 @@ class Records:
 
     def clear(self) -> None:
         """Forgets everything."""
-        self._records: list[_Record] = []
+        self._records: list[Record] = []
         self._read: list[list[tuple[float, int]]] = []
         self._joined: list[Tensor] = []
         self._single: list[Tensor] = []
         self._epochs = 0
         self._batches = 0
-        self._mark: float | None = None
+        # When the last batch was done, and what was copied to the host until then.
+        self._mark: tuple[float, int] | None = None
+
+    @property
+    def all(self) -> Sequence[Record]:
+        """Those of all batches, without their losses."""
+        return self._records
 
     def begin_epoch(self) -> None:
         """What follows belongs to another epoch."""
         self._epochs += 1
         self._batches = 0
-        self._mark = time.perf_counter()
+        self._mark = _now()
 
     def begin_batch(self) -> None:
         """The first batch begins now, if no epoch did."""
         if self._mark is None:
-            self._mark = time.perf_counter()
+            self._mark = _now()
 
-    def add(self, loss: Tensor, samples: int, phase: Any = None) -> None:
-        """A batch that is done, of a phase if there are several."""
+    def done(
+        self, samples: int, phase: Any = None, computation: Computation | None = None, peak: int | None = None
+    ) -> Record:
+        """The record of a batch that is done, of a phase if there are several, without adding it. The next begins now."""
+        now = _now()
+        since, copied = now if self._mark is None else self._mark
+        self._mark = now
+        return Record(
+            epoch=max(self._epochs - 1, 0),
+            batch=self._batches,
+            samples=samples,
+            seconds=now[0] - since,
+            phase=phase,
+            way=None if computation is None else computation.way,
+            # A batch that goes through at once tells nothing of pieces.
+            pieces=1 if computation is None else max(computation.pieces, 1),
+            offloaded_nbytes=max(now[1] - copied, 0),
+            peak_nbytes=peak,
+        )
+
+    def add(
+        self, loss: Tensor, samples: int, phase: Any = None, computation: Computation | None = None, peak: int | None = None
+    ) -> Record:
+        """Adds a batch that is done, and returns its record."""
         if self._epochs == 0:
             self._epochs = 1
-        now = time.perf_counter()
-        seconds = 0.0 if self._mark is None else now - self._mark
-        self._records.append(_Record(self._epochs - 1, self._batches, samples, seconds, phase))
+        record = self.done(samples, phase, computation, peak)
+        self._records.append(record)
         self._batches += 1
-        self._mark = now
         if self._single and self._single[-1].device != loss.device:
             self._join()
         self._single.append(loss.detach().reshape(()).double())
         if len(self._single) == _TOGETHER:
             self._join()
+        return record
 
     def losses(self) -> list[list[tuple[float, int]]]:
         """``(loss, samples)`` of batches, by epoch and batch. Those that are on a GPU are waited for, once."""
@@ -97,6 +134,9 @@ class Records:
                 "samples": record.samples,
                 "seconds": record.seconds,
                 "samples_per_second": record.samples / record.seconds if record.seconds else None,
+                "way": record.way,
+                "pieces": record.pieces,
+                "offloaded_bytes": record.offloaded_nbytes,
             }
             for record in self._records
         ]
@@ -112,3 +152,7 @@ class Records:
         if self._single:
             self._joined.append(torch.stack(self._single))
             self._single = []
+
+
+def _now() -> tuple[float, int]:
+    return time.perf_counter(), copied_nbytes()

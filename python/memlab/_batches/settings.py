@@ -18,6 +18,8 @@ from memlab._batches.containers import Containers
 from memlab._batches.experience import forget_experience
 from memlab._batches.loader import KnownBatches
 from memlab._batches.monitor import Monitor
+from memlab._batches.observing import Computation
+from memlab._batches.traced_steps import TracedSteps
 from memlab._batches.whole import forget_budgets
 
 _TRAINED = ("model", "optimizer", "criterion")
@@ -44,6 +46,8 @@ class Phase:
     #: The last outputs and the last loss.
     outputs: Any = None
     loss: Tensor | None = None
+    #: How the outputs were computed that no step has used yet; None: there are none.
+    computation: Computation | None = None
     #: Whether the optimizer was found to have the model's parameters.
     is_checked: bool = False
 
@@ -59,6 +63,7 @@ class Settings(Containers):
         self._name: Any = None
         self._phases: dict[Any, Phase] = {}
         self._level = level
+        self._traced = TracedSteps()
         self._begin_anew()
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -96,6 +96,15 @@ def room_on(device: torch.device, memory: int | None) -> int:
     return max(int(room * (1 - _SPARE)), 0)
 
 
+def peak_allocated(device: torch.device) -> int | None:
+    """The most bytes that were allocated since the peak was reset; None: the device is no GPU."""
+    if device.type != "cuda":
+        return None
+    # The flat form of these figures takes ten times as long.
+    peak: int = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"]
+    return peak
+
+
 class MeasuredSize:
     """As many samples as fit. The first pieces are small, and measured: what they take grows linearly with their samples.
 

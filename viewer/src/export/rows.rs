@@ -13,6 +13,14 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Leaves a column out.
+    pub fn remove(&mut self, column: &str) {
+        if let Some(index) = self.columns.iter().position(|name| name == column) {
+            self.columns.remove(index);
+            self.rows.iter_mut().for_each(|row| _ = row.remove(index));
+        }
+    }
+
     /// With the keys and units of `memlab report --json`.
     pub fn json(&self) -> String {
         let row = |row: &Vec<Value>| -> Map<String, Value> {
@@ -71,6 +79,8 @@ fn key(column: &str) -> &str {
         "took" => "duration_ns",
         "peak" => "peak_allocated_bytes",
         "kept" => "allocated_bytes_at_end",
+        "samples/s" => "samples_per_second",
+        "offloaded" => "offloaded_bytes",
         "growth" => "growth_bytes",
         "reserved" => "reserved_bytes",
         "dev. used" => "used_bytes",

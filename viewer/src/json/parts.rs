@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use memlab_trace::{Anomalies, Line, Model, Skipped};
+use memlab_trace::{Anomalies, Line, Model, Skipped, TrainingView};
 use serde::Serialize;
 
 /// The file and how well it could be read.
@@ -59,6 +59,26 @@ pub struct StepRow {
     end_time_ns: u64,
     /// How many steps were joined to this row, usually 1.
     steps: u64,
+    /// What a training says of it.
+    #[serde(flatten)]
+    training: Option<TrainingRow>,
+}
+
+/// What a training did in a step.
+#[derive(Serialize)]
+struct TrainingRow {
+    epoch: u64,
+    batch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<Arc<str>>,
+    /// Null if it is not known, or no number.
+    loss: Option<f64>,
+    samples: u64,
+    duration_ns: u64,
+    samples_per_second: Option<f64>,
+    way: Option<Arc<str>>,
+    pieces: u64,
+    offloaded_bytes: u64,
 }
 
 impl Trace {
@@ -133,8 +153,24 @@ pub fn steps(model: &Model) -> Vec<StepRow> {
         allocated_bytes_at_end: view.allocated_bytes_at_end,
         end_time_ns: view.end_time,
         steps: view.steps,
+        training: model.training(view).map(training),
     };
     model.steps().iter().map(row).collect()
+}
+
+fn training(view: TrainingView) -> TrainingRow {
+    TrainingRow {
+        samples_per_second: view.samples_per_second(),
+        epoch: view.epoch,
+        batch: view.batch,
+        phase: view.phase,
+        loss: view.loss,
+        samples: view.samples,
+        duration_ns: view.duration,
+        way: view.way,
+        pieces: view.pieces,
+        offloaded_bytes: view.offloaded_bytes,
+    }
 }
 
 /// An owned copy, for serde.

@@ -11,6 +11,7 @@ mod ooms;
 mod run;
 mod tables;
 mod timeline;
+mod training;
 mod verdict;
 
 pub use at::write_html_at;

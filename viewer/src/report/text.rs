@@ -6,7 +6,7 @@ use std::path::Path;
 use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
 use super::names::Names;
-use super::sections;
+use super::{sections, training};
 use crate::findings::Kind;
 use crate::text::{Style, clean, short_command};
 use crate::{format, signals};
@@ -20,7 +20,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
     let columns = style.columns;
     let model = &loaded.model;
     let names = Names::new(model);
-    let mut parts = vec![process(model), sections::findings(&names, columns)];
+    let mut parts = vec![process(model), sections::findings(&names, columns), training::epochs(model, columns)];
     for device in model.devices() {
         parts.push(vec![device_title(&device, columns)]);
         parts.push(sections::ooms(&names, &device, columns));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope};
 
 use super::super::names::Names;
+use super::training;
 use crate::format;
 use crate::holdings::{HeldLine, Holdings};
 use crate::page::elements::{name, plural, size};
@@ -262,17 +263,18 @@ pub(super) fn growth(names: &Names<'_>, device: &DeviceView) -> String {
 /// The optimizer steps: of more than fit, the first and the last.
 pub(super) fn steps(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
     let steps = names.model.device_steps(device.index);
-    let mut table = Table::new(
-        "steps",
-        &[
-            ("step", Column::Number),
-            ("ended after", Column::Number),
-            ("took", Column::Number),
-            ("peak allocated", Column::Number),
-            ("allocated at its end", Column::Number),
-            ("change", Column::Number),
-        ],
-    );
+    let mut head = vec![
+        ("step", Column::Number),
+        ("ended after", Column::Number),
+        ("took", Column::Number),
+        ("peak allocated", Column::Number),
+        ("allocated at its end", Column::Number),
+        ("change", Column::Number),
+    ];
+    if names.model.has_trainings() {
+        head.extend(training::HEAD);
+    }
+    let mut table = Table::new("steps", &head);
     let half = rows(devices) / 2;
     let left_out = steps.len().saturating_sub(2 * half);
     let most = steps.iter().map(|step| step.peak_allocated_bytes).max().unwrap_or(0);
@@ -297,14 +299,18 @@ pub(super) fn steps(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
             ""
         };
         let change_text = format!("{sign}{}", size(change.unsigned_abs().min(u128::from(u64::MAX)) as u64));
-        table.row(&[
+        let mut cells = vec![
             number(step.index, &number_text),
             number(step.end_time, &format::duration(step.end_time)),
             if last.is_some() { number(took, &format::duration(took)) } else { number(0, "") },
             bytes(step.peak_allocated_bytes, Some(most)),
             bytes(step.allocated_bytes_at_end, None),
             format!("<td class=\"num\" data-v=\"{change}\">{change_text}</td>"),
-        ]);
+        ];
+        if names.model.has_trainings() {
+            cells.extend(training::cells(names.model.training(step)));
+        }
+        table.row(&cells);
     }
     let rest = (left_out > 0).then(|| {
         format!("{} between the first and the last {half} left out: see --json", plural(left_out as u64, "row"))

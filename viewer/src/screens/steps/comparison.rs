@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use memlab_trace::{GrowthView, StepView};
+use memlab_trace::{GrowthView, StepView, TrainingView};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -88,6 +88,9 @@ fn notes(
         let words = format!("{} out of memory at {}", theme.glyphs.oom, format::duration(oom.time));
         notes.push((format!("{words}: {} asked for{who}", size(oom.requested_bytes)), theme.bad));
     }
+    if let Some(training) = index.and_then(|index| device.trainings.get(index)?.as_ref()) {
+        notes.push((trained(training, context), theme.text));
+    }
     if device.totals.peak_allocated_bytes > 0 && of_step(device.totals.peak_time) {
         let mut lines: Vec<_> = device.lines.iter().filter(|row| row.own.live_bytes_at_peak > 0).collect();
         lines.sort_by_key(|row| std::cmp::Reverse(row.own.live_bytes_at_peak));
@@ -106,6 +109,26 @@ fn notes(
     });
     notes.extend(leak.take(1).map(|words| (words, theme.warn)));
     notes
+}
+
+/// What a training says of a step.
+fn trained(training: &TrainingView, context: &Context) -> String {
+    let pieces = (training.pieces > 1).then(|| format!(" in {} pieces", format::grouped(training.pieces)));
+    let way = training.way.as_ref().map(|way| format!(" ({})", text::clean(way)));
+    let samples = format!(
+        "{}{}{}",
+        format::counted(training.samples, "sample"),
+        pieces.unwrap_or_default(),
+        way.unwrap_or_default()
+    );
+    let phase = training.phase.as_ref().map(|phase| format!("phase {}", text::clean(phase)));
+    let loss = training.loss.map(|loss| format!("loss {}", format::loss(loss)));
+    let speed = training.samples_per_second().map(|speed| format!("{} samples/s", format::rate(speed)));
+    let offloaded = (training.offloaded_bytes > 0)
+        .then(|| format!("{} offloaded", format::bytes(training.offloaded_bytes, context.units)));
+    let place = format!("epoch {}, batch {}", training.epoch, training.batch);
+    let parts = [Some(place), phase, Some(samples), offloaded, loss, speed];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(context.theme.glyphs.separator)
 }
 
 /// A table of changes.

@@ -8,7 +8,7 @@ use ratatui::text::Span;
 use super::columns::StepColumn;
 use super::comparison::{self, tint};
 use super::item::StepItem;
-use super::state::StepsScreen;
+use super::state::{StepsScreen, has_trainings};
 use crate::context::Context;
 use crate::format;
 use crate::text;
@@ -53,7 +53,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, screen: &mut StepsScreen, rows: &
         draw_none(buffer, inner, &context.theme);
         return;
     }
-    let columns = table::columns_that_fit::<StepColumn>(inner.width);
+    let columns = StepColumn::shown(inner.width, has_trainings(context));
     let look = Look { context, columns: &columns, pane: None, has_focus: true };
     table::draw(buffer, inner, &look, &mut state, rows, |_| Label::default());
     screen.table = state;

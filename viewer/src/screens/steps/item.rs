@@ -1,6 +1,6 @@
 //! A row of the steps.
 
-use memlab_trace::StepView;
+use memlab_trace::{StepView, TrainingView};
 
 use crate::filter::{Field, Filterable};
 
@@ -13,6 +13,8 @@ pub struct StepItem {
     pub growth: Option<i64>,
     /// How long it took, in nanoseconds; `None`: it is the first.
     pub duration: Option<u64>,
+    /// What a training says of it.
+    pub training: Option<TrainingView>,
     /// Whether it is marked.
     pub is_marked: bool,
     /// Whether the device's peak is in it.

@@ -9,7 +9,7 @@ use crate::context::{Context, ShownMoment};
 use crate::export::rows::Rows;
 use crate::format;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
-use crate::widgets::columns::{TableControl, TableState};
+use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
 
 /// The screen of the steps.
@@ -66,8 +66,19 @@ impl ScreenState for StepsScreen {
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
-        Some(rows_of::<StepColumn>(&self.items(context), &[], |_| (None, Vec::new())))
+        let mut rows = rows_of::<StepColumn>(&self.items(context), &[], |_| (None, Vec::new()));
+        if !has_trainings(context) {
+            for column in StepColumn::OF_TRAINING {
+                rows.remove(column.title());
+            }
+        }
+        Some(rows)
     }
+}
+
+/// Whether a training says something of its steps.
+pub(super) fn has_trainings(context: &Context) -> bool {
+    context.device().is_some_and(|device| !device.trainings.is_empty())
 }
 
 impl StepsScreen {
@@ -85,6 +96,7 @@ impl StepsScreen {
             let before = index.checked_sub(1).map(|before| &steps[before]);
             StepItem {
                 step: *step,
+                training: device.trainings.get(index).cloned().flatten(),
                 growth: before.map(|before| {
                     format::signed_difference(step.allocated_bytes_at_end, before.allocated_bytes_at_end)
                 }),
@@ -128,6 +140,9 @@ impl StepsScreen {
 
     /// The rows, with the cursor of the table on the one it belongs to.
     pub(super) fn settled_items(&mut self, context: &Context) -> Vec<StepItem> {
+        if StepColumn::OF_TRAINING.contains(&self.table.sort) && !has_trainings(context) {
+            self.table.sort = StepColumn::Name;
+        }
         let items = self.items(context);
         let row = self.step_row(&items);
         let table = &mut self.table;

@@ -1,0 +1,225 @@
+"""How a training went, epoch by epoch, and what would make it faster."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memlab import _native
+from memlab._batches.batch import allowed
+from memlab._batches.records import Record
+from memlab._batches.sizing import room_on
+from memlab._batches.ways import PIECES, REPLAY
+
+_SIZE = _native.format_size
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """The batches of an epoch; of one model, if there are several."""
+
+    #: Counted from 0.
+    epoch: int
+    #: The name of the model; None: there is one.
+    phase: Any
+    batches: int
+    #: The mean over samples.
+    loss: float
+    samples: int
+    #: The host's, between the ends of batches.
+    seconds: float
+    #: The ways that batches went, as `memlab.InfinityBatch.plan` calls them.
+    ways: tuple[str, ...]
+    #: The fewest and the most pieces of a batch.
+    pieces: tuple[int, int]
+    #: The most bytes that PyTorch had allocated on the GPU by the end of a batch, since its peak was reset last. None:
+    #: there is no GPU.
+    peak_nbytes: int | None
+    #: Bytes of activations that were copied to the host.
+    offloaded_nbytes: int
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """None: no time passed."""
+        return self.samples / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """How a training went: `epochs`, and `advice`: what their figures say about going faster. Printed, it is a table.
+
+    >>> records = [Record(0, batch, 40, 0.5, None, "replay", 1, 0, None) for batch in range(2)]
+    >>> print(training_report(records, [0.5, 0.25], None))
+    epoch  batches   loss  samples  seconds  samples/s  way     pieces  peak  offloaded
+        0        2  0.375       80     1.00         80  replay       1     -        0 B
+    <BLANKLINE>
+    A batch is one piece, and replay runs its forward twice. Where batches fit, a plain loop (outputs = model(inputs)) runs
+    it once.
+    """
+
+    epochs: tuple[EpochReport, ...]
+    advice: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[EpochReport]:
+        return iter(self.epochs)
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __str__(self) -> str:
+        if not self.epochs:
+            return "no batch was noted: ib.epoch() notes them, and ib.backward() in a loop of your own"
+        has_phases = any(epoch.phase is not None for epoch in self.epochs)
+        columns = [name for name in _COLUMNS if has_phases or name != "phase"]
+        rows = [dict(zip(_COLUMNS, _cells(epoch), strict=True)) for epoch in self.epochs]
+        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+        lines = [{name: name for name in columns}, *rows]
+        table = "\n".join("  ".join(_padded(line[name], name, widths[name]) for name in columns).rstrip() for line in lines)
+        return "\n\n".join([table, *map(_wrapped, self.advice)])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the GPU of a training has, when nothing is being computed."""
+
+    #: Allocated now: weights, the optimizer's state.
+    allocated_nbytes: int
+    #: What may be allocated beside that.
+    room_nbytes: int
+    #: Samples of a piece and bytes to be allocated at most, if the caller has set them.
+    micro_batch: int | None
+    limit_nbytes: int | None
+    total_nbytes: int
+
+    @staticmethod
+    def on(device: torch.device, memory: str | int, micro_batch: int | None) -> Memory | None:
+        """What a device has now; None: it is no GPU."""
+        if device.type != "cuda":
+            return None
+        limit = allowed(memory)
+        _, total = torch.cuda.mem_get_info(device)
+        return Memory(torch.cuda.memory_allocated(device), room_on(device, limit), micro_batch, limit, total)
+
+
+def training_report(records: Sequence[Record], losses: Sequence[float], memory: Memory | None) -> TrainingReport:
+    """The report on batches and their losses. `memory`: None: there is no GPU."""
+    together: dict[tuple[int, Any], list[tuple[Record, float]]] = {}
+    for record, loss in zip(records, losses, strict=True):
+        together.setdefault((record.epoch, record.phase), []).append((record, loss))
+    epochs = tuple(_epoch([one for one, _ in batches], [loss for _, loss in batches]) for batches in together.values())
+    advice = (_on_losses(records, losses), _on_replay(records), _on_pieces(records, memory), _on_offloading(records, memory))
+    return TrainingReport(epochs, tuple(one for one in advice if one is not None))
+
+
+def _epoch(records: Sequence[Record], losses: Sequence[float]) -> EpochReport:
+    samples = sum(record.samples for record in records)
+    peaks = [record.peak_nbytes for record in records if record.peak_nbytes is not None]
+    total = sum(loss * record.samples for loss, record in zip(losses, records, strict=True))
+    return EpochReport(
+        epoch=records[0].epoch,
+        phase=records[0].phase,
+        batches=len(records),
+        loss=total / samples if samples else math.nan,
+        samples=samples,
+        seconds=sum(record.seconds for record in records),
+        ways=tuple(dict.fromkeys(record.way for record in records if record.way is not None)),
+        pieces=(min(record.pieces for record in records), max(record.pieces for record in records)),
+        peak_nbytes=max(peaks, default=None),
+        offloaded_nbytes=sum(record.offloaded_nbytes for record in records),
+    )
+
+
+def _on_losses(records: Sequence[Record], losses: Sequence[float]) -> str | None:
+    bad = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    if bad is None:
+        return None
+    return (
+        f"The first loss that is not finite is {losses[bad]}, in epoch {records[bad].epoch}, batch {records[bad].batch}. "
+        "torch.autograd.set_detect_anomaly(True) names an operation whose backward gives NaN."
+    )
+
+
+def _on_replay(records: Sequence[Record]) -> str | None:
+    if not records or any(record.way != REPLAY or record.pieces > 1 for record in records):
+        return None
+    return (
+        "A batch is one piece, and replay runs its forward twice. Where batches fit, a plain loop (outputs = model(inputs)) "
+        "runs it once."
+    )
+
+
+def _on_pieces(records: Sequence[Record], memory: Memory | None) -> str | None:
+    """What larger pieces would take. A piece takes what is beyond that which is always there, at most in proportion to
+    its samples."""
+    pieced = [one for one in records if one.way in (PIECES, REPLAY) and one.pieces > 1 and one.peak_nbytes is not None]
+    if memory is None or not pieced:
+        return None
+    largest = max(pieced, key=lambda record: record.samples)
+    taken = max(record.peak_nbytes or 0 for record in pieced) - memory.allocated_nbytes
+    if taken <= 0:
+        return None
+    size = memory.micro_batch
+    if size is None:
+        if largest.pieces < largest.samples or taken * 2 <= memory.room_nbytes:
+            return None
+        return (
+            f"A piece is one sample, which takes {_SIZE(taken)}: two do not fit into {_SIZE(memory.room_nbytes)}. "
+            "Checkpointing in the model (torch.utils.checkpoint) would make a sample smaller, and pieces larger."
+        )
+    fits = memory.room_nbytes // taken
+    if fits >= largest.pieces:
+        what = f"all {largest.pieces} pieces of a batch fit at once"
+    elif fits >= 2:
+        what = f"pieces of {fits * size} samples fit"
+    else:
+        return None
+    return (
+        f"A piece of micro_batch={size} takes {_SIZE(taken)}, and {_SIZE(memory.room_nbytes)} may be allocated: {what}. "
+        "Without micro_batch, pieces are as large as fits."
+    )
+
+
+def _on_offloading(records: Sequence[Record], memory: Memory | None) -> str | None:
+    offloaded = sum(record.offloaded_nbytes for record in records)
+    if memory is None or memory.limit_nbytes is None or offloaded == 0 or memory.limit_nbytes >= memory.total_nbytes:
+        return None
+    return (
+        f"{_SIZE(offloaded)} were copied to the host to stay within memory={_SIZE(memory.limit_nbytes)}; the GPU has "
+        f"{_SIZE(memory.total_nbytes)}. With a larger memory= less is copied."
+    )
+
+
+_COLUMNS = ("epoch", "phase", "batches", "loss", "samples", "seconds", "samples/s", "way", "pieces", "peak", "offloaded")
+_TEXTS = ("phase", "way")
+_WIDTH = 120
+
+
+def _cells(epoch: EpochReport) -> tuple[str, ...]:
+    speed = epoch.samples_per_second
+    fewest, most = epoch.pieces
+    return (
+        str(epoch.epoch),
+        "" if epoch.phase is None else str(epoch.phase),
+        f"{epoch.batches:,}",
+        f"{epoch.loss:.4g}",
+        f"{epoch.samples:,}",
+        f"{epoch.seconds:.2f}",
+        "-" if speed is None else f"{speed:,.0f}",
+        ", ".join(epoch.ways),
+        str(most) if fewest == most else f"{fewest} to {most}",
+        "-" if epoch.peak_nbytes is None else _SIZE(epoch.peak_nbytes),
+        _SIZE(epoch.offloaded_nbytes),
+    )
+
+
+def _padded(cell: str, column: str, width: int) -> str:
+    return cell.ljust(width) if column in _TEXTS else cell.rjust(width)
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, _WIDTH))
