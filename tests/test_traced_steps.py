@@ -52,6 +52,9 @@ def test_steps_of_a_trace_have_what_the_training_says(memlab):
         assert {row["way"] for row in told} == {way} and all("loss" in row for row in told)
     assert all(row["offloaded_bytes"] > 0 for row in whole) and all(row["offloaded_bytes"] == 0 for row in plain)
     assert [row["pieces"] for row in lockstep] == [3, 3, 2]
+    # AND losses that are late are written when the process ends
+    late = take(3)
+    assert figures(late, "epoch", "batch") == [(2, 0), (2, 1), (2, 2)] and all(row["loss"] is not None for row in late)
     assert next(steps, None) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections import deque
@@ -71,12 +72,10 @@ class LateLosses:
 
     def _finish(self) -> None:
         """The process ends: what is left is waited for."""
-        try:
-            if self._waiting:
-                self._waiting[-1].there.synchronize()
-        except RuntimeError:
-            return
-        self.poll()
+        with contextlib.suppress(RuntimeError), self._lock:  # As in `poll`.
+            while self._waiting:
+                self._waiting[0].there.synchronize()
+                self._write(self._waiting.popleft())
 
     def _forget(self) -> None:
         """In the beginning, and in a forked child: what waits is the parent's."""
