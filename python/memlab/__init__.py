@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memlab.infinity_batch import InfinityBatch
     from memlab.inspection import CannotTravel, InspectionError, inspect
     from memlab.iteration_profiler import memory_profiler
+    from memlab.lightning_batches import big_batches_callback
     from memlab.line_profiler import (
         LineProfiler,
         clear_global_line_profiler,
@@ -76,6 +77,7 @@ __all__ = [
     "accumulate",
     "allocator",
     "annotate",
+    "big_batches_callback",
     "chunk",
     "clear_global_line_profiler",
     "determinize",
@@ -129,6 +131,7 @@ _MODULES = {
     "accumulate": "accumulation",
     "allocator": "allocator",
     "annotate": "annotation",
+    "big_batches_callback": "lightning_batches",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
     "determinize": "reproducing",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from memlab._batches.ahead import Ahead
 from memlab._batches.batch import Batch
-from memlab._batches.criteria import Mean
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
 from memlab._batches.observing import observer
-from memlab._batches.own_loss import OwnLoss
 from memlab._batches.pieces import Piece, run_pieces
 from memlab._batches.progress import Progress
 from memlab._batches.state import Autocast
@@ -22,10 +20,27 @@ from memlab._batches.state import Autocast
 Scale = Callable[[Tensor], Tensor]
 
 
+class Weighing(Protocol):
+    """A mean, and of how many."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it is not divided by anything."""
+
+    def weight(self, samples: int, targets: Any, /) -> Tensor | int:
+        """D of some samples."""
+
+    def countable(self, targets: Any, /) -> Any:
+        """Targets of which at least one counts."""
+
+    def __call__(self, outputs: Any, targets: Any, /) -> Tensor:
+        """The loss of a piece."""
+
+
 class WeightedBackward:
     """The loss of a batch and its gradients, piece by piece."""
 
-    def __init__(self, batch: Batch, targets: Samples | None, mean: Mean | OwnLoss) -> None:
+    def __init__(self, batch: Batch, targets: Samples | None, mean: Weighing) -> None:
         self._batch = batch
         self._mean = mean
         samples = batch.samples
