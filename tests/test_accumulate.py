@@ -578,7 +578,8 @@ def test_the_older_fsdp_is_refused():
 
 def test_pieces_on_the_host_are_copied_ahead(memlab):
     """GIVEN batches in host memory, pinned or not, nested, with other strides, with parts that no piece cuts
-    WHEN they are computed on a GPU, once by pieces and twice by replay, and where a piece does not fit and is halved
+    WHEN they are computed on a GPU, once by pieces and twice by replay, and where a piece does not fit and is halved, and
+    where an iterable gives the pieces
     THEN each piece is what it should be, all but the first were copied while the one before was computed, and no memory of
     them is left. AND nothing changes for those that are on the GPU."""
     run = memlab.run(PYTHON, PROGRAMS / "copied_ahead.py", simgpu=("--card", "h100"), memory="4GiB", preload=False)
@@ -587,7 +588,7 @@ def test_pieces_on_the_host_are_copied_ahead(memlab):
     assert len({row["kind"] for row in rows}) == 7
     for row in rows:
         assert row["wrong"] == row["left"] == 0, row
-        begins = 1 if row["way"] == "pieces" else 2
+        begins = 2 if row["way"] == "replay" else 1
         assert row["ahead"] == (0 if row["kind"] == "on the GPU" else row["pieces"] - begins), row
     # 19 samples in pieces of 4, of which the whole ones are halved with a graph
     assert {row["pieces"] for row in rows if row["way"] == "replay"} == {5 + 5, 5 + 9}

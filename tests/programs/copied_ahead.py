@@ -71,12 +71,18 @@ def wrong_pieces(model, strides):
 # Libraries take their workspaces.
 memlab.accumulate(Model(PIECE).cuda(), IMAGES, nn.CrossEntropyLoss(), targets=LABELS, micro_batch=PIECE)
 for kind, (inputs, targets) in KINDS.items():
-    for way, loss_fn in (("pieces", nn.CrossEntropyLoss()), ("replay", coupled)):
-        for room in (PIECE, PIECE - 1):
+    for way, loss_fn in (("pieces", nn.CrossEntropyLoss()), ("replay", coupled), ("iterable", nn.CrossEntropyLoss())):
+        if way == "iterable" and isinstance(inputs, dict):
+            continue
+        for room in (PIECE,) if way == "iterable" else (PIECE, PIECE - 1):
             model = Model(room).cuda()
             Counted.count = 0
             before = torch.cuda.memory_allocated()
-            memlab.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=PIECE)
+            if way == "iterable":
+                pieces = zip(inputs.split(PIECE), targets.split(PIECE), strict=True)
+                memlab.accumulate(model, pieces, loss_fn, micro_batch=PIECE)
+            else:
+                memlab.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=PIECE)
             model.zero_grad()
             gc.collect()
             left = torch.cuda.memory_allocated() - before

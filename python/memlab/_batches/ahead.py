@@ -34,8 +34,9 @@ class Ahead:
         self._device = device
         self._batches = batches
         known = [batch for batch in batches if batch is not None]
-        waiting = [leaf for batch in known for leaf in batch.leaves if _is_on_host(leaf) and batch.is_cut(leaf)]
-        is_useful = device.type == "cuda" and all(_is_plain(leaf) for leaf in waiting)
+        on_host = [(batch, leaf) for batch in known for leaf in batch.leaves if _is_on_host(leaf)]
+        waiting = [leaf for batch, leaf in on_host if batch.is_cut(leaf)]
+        is_useful = device.type == "cuda" and all(_is_plain(leaf) for _, leaf in on_host)
         #: What a sample of the next piece takes on the device, while this one is computed.
         self.sample_bytes = sum(leaf[0].nbytes for leaf in waiting) if is_useful else 0
         self._copies = Copies(device) if self.sample_bytes else None
@@ -58,6 +59,7 @@ class Ahead:
 
     def allocate(self, rows: range | None) -> None:
         """Takes memory for the piece that follows, before the computation of this one is queued."""
+        self.drop()
         if rows is None or self._copies is None:
             return
         try:

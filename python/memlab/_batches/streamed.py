@@ -41,27 +41,26 @@ class Given:
 
     inputs: Any
     targets: Samples | None
-    is_last: bool
 
 
 def given_by(pieces: Iterable[Any], *, have_targets: bool) -> Iterator[Given]:
-    """The pieces, of which one is read ahead, to know which is the last.
+    """The pieces, of which it keeps none.
 
     Raises:
         ValueError: there is none; one has no samples, or not as many targets.
     """
-    iterator = iter(pieces)
-    nothing = object()
-    following = next(iterator, nothing)
-    if following is nothing:
+    nothing = True
+    for piece in pieces:
+        nothing = False
+        given = _given(piece, have_targets)
+        del piece  # Before the next is read.
+        yield given
+        del given
+    if nothing:
         raise ValueError("the batch has no samples: the iterable gives no pieces")
-    while following is not nothing:
-        piece = following
-        following = next(iterator, nothing)
-        yield _given(piece, have_targets, following is nothing)
 
 
-def _given(piece: Any, have_targets: bool, is_last: bool) -> Given:
+def _given(piece: Any, have_targets: bool) -> Given:
     inputs, targets = _divided(piece) if have_targets else (piece, None)
     samples = Samples(inputs)
     if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in samples.leaves):
@@ -69,13 +68,21 @@ def _given(piece: Any, have_targets: bool, is_last: bool) -> Given:
     goals = None if targets is None else Samples(targets)
     if goals is not None and len(goals) != len(samples):
         raise ValueError(f"a piece has {len(samples)} samples, but {len(goals)} targets")
-    return Given(inputs, goals, is_last)
+    return Given(inputs, goals)
 
 
 def _divided(piece: Any) -> tuple[Any, Any]:
     if isinstance(piece, (tuple, list)) and len(piece) > 1:
         return divided(piece)
     return (piece[0] if isinstance(piece, (tuple, list)) else piece), None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A piece that is to be computed."""
+
+    batch: Batch
+    weighted: WeightedBackward
 
 
 class StreamedMean:
@@ -98,29 +105,41 @@ class StreamedMean:
 
     def run(self, scale: Scale) -> Tensor:
         """Adds to the gradients, and returns the loss without a graph."""
-        piece = next(self._pieces)
-        batch = self._batch_of(piece.inputs)
-        mean = self._mean(batch, piece)
+        first = next(self._pieces)
+        batch = self._batch_of(first.inputs)
+        mean = self._mean(batch)
+        part: _Part | None = _Part(batch, WeightedBackward(batch, _targets(first, self._loss_fn), mean))
         with batch.layers(), Progress(batch) as progress:
-            while True:
-                self._add(piece, batch, mean, progress, scale)
-                if piece.is_last:
-                    break
-                del piece, batch  # Before the next is read.
-                piece = next(self._pieces)
-                batch = self._batch_of(piece.inputs)
+            del first, batch
+            while part is not None:
+                following = self._next(mean)
+                try:
+                    self._add(part, following, mean, progress, scale)
+                except BaseException:
+                    if following is not None:
+                        following.weighted.drop()
+                    raise
+                part = following
+                del following  # Before the next is read.
         assert self._loss is not None, "there is a piece"
         return self._loss
 
-    def _add(self, piece: Given, batch: Batch, mean: Mean | OwnLoss, progress: Progress, scale: Scale) -> None:
-        apart = batch if piece.is_last else replace(batch, ranks=batch.ranks.apart())
-        weighted = WeightedBackward(apart, _targets(piece, self._loss_fn), mean)
+    def _next(self, mean: Mean | OwnLoss) -> _Part | None:
+        """It is there before the one before it is computed, to know which is the last, and to be copied ahead."""
+        given = next(self._pieces, None)
+        if given is None:
+            return None
+        batch = self._batch_of(given.inputs)
+        return _Part(batch, WeightedBackward(batch, _targets(given, self._loss_fn), mean))
+
+    def _add(self, part: _Part, following: _Part | None, mean: Mean | OwnLoss, progress: Progress, scale: Scale) -> None:
+        batch, weighted = part.batch, part.weighted
         self._total = self._total + weighted.weight
         if self._loss is None:
             self._every = _not_zero(weighted.weight)
-            if not piece.is_last:
+            if following is not None:
                 progress.set_aside()
-        if piece.is_last:
+        if following is None:
             known = batch.ranks.part_of_all(self._total, batch.device)
             if self._loss is not None:
                 missing = 1.0 if mean.is_sum else part_of(self._every, known, self._loss)
@@ -134,15 +153,16 @@ class StreamedMean:
             progress,
             self._every,
             lambda rows: self._tell(range(begin + rows.start, begin + rows.stop), begin + count),
+            None if following is None else following.weighted,
         )
         self._loss = added if self._loss is None else self._loss + added
 
-    def _mean(self, batch: Batch, first: Given) -> Mean | OwnLoss:
+    def _mean(self, batch: Batch) -> Mean | OwnLoss:
         if self._loss_fn is not None:
             mean = Mean.of(self._loss_fn)
             assert mean is not None, "the way was chosen for it"
             return mean
-        if len(batch.samples) < 2 and not first.is_last:
+        if len(batch.samples) < 2:
             raise ValueError(
                 "the first piece has one sample: of what the model's own loss is the mean is found by trying two of them"
             )

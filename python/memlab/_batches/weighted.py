@@ -50,6 +50,8 @@ class WeightedBackward:
         self._inputs = InputGradients(samples)
         self._ahead = Ahead(batch.device, [samples, targets])
         self._loss: Tensor | None = None
+        # What is computed after these samples.
+        self._after: WeightedBackward | None = None
 
     def run(self, scale: Scale) -> Tensor:
         """Adds to the gradients and returns the loss, without a graph."""
@@ -60,11 +62,19 @@ class WeightedBackward:
         self._inputs.backward()
         return loss
 
-    def add(self, scale: Scale, progress: Progress, every: Tensor | int, tell: Callable[[range], None]) -> Tensor:
+    def add(
+        self,
+        scale: Scale,
+        progress: Progress,
+        every: Tensor | int,
+        tell: Callable[[range], None],
+        after: WeightedBackward | None = None,
+    ) -> Tensor:
         """Adds the gradients of these samples, as a part of as many as `every` says: D of them. Returns their part of the
-        loss."""
-        self._scale, self._progress, self._all = scale, progress, every
+        loss. `after`: the samples that follow; ranks average with the last."""
+        self._scale, self._progress, self._all, self._after = scale, progress, every, after
         batch = self._batch
+        self._ranks = batch.ranks if after is None else batch.ranks.apart()
         batch.sizing.copies_ahead(self._ahead.sample_bytes)
 
         def done(rows: range, is_whole: bool) -> None:
@@ -79,22 +89,35 @@ class WeightedBackward:
                 batch.parameters,
                 self._piece,
                 done,
-                others_wait=batch.ranks.are_several,
-                all_wait=batch.ranks.are_in_step,
+                others_wait=self._ranks.are_several,
+                all_wait=self._ranks.are_in_step,
             )
         finally:
             self._ahead.drop()
+            self._after = None
             batch.ranks.finish()
         assert self._loss is not None  # There is at least one piece.
         return self._loss
 
+    def drop(self) -> None:
+        """Forgets what was copied ahead."""
+        self._ahead.drop()
+
+    def _first_piece(self) -> range | None:
+        """If it is decided."""
+        size = self._batch.sizing.size(len(self._batch.samples))
+        return range(size) if self._batch.sizing.is_known(size) else None
+
     def _piece(self, piece: Piece) -> None:
-        if piece.is_last and self._batch.ranks.are_several:
+        after = self._after if piece.is_last else None
+        if piece.is_last and self._ranks.are_several:
             self._progress.end_sums()  # What this backward averages over the ranks is all that was added up.
         torch.clear_autocast_cache()
         inputs, targets = self._ahead.take(piece.rows)
         self._ahead.allocate(piece.following)
-        outputs = call(self._batch.ranks.model(piece.is_last), self._inputs.separate(inputs))
+        if after is not None:
+            after._ahead.allocate(after._first_piece())
+        outputs = call(self._ranks.model(piece.is_last), self._inputs.separate(inputs))
         loss = self._mean(outputs, self._mean.countable(targets))
         if loss.dim() != 0:
             raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be one number")
@@ -104,7 +127,7 @@ class WeightedBackward:
             loss = (loss if isinstance(share, float) else loss.where(share != 0, 0)) * share
         with Autocast.off():
             self._scale(loss).backward(inputs=self._inputs.beside(piece.wanted))
-        self._ahead.copy()
+        (self._ahead if after is None else after._ahead).copy()
         self._inputs.take(piece.rows)
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value
