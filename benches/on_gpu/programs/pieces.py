@@ -181,7 +181,7 @@ def speed():
 
 def pictures():
     """Seconds of a batch of pictures, whose bytes are many for what is computed of them: on the GPU, in host memory, and in
-    pinned memory, by memlab and by hand, in turns."""
+    pinned memory, by hand, by memlab, and by memlab from an iterable of pieces, in turns."""
     model, batch, size = Pictures().cuda(), torch.randn(2048, 3, 224, 224), 256
     places = {"on the GPU": batch.cuda(), "on the host": batch, "pinned": batch.pin_memory()}
     targets = torch.zeros(len(batch), 32, device="cuda")
@@ -196,10 +196,16 @@ def pictures():
         model.zero_grad()
         memlab.accumulate(model, images, nn.MSELoss(), targets=targets, micro_batch=size)
 
+    def from_iterable(images):
+        model.zero_grad()
+        pieces = zip(images.split(size), targets.split(size), strict=True)
+        memlab.accumulate(model, pieces, nn.MSELoss(), micro_batch=size)
+
+    ways = {"by hand": by_hand, "by memlab": by_memlab, "from an iterable": from_iterable}
     rounds: dict[str, list[float]] = {}
     for _ in range(5):
         for place, images in places.items():
-            for name, way in (("by hand", by_hand), ("by memlab", by_memlab)):
+            for name, way in ways.items():
                 rounds.setdefault(f"{place}, {name}", []).append(timed(lambda way=way, images=images: way(images), 2))
     print(json.dumps({name: statistics.median(seconds) for name, seconds in rounds.items()}))
 
