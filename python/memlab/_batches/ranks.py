@@ -19,10 +19,8 @@ class Ranks:
     def __init__(self, model: nn.Module) -> None:
         self._parallel = model if isinstance(model, DistributedDataParallel) else None
         self._model = model
-        # By their name: importing it takes longer than a step.
-        self._sharded: list[Any] = [
-            module for module in model.modules() if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
-        ]
+        # (Importing FSDPModule to ask for it takes longer than a step.)
+        self._sharded: list[Any] = [one for one in model.modules() if hasattr(type(one), "set_requires_gradient_sync")]
 
     @property
     def are_several(self) -> bool:
@@ -59,11 +57,11 @@ class Ranks:
     def _group(self) -> Any:
         if self._parallel is not None:
             return self._parallel.process_group
-        mesh = next(one.device_mesh for one in self._model.parameters() if hasattr(one, "device_mesh"))
-        if mesh.ndim > 1:
+        mesh = next((one.device_mesh for one in self._model.parameters() if hasattr(one, "device_mesh")), None)
+        if mesh is None or mesh.ndim > 1:
             raise RuntimeError(
-                f"the model is sharded over a mesh of {mesh.ndim} dimensions, and memlab knows what to do with one: over "
-                "which of them a batch is spread is not to be seen"
+                "memlab knows models that fully_shard has sharded over a mesh of one dimension, and this one's "
+                f"mesh is {mesh}"
             )
         return mesh.get_group()
 

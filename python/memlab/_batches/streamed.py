@@ -32,7 +32,10 @@ def is_stream(inputs: Any) -> bool:
     >>> is_stream(iter([])), is_stream([torch.zeros(2)]), is_stream({"x": torch.zeros(2)})
     (True, False, False)
     """
-    return isinstance(inputs, Iterable) and not isinstance(inputs, (Tensor, tuple, list, Mapping, str, bytes))
+    if not isinstance(inputs, Iterable) or isinstance(inputs, (Tensor, Mapping, str, bytes)):
+        return False
+    leaves, _ = tree_flatten(inputs)  # Of what PyTorch knows as a container, such as a list, its contents.
+    return len(leaves) == 1 and leaves[0] is inputs
 
 
 @dataclass(frozen=True)
