@@ -23,6 +23,11 @@ def digits(count=50):
     return TensorDataset(images, labels)
 
 
+def contrastive(outputs, targets):
+    features = functional.normalize(outputs)
+    return functional.cross_entropy(features @ features.T / 0.3, targets)
+
+
 class Reader(nn.Module):
     def __init__(self):
         super().__init__()
@@ -104,6 +109,40 @@ def test_each_way_of_the_seed_trains_as_whole_batches_do(way):
     if way is not in_a_loop:
         assert [[loss for loss, _ in epoch] for epoch in ib.losses] == [pytest.approx(epoch, rel=1e-4) for epoch in losses]
         assert [[samples for _, samples in epoch] for epoch in ib.losses] == [[20, 20, 10]] * 3
+
+
+@pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive], ids=["mean", "coupled"])
+def test_batches_that_come_in_pieces(loss_fn):
+    """GIVEN a dataloader whose batches are iterables of pieces, of any size
+    WHEN a model is trained by epochs, and evaluated
+    THEN it is as with the same batches as a whole, and figures are of all samples; a loop of one's own is refused."""
+
+    class Pieces:
+        def __init__(self, images, labels):
+            self.parts = list(zip(images.split(6), labels.split(6), strict=True))
+
+        def __iter__(self):
+            return iter(self.parts)
+
+    results = []
+    for as_pieces in (False, True):
+        ib, _ = training()
+        ib.criterion = loss_fn
+        whole = list(ib.dataloader)
+        ib.dataloader = [Pieces(*batch) for batch in whole] if as_pieces else whole
+        ib.train(2)
+        results.append((ib.model, [row["loss"] for row in ib.statistics()]))
+        assert [row["samples"] for row in ib.statistics()] == [20, 20, 10] * 2
+    assert_same(results[0][0], results[1][0])
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-5)
+    ib.criterion = nn.CrossEntropyLoss()
+    evaluated = ib.evaluate()
+    ib.dataloader = whole
+    assert evaluated == pytest.approx(ib.evaluate())
+    ib.dataloader = [Pieces(*batch) for batch in whole]
+    with pytest.raises(RuntimeError, match="this one comes in pieces: train by epochs"):
+        for _ in ib.dataloader:
+            ib.batch_()
 
 
 def test_a_misspelt_attribute_names_the_right_one():

@@ -14,12 +14,12 @@ from memlab._arguments import require_model
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.lockstep import Lockstep
-from memlab._batches.nested import Samples
+from memlab._batches.nested import Samples, is_stream
 from memlab._batches.observing import goes
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
-from memlab._batches.streamed import StreamedMean, StreamedReplay, given_by, is_stream
+from memlab._batches.streamed import StreamedMean, StreamedReplay, given_by
 from memlab._batches.ways import LOCKSTEP, PIECES, REPLAY, WHOLE, way_of
 from memlab._batches.weighted import WeightedBackward
 from memlab._batches.whole import TooLargeAtOnce, Whole

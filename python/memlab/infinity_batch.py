@@ -17,7 +17,7 @@ from memlab._batches.evaluation import evaluated
 from memlab._batches.kept import Kept
 from memlab._batches.loader import divided
 from memlab._batches.lockstep import Lockstep
-from memlab._batches.nested import Samples, beside
+from memlab._batches.nested import Samples, beside, is_stream
 from memlab._batches.observing import Computation, goes, observing
 from memlab._batches.parameter_table import ParameterTable, parameter_table
 from memlab._batches.replay import Replay
@@ -70,7 +70,8 @@ class InfinityBatch(Settings):
             the next three may be set as attributes later.
         optimizer: an optimizer of its parameters.
         criterion: the loss, of outputs and targets.
-        dataloader: gives ``(inputs, targets)``; of more than two entries the last are the targets.
+        dataloader: gives ``(inputs, targets)``; of more than two entries the last are the targets. Or iterables of these,
+            which are batches in pieces that need not fit anywhere (for training by epochs).
         backward_device: where `batch_` puts outputs. None: where the model is.
         verbose: print a line for each epoch.
         memory: how much GPU memory may be allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
@@ -194,7 +195,8 @@ class InfinityBatch(Settings):
         began, count = time.perf_counter(), 0
         try:
             for batch in batches:
-                inputs, targets = divided(batch)
+                comes_in_pieces = is_stream(batch)
+                inputs, targets = (batch, None) if comes_in_pieces else divided(batch)
                 optimizer.zero_grad()
                 with self._telling(computation := Computation()):
                     loss = accumulate(
@@ -210,9 +212,10 @@ class InfinityBatch(Settings):
                 self._callbacks.tell("on_loss", self, loss)
                 self._phase.monitor.gradients()
                 self._phase.monitor.step(optimizer)
-                samples = len(Samples(inputs))
+                samples = computation.samples if comes_in_pieces else len(Samples(inputs))
                 self._note(loss, samples, computation)
-                self._kept.add(inputs=inputs, targets=targets, outputs=None)
+                # (Pieces are gone when they are computed.)
+                self._kept.add(inputs=None if comes_in_pieces else inputs, targets=targets, outputs=None)
                 self._traced.step(self._name)
                 count += samples
                 self._callbacks.tell("on_step", self)
@@ -268,6 +271,10 @@ class InfinityBatch(Settings):
             inputs = None if self._batches is None else self._batches.inputs
         if inputs is None:
             raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
+        if is_stream(inputs):
+            raise RuntimeError(
+                "batch_() gives the outputs of a whole batch, and this one comes in pieces: train by epochs (ib.epoch())"
+            )
         self._kept.records.begin_batch()
         self._traced.begin()
         with self._telling(computation := Computation()):

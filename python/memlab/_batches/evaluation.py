@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from memlab._batches.criteria import Mean
-from memlab._batches.loader import divided
+from memlab._batches.loader import divided, single
 from memlab._batches.nested import Samples, beside
 
 
@@ -22,7 +22,7 @@ def evaluated(
     if "loss" in metrics:
         raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
     means = WeightedMeans()
-    for batch in batches:
+    for batch in single(batches):
         inputs, targets = divided(batch)
         outputs = outputs_of(inputs)
         targets, count = beside(outputs, targets), len(Samples(inputs))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from memlab._batches.nested import is_stream
+
 
 class KnownBatches:
     """Gives the batches of a loader, and knows which it gave last. Everything else is the loader's.
@@ -21,7 +23,7 @@ class KnownBatches:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.loader:
-            self.inputs, self.targets = divided(batch)
+            self.inputs, self.targets = (batch, None) if is_stream(batch) else divided(batch)
             yield batch
 
     def __len__(self) -> int:
@@ -29,6 +31,19 @@ class KnownBatches:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
+
+
+def single(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches, and of those that are given in pieces each piece.
+
+    >>> list(single([([1], [2]), iter([([3], [4]), ([5], [6])])]))
+    [([1], [2]), ([3], [4]), ([5], [6])]
+    """
+    for batch in batches:
+        if is_stream(batch):
+            yield from batch
+        else:
+            yield batch
 
 
 def divided(batch: Any) -> tuple[Any, Any]:

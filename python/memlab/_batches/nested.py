@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,19 @@ class Samples:
         if device is not None and isinstance(leaf, Tensor):
             leaf = leaf.to(device, non_blocking=True)
         return leaf
+
+
+def is_stream(inputs: Any) -> bool:
+    """Whether it gives the pieces of a batch one by one, and is not the batch itself.
+
+    >>> import torch
+    >>> is_stream(iter([])), is_stream([torch.zeros(2)]), is_stream({"x": torch.zeros(2)})
+    (True, False, False)
+    """
+    if not isinstance(inputs, Iterable) or isinstance(inputs, (Tensor, Mapping, str, bytes)):
+        return False
+    leaves, _ = tree_flatten(inputs)  # Of what PyTorch knows as a container, such as a list, its contents.
+    return len(leaves) == 1 and leaves[0] is inputs
 
 
 def call(function: Any, values: Any) -> Any:

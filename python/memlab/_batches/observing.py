@@ -17,8 +17,9 @@ class Computation:
 
     #: As `memlab._batches.ways` calls it; None: not known yet.
     way: str | None = None
-    #: Pieces that are done.
+    #: Pieces that are done, and their samples.
     pieces: int = 0
+    samples: int = 0
 
 
 def _ignore(rows: range, samples: int) -> None:
@@ -51,12 +52,13 @@ def observing(tell: Observer, computation: Computation | None = None) -> Iterato
     ...     observer()(range(4, 8), 20)
     range(4, 8) of 20
     >>> computation
-    Computation(way='replay', pieces=1)
+    Computation(way='replay', pieces=1, samples=4)
     """
 
     def told(rows: range, samples: int) -> None:
         if computation is not None:
             computation.pieces += 1
+            computation.samples += len(rows)
         tell(rows, samples)
 
     token, computing = _OBSERVER.set(told), _COMPUTATION.set(computation)

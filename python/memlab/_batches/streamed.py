@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,19 +23,6 @@ from memlab._paging.torch_private import tree_flatten, tree_unflatten
 
 Scale = Callable[[Tensor], Tensor]
 BatchOf = Callable[[Any], Batch]
-
-
-def is_stream(inputs: Any) -> bool:
-    """Whether it gives the pieces of a batch one by one, and is not the batch itself.
-
-    >>> import torch
-    >>> is_stream(iter([])), is_stream([torch.zeros(2)]), is_stream({"x": torch.zeros(2)})
-    (True, False, False)
-    """
-    if not isinstance(inputs, Iterable) or isinstance(inputs, (Tensor, Mapping, str, bytes)):
-        return False
-    leaves, _ = tree_flatten(inputs)  # Of what PyTorch knows as a container, such as a list, its contents.
-    return len(leaves) == 1 and leaves[0] is inputs
 
 
 @dataclass(frozen=True)
