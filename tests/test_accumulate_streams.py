@@ -239,6 +239,21 @@ def test_a_failure_leaves_earlier_gradients():
         assert all(torch.equal(one.grad, other) for one, other in zip(model.parameters(), before, strict=True))
 
 
+def test_an_iterable_that_fills_one_buffer_is_refused():
+    """GIVEN an iterable that gives the same tensor again, with other values in it
+    WHEN the next piece is read before the one before is computed
+    THEN that is refused, and not computed from the wrong values."""
+    buffer, model = torch.empty(4, 3), nn.Linear(3, 2)
+
+    def pieces():
+        for value in (1.0, 2.0):
+            yield buffer.fill_(value), torch.zeros(4, 2)
+
+    with pytest.raises(RuntimeError, match="has written into a piece that it gave before"):
+        package.accumulate(model, pieces(), nn.MSELoss())
+    assert model.weight.grad is None
+
+
 def test_what_cannot_be_is_said():
     model = model_for(CLASSES)
     normalised = nn.Sequential(nn.Linear(7, CLASSES), nn.BatchNorm1d(CLASSES))

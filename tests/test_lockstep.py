@@ -6,16 +6,12 @@ import os
 import signal
 import threading
 import time
-import weakref
 
 import pytest
 import torch
-from memlab._batches import experience, strand_batch
 from memlab._batches.batch import Batch
-from memlab._batches.experience import Experience, StrandHistory
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.observing import observing
-from memlab._batches.spilling import Spilling, StrandMemory
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -602,89 +598,3 @@ def test_sizes_that_nobody_asked_for():
         Lockstep(dataclasses.replace(batch, sizing=Unmeasured())).run(lambda outputs: outputs.square().mean())
         assert sizes == expected
         sizes.clear()
-
-
-# Memory of those that wait. -----------------------------------------------------------------------------------------------
-
-
-class Tables(nn.Module):
-    """Keeps a table that its first forward makes, and what its last forward made."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3)
-        self.table, self.kept = None, []
-
-    def forward(self, x):
-        x = self.first(x)
-        if self.table is None:
-            self.table = torch.arange(x[0].numel()).reshape(x[0].shape).cos()
-        x = x + self.table
-        self.waiting = [one().untyped_storage().nbytes() for one in self.kept]
-        self.kept.append(weakref.ref(x))
-        self.last_features = self.norm(x)
-        return self.last(torch.sin(self.last_features)).mean((2, 3))
-
-
-def test_those_that_wait_are_on_the_host():
-    """GIVEN micro-batches with activations of MiBs, and a table that all of them use
-    WHEN they wait for each other
-    THEN those that wait take no memory, and gradients are the same; also what the model keeps is whole afterwards."""
-    inputs = torch.randn(6, 3, 160, 160, generator=numbers(1))
-    ours, theirs = made(Tables), made(Tables)
-    theirs(inputs).square().mean().backward()
-    lockstep(ours, inputs, 2, spill=True).run(lambda outputs: outputs.square().mean())
-    assert_equal(ours, theirs)
-    assert ours.waiting == [0, 0]
-    torch.testing.assert_close(ours.last_features, theirs.last_features[4:])
-    torch.testing.assert_close(ours.table, theirs.table)
-
-
-def test_what_there_is_room_for_stays():
-    # GIVEN three tensors of a strand, of 2, 4 and 2 MiB, and room for 5 MiB
-    spilling = Spilling(torch.device("cpu"), room=5 << 20)
-    memory = StrandMemory(spilling, StrandHistory(0))
-    with memory:
-        tensors = [torch.full((size << 17,), float(size)) for size in (2, 4, 2)]
-    # WHEN it waits; THEN what does not fit is away
-    memory.suspend([])
-    assert [one.untyped_storage().nbytes() >> 20 for one in tensors] == [2, 0, 2]
-    # AND WHEN it goes on; THEN all is there, and there is as much room as before
-    memory.resume()
-    assert all(bool((one == size).all()) for one, size in zip(tensors, (2, 4, 2), strict=True))
-    assert spilling.room == 5 << 20
-
-
-@pytest.mark.parametrize("keep", [0, 3 << 20, 1 << 30], ids=["keeps nothing", "keeps 3 MiB", "keeps all"])
-@pytest.mark.parametrize("room", [0, 8 << 20, 64 << 20], ids=["no room", "8 MiB", "64 MiB"])
-@pytest.mark.parametrize("kind", [residual_network, own_forward])
-def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
-    """GIVEN activations above the size from which they go to the host, and more or less room for those that wait, for those
-    on their way, and for what autograd saves
-    WHEN several steps are done, of which later ones know the order of the first
-    THEN gradients are those of the whole batch."""
-    monkeypatch.setattr(experience, "_room", lambda device, memory: room)
-    inputs = torch.randn(5, 3, 96, 96, generator=numbers(1))
-    if kind is own_forward:
-        inputs = functional.pad(inputs[:, :, :8, :8], (0, 0, 0, 0))
-    for size in (1, 2):
-        ours, theirs = made(kind), made(kind)
-        pieces = [range(begin, min(begin + size, 5)) for begin in range(0, 5, size)]
-        for _ in range(3):
-            for history in Experience.of(ours, torch.device("cpu"), None, pieces).histories:
-                history.keep_nbytes = keep
-            theirs(inputs).square().mean().backward()
-            lockstep(ours, inputs, size, spill=True).run(lambda outputs: outputs.square().mean())
-        assert_equal(ours, theirs)
-
-
-def test_what_fits_is_not_copied(monkeypatch):
-    # GIVEN a model of which a batch was seen to fit
-    inputs = torch.randn(4, 3, 96, 96, generator=numbers(1))
-    ours, theirs = made(residual_network), made(residual_network)
-    Experience.of(ours, torch.device("cpu"), None, [range(2), range(2, 4)]).fits = True
-    monkeypatch.setattr(strand_batch, "StrandMemory", None)
-    # WHEN it is computed; THEN nothing of it goes to the host, and gradients are the same
-    lockstep(ours, inputs, 2, spill=True).run(lambda outputs: outputs.square().mean())
-    theirs(inputs).square().mean().backward()
-    assert_equal(ours, theirs)

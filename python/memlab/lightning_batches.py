@@ -154,7 +154,6 @@ class _MeanStep:
     def __call__(self, batch: Any, *rest: Any, **named: Any) -> Tensor:
         self._rest, self._logged = (rest, named), Logged()
         made = self._settings.batch(self._model, {"batch": batch}, is_mean=True)
-        mean = OwnLoss.of(self._model, made.samples, made.device) if self._weight is None else _Weighted(self._weight)
         targets = None if self._weight is None else Samples({"batch": batch})
         parameters = made.parameters
         before = [parameter.grad for parameter in parameters]
@@ -162,6 +161,8 @@ class _MeanStep:
             parameter.grad = None
         self._module.log = self._logged.log
         try:
+            # (Looks at the loss of a few samples, in the first batch: what these log is not kept.)
+            mean = OwnLoss.of(self._model, made.samples, made.device) if self._weight is None else _Weighted(self._weight)
             with observing(lambda rows, samples: self._logged.keep()):
                 loss = WeightedBackward(made, targets, mean).run(self._scaled)
             gradients = [parameter.grad for parameter in parameters]

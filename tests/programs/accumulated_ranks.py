@@ -17,6 +17,7 @@ dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_s
 torch.manual_seed(0)
 IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
 LABELS[:7] = -100
+WEIGHTS = torch.tensor([0.3, 2.0, 1.0, 0.7])
 # The ranks have different counts of samples, and of targets.
 SHARES = [slice(0, 13), slice(13, 21)]
 
@@ -85,17 +86,17 @@ class WithBatchNorm(nn.Sequential):
 def of_all(twins):
     """The mean of all ranks' targets: each rank's sum has its own model, with the same parameters."""
     losses = [
-        functional.cross_entropy(twin(IMAGES[share]), LABELS[share], reduction="sum")
+        functional.cross_entropy(twin(IMAGES[share]), LABELS[share], WEIGHTS, reduction="sum")
         for twin, share in zip(twins, SHARES, strict=True)
     ]
-    return sum(losses) / (LABELS != -100).sum()
+    return sum(losses) / WEIGHTS[LABELS[LABELS != -100]].sum()
 
 
 for size in (None, 20, 4, 3):
     model, twins = DistributedDataParallel(WithBatchNorm()), [WithBatchNorm() for _ in SHARES]
     images, labels = IMAGES[SHARES[rank]], LABELS[SHARES[rank]]
     for _ in range(2):
-        memlab.accumulate(model, images, nn.CrossEntropyLoss(), targets=labels, micro_batch=size)
+        memlab.accumulate(model, images, nn.CrossEntropyLoss(WEIGHTS), targets=labels, micro_batch=size)
         of_all(twins).backward()
     ours = [parameter.grad for parameter in model.module.parameters()]
     theirs = [one.grad + two.grad for one, two in zip(*(twin.parameters() for twin in twins), strict=True)]

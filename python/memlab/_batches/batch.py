@@ -105,8 +105,7 @@ def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batc
         return FixedSize(micro_batch)
     if device.type != "cuda":
         return FixedSize(len(samples))
-    form = [(leaf.shape[1:], leaf.dtype) for leaf in samples.leaves if isinstance(leaf, Tensor)]
-    key = (memory, str(form), model.training, torch.is_grad_enabled())
+    key = (device, memory, samples.form, model.training, torch.is_grad_enabled())
     known = _MEASURED.setdefault(model, {})
     if key not in known:
         known[key] = MeasuredSize(model, device, memory)

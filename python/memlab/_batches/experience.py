@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +18,9 @@ from memlab._batches.sizing import room_on
 _BOLDNESS = 0.8
 # Of the memory that is free: for what is on its way to the host, and for what is on its way back, each.
 _FLYING = 16
-_ALL: WeakKeyDictionary[nn.Module, dict[Any, Experience]] = WeakKeyDictionary()
+# Of how many kinds of batches something is known, for each model.
+_MOST = 64
+_ALL: WeakKeyDictionary[nn.Module, OrderedDict[Any, Experience]] = WeakKeyDictionary()
 
 
 class StrandHistory:
@@ -71,10 +74,18 @@ class Experience:
         self.fits = False
 
     @staticmethod
-    def of(model: nn.Module, device: torch.device, memory: int | None, pieces: Sequence[range]) -> Experience:
-        """What is known of a model's batches that may take so much memory (None: all)."""
-        known = _ALL.setdefault(model, {})
-        return known.setdefault((memory, len(pieces), len(pieces[0])), Experience(device, len(pieces)))
+    def of(
+        model: nn.Module, device: torch.device, memory: int | None, pieces: Sequence[range], form: str = ""
+    ) -> Experience:
+        """What is known of a model's batches of samples of this form that may take so much memory (None: all)."""
+        known = _ALL.setdefault(model, OrderedDict())
+        autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        key = (device, memory, len(pieces), len(pieces[0]), form, model.training, autocast)
+        experience = known.pop(key, None) or Experience(device, len(pieces))
+        if len(known) >= _MOST:
+            known.popitem(last=False)
+        known[key] = experience
+        return experience
 
     def begin(self, memory: int | None) -> int:
         """A batch begins, whose strands spill. Returns the bytes that they may take."""

@@ -8,13 +8,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 # Losses that one piece of pinned memory has room for.
 _TOGETHER = 64
+_OF_PARENTS: list[dict[str, Any]] = []
 
 
 class _Waiting(NamedTuple):
@@ -78,14 +79,16 @@ class LateLosses:
                 self._write(self._waiting.popleft())
 
     def _forget(self) -> None:
-        """In the beginning, and in a forked child: what waits is the parent's."""
+        """In the beginning, and in a forked child: what waits is the parent's, and stays, since only it may let CUDA's
+        events and pinned memory go."""
+        _OF_PARENTS.append(vars(self).copy())
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self._free: list[Tensor] = []
 
     def _place(self) -> Tensor:
         if not self._free:
-            self._free += torch.empty(_TOGETHER, dtype=torch.float64, pin_memory=True).unbind()
+            self._free += torch.empty(_TOGETHER, dtype=torch.float64, device="cpu", pin_memory=True).unbind()
         return self._free.pop()
 
     def _write(self, waiting: _Waiting) -> None:

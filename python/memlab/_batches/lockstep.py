@@ -19,6 +19,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.experience import Experience
 from memlab._batches.inputs import InputGradients
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.ranks import WITHIN_A_BACKWARD
 from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast
 from memlab._batches.strand_batch import StrandBatch
@@ -58,11 +59,8 @@ class Lockstep:
         """
 
         def whole(strands: StrandBatch) -> tuple[Tensor, InputGradients]:
-            leaves, form = tree_flatten(strands.forward())
-            leaves = [
-                leaf.detach().requires_grad_() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
-                for leaf in leaves
-            ]
+            outputs, form = tree_flatten(strands.forward())
+            leaves = [_as_leaf(one) for one in outputs]
             loss = loss_of_outputs(tree_unflatten(leaves, form))
             if not isinstance(loss, Tensor) or loss.dim() != 0:
                 found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
@@ -93,10 +91,7 @@ class Lockstep:
             torch.OutOfMemoryError: a single sample does not fit; in backward: some do not.
         """
         if self._batch.ranks.are_several:
-            raise RuntimeError(
-                "ranks of DistributedDataParallel cannot wait for each other within a backward: use memlab.accumulate, or "
-                "give the module within it (model.module) and average the gradients"
-            )
+            raise RuntimeError(WITHIN_A_BACKWARD)
         self._check_gradients()
         form: list[Any] = []
         # An output has a graph if something that it was made of has one: here nothing else may have.
@@ -126,7 +121,7 @@ class Lockstep:
         batch = self._batch
         while True:
             pieces = _pieces(len(batch.samples), self._size())
-            experience = Experience.of(batch.model, batch.device, batch.memory, pieces)
+            experience = Experience.of(batch.model, batch.device, batch.memory, pieces, batch.samples.form)
             strands = StrandBatch(batch, pieces, experience, spills=self._spills)
             try:
                 return work(strands)

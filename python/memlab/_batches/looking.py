@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from memlab._batches.ranks import is_sharded
 from memlab._paging.torch_private import has_accumulation_hook
 
 
@@ -15,6 +16,19 @@ def refuse_unsupported(model: nn.Module) -> None:
         raise RuntimeError(
             "FullyShardedDataParallel averages gradients in each backward, where its pieces would be averaged again: shard "
             "the model with torch.distributed.fsdp.fully_shard instead"
+        )
+    replicated = next(
+        (
+            type(one).__name__
+            for one in model.modules()
+            if hasattr(type(one), "set_requires_gradient_sync") and not is_sharded(one)
+        ),
+        None,
+    )
+    if replicated is not None:
+        raise RuntimeError(
+            f"the model is a {replicated}, whose ranks average gradients in each backward: use DistributedDataParallel, or "
+            "torch.distributed.fsdp.fully_shard"
         )
     hooked = next((name for name, parameter in model.named_parameters() if has_accumulation_hook(parameter)), None)
     if hooked is not None:

@@ -34,6 +34,11 @@ class Samples:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def form(self) -> str:
+        """What all batches have in common whose samples are alike."""
+        return str([(tuple(leaf.shape[1:]), leaf.dtype) for leaf in self.leaves if isinstance(leaf, Tensor)])
+
     def is_cut(self, leaf: Any) -> bool:
         """Whether it has a row for each sample."""
         return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == self._count

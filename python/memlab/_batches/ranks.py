@@ -9,6 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+#: Why ranks refuse what a loop of one's own does.
+WITHIN_A_BACKWARD = (
+    "ranks cannot wait for each other within a backward: use memlab.accumulate. (Or, of a model in DistributedDataParallel, "
+    "give the module within it, model.module, and average the gradients.)"
+)
+
 # Bytes of gradients that are averaged at a time, at least: as in DistributedDataParallel.
 _BUCKET = 25 << 20
 
@@ -20,7 +26,7 @@ class Ranks:
         self._parallel = model if isinstance(model, DistributedDataParallel) else None
         self._model = model
         # (Importing FSDPModule to ask for it takes longer than a step.)
-        self._sharded: list[Any] = [one for one in model.modules() if hasattr(type(one), "set_requires_gradient_sync")]
+        self._sharded: list[Any] = [one for one in model.modules() if is_sharded(one)]
 
     @property
     def are_several(self) -> bool:
@@ -76,7 +82,7 @@ class Ranks:
         """What D of pieces is to be divided by, so that the average over ranks is the mean of all samples: the average D."""
         if not self.are_several:
             return weight
-        total = torch.as_tensor(weight, dtype=torch.float64).to(device)
+        total = torch.as_tensor(weight).to(device, torch.float64, copy=True)
         torch.distributed.all_reduce(total, group=self._group())
         return total / torch.distributed.get_world_size(self._group())
 
@@ -115,6 +121,12 @@ class Ranks:
                 torch.distributed.all_reduce(flat, group=group)
                 for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
                     one.copy_(part.view_as(one))
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether `fully_shard` has sharded it."""
+    kind = type(module)
+    return hasattr(kind, "set_requires_gradient_sync") and hasattr(kind, "set_is_last_backward")
 
 
 def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:

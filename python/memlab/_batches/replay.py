@@ -22,6 +22,7 @@ from memlab._batches.nested import call, joined
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.pieces import Piece, run_pieces
+from memlab._batches.ranks import WITHIN_A_BACKWARD
 from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
@@ -92,10 +93,7 @@ class Replay:
             self._received = (leaves, gradients)
             return []
         if self._batch.ranks.are_several:
-            raise RuntimeError(
-                "ranks of DistributedDataParallel cannot wait for each other within a backward: use memlab.accumulate, or "
-                "give the module within it (model.module) and average the gradients"
-            )
+            raise RuntimeError(WITHIN_A_BACKWARD)
         return self.backward(leaves, gradients).whole()
 
     def _find_size(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -32,25 +33,30 @@ class _Away:
         self.owner = owner
         self.storage = storage
         self.copy = copy
-        #: Whether it has no memory on the device.
-        self.has_left = False
+        # Whether it has no memory on the device, or has some that is being filled.
+        self._has_left = False
+        self._is_loading = False
 
     def leave(self, stream: int) -> None:
         """Its memory is free as soon as the copy is done."""
-        if not self.has_left:
+        if not self._has_left:
             self.copy.wait_saved(stream)
             self.storage.resize_(0)
-            self.has_left = True
+            self._has_left = True
 
     def begin_return(self, stream: int) -> None:
-        """Begins to copy it back. (Copies are done in order: also if it has not left.)"""
-        self.storage.resize_(self.copy.nbytes)
-        self.copy.load(self.storage.data_ptr(), stream)
-        self.has_left = False
+        """Begins to copy it back, if it has left."""
+        if self._has_left:
+            self.storage.resize_(self.copy.nbytes)
+            self.copy.load(self.storage.data_ptr(), stream)
+            self._has_left, self._is_loading = False, True
 
-    def come_back(self, stream: int) -> None:
-        self.begin_return(stream)
-        self.copy.wait_loaded(stream)
+    def arrive(self, stream: int) -> None:
+        """After `begin_return`: work that is queued on `stream` from now on may read it, and write to it."""
+        if self._is_loading:
+            self.copy.wait_loaded(stream)
+        else:  # The copy to the host may still be reading it.
+            self.copy.wait_saved(stream)
 
 
 class Spilling:
@@ -65,8 +71,8 @@ class Spilling:
         self.lane = DeviceLane.of(device)
         # By the number of their storage.
         self.away: dict[int, _Away] = {}
-        #: What is on its way back, to strands that have not gone on.
-        self.returning: list[_Away] = []
+        #: What is on its way back, to strands that have not gone on; by the same.
+        self.returning: dict[int, _Away] = {}
         #: The strand that waited last, whose storages may still be on their way.
         self.leaving: StrandMemory | None = None
         #: Bytes of storages that are on the host now, and the most there were.
@@ -82,19 +88,28 @@ class Spilling:
         self.nbytes += away.copy.nbytes
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
-    def take(self, key: int) -> _Away:
+    def begin_return(self, key: int) -> None:
         """One is on its way back."""
-        away = self.away.pop(key)
+        away = self.away[key]
+        away.begin_return(self.stream())
+        del self.away[key]
         self.nbytes -= away.copy.nbytes
+        self.returning[key] = away
+
+    def arrive(self, key: int) -> _Away:
+        """One is back."""
+        if key in self.away:
+            self.begin_return(key)
+        away = self.returning.pop(key)
+        away.arrive(self.stream())
         return away
 
     def bring_all_back(self) -> None:
-        """After a failure: whoever still has tensors of a strand finds their values in them."""
-        for key in list(self.away):
-            self.take(key).come_back(self.stream())
-        for away in self.returning:
-            away.copy.wait_loaded(self.stream())
-        self.returning = []
+        """After a failure: whoever still has tensors of a strand finds their values in them. What there is no memory for is
+        lost, as the failure is to be heard of."""
+        for key in [*self.returning, *self.away]:
+            with contextlib.suppress(Exception):
+                self.arrive(key)
 
 
 class StrandMemory(TorchDispatchMode):
@@ -142,11 +157,9 @@ class StrandMemory(TorchDispatchMode):
     ) -> Any:
         keywords = {} if kwargs is None else kwargs
         read = set(_keys((args, keywords)))
-        for key in read & self._spilling.away.keys():
+        for key in read & (self._spilling.away.keys() | self._spilling.returning.keys()):
             # Of another strand: modules keep tensors, such as tables that the first forward makes. It stays from now on.
-            away = self._spilling.take(key)
-            away.come_back(self._spilling.stream())
-            away.owner._made.pop(key)
+            self._spilling.arrive(key).owner._made.pop(key)
         results = func(*args, **keywords)
         for tensor in tree_leaves(results):
             if isinstance(tensor, Tensor) and tensor.device == self._spilling.device:
@@ -156,10 +169,12 @@ class StrandMemory(TorchDispatchMode):
                     self._kept.discard(made)
         return results
 
-    def suspend(self, shared: Iterable[Any]) -> None:
+    def suspend(self, shared: Iterable[Any], *, spills: bool = True) -> None:
         """The strand waits: what it has made goes to the host, but for what there is room for, and tensors that others read.
 
-        Strands go on in turn, so who waits already is needed sooner than this one, and stays where it is."""
+        Strands go on in turn, so who waits already is needed sooner than this one, and stays where it is. Without `spills`
+        all of it stays: what others read then is not seen.
+        """
         spilling, stream = self._spilling, self._spilling.stream()
         if spilling.leaving is not None:
             spilling.leaving.land()
@@ -170,7 +185,7 @@ class StrandMemory(TorchDispatchMode):
         self._is_expected = False
         stays = set(_keys(shared)) | self._kept
         flying = 0
-        for key, reference in list(self._made.items()):
+        for key, reference in list(self._made.items()) if spills else ():
             storage = None if key in stays else storage_of(reference)
             if storage is None:
                 if key not in stays:
@@ -203,33 +218,25 @@ class StrandMemory(TorchDispatchMode):
     def expect(self) -> None:
         """The strand is the next to go on: what it needs begins to come back."""
         self._is_expected = True
-        stream, ahead = self._spilling.stream(), 0
+        ahead = 0
         for key, away in self._own():
             ahead += away.copy.nbytes
             if ahead > self._spilling.flying:
                 break
-            self._begin_return(key, stream)
+            self._spilling.begin_return(key)
         if self._forward is not None:
             self._forward.go_on()
 
     def resume(self) -> None:
         """The strand goes on: all is where it was."""
-        stream = self._spilling.stream()
         self._spilling.room += self._staying
         self._staying = 0
         if not self._is_expected:
             self.expect()
         for key, _ in self._own():
-            self._begin_return(key, stream)
-        for away in self._spilling.returning:
-            if away.owner is self:
-                away.copy.wait_loaded(stream)
-        self._spilling.returning = [away for away in self._spilling.returning if away.owner is not self]
-
-    def _begin_return(self, key: int, stream: int) -> None:
-        away = self._spilling.take(key)
-        away.begin_return(stream)
-        self._spilling.returning.append(away)
+            self._spilling.begin_return(key)
+        for key in [key for key, away in self._spilling.returning.items() if away.owner is self]:
+            self._spilling.arrive(key)
 
     def _own(self) -> list[tuple[int, _Away]]:
         return [(key, away) for key, away in self._spilling.away.items() if away.owner is self]

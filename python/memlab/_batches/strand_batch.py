@@ -68,9 +68,9 @@ class StrandBatch:
         """Ends strands that still wait; if it is to `undo`, buffers and random numbers are as before the batch."""
         try:
             self._crew.end()
-        finally:
             if self._spilling is not None:
                 self._spilling.bring_all_back()
+        finally:
             if undo:
                 self._buffers.set_before()
                 self._random.set_before()
@@ -93,7 +93,7 @@ class StrandBatch:
             stack.enter_context(meeting_at_batchnorm(self._batch.model))
             stack.enter_context(self._sums())
             self._crew.run()
-        self._is_done = True
+        self._is_done, self._gradients = True, ()
         if self._spilling is not None:
             self._experience.ended(self._spilling.peak_nbytes)
         self._after()
@@ -150,7 +150,9 @@ class StrandBatch:
     def _suspend(self, index: int, meeting: Meeting | None) -> None:
         """A strand waits, or has finished."""
         if self._memories is not None and meeting is not None:
-            self._memories[index].suspend([meeting.contribution, self._held_by_all()])
+            # After its forward the caller goes on, who may have kept what layers made.
+            shared = [meeting.contribution, self._held_by_all()]
+            self._memories[index].suspend(shared, spills=meeting.place != _OUTPUTS)
         self._buffers.suspend(index)
         self._random.suspend(index)
 

@@ -19,7 +19,7 @@ from memlab._batches.progress import Progress
 from memlab._batches.replay import Course, Replay
 from memlab._batches.state import Autocast, Buffers
 from memlab._batches.weighted import WeightedBackward, part_of
-from memlab._paging.torch_private import tree_flatten, tree_unflatten
+from memlab._paging.torch_private import tree_flatten, tree_unflatten, versions_of
 
 Scale = Callable[[Tensor], Tensor]
 BatchOf = Callable[[Any], Batch]
@@ -102,7 +102,7 @@ class StreamedMean:
         with batch.layers(), Progress(batch) as progress:
             del first, batch
             while part is not None:
-                following = self._next(mean)
+                following = self._next(mean, part.batch)
                 try:
                     self._add(part, following, mean, progress, scale)
                 except BaseException:
@@ -114,9 +114,16 @@ class StreamedMean:
         assert self._loss is not None, "there is a piece"
         return self._loss
 
-    def _next(self, mean: Mean | OwnLoss) -> _Part | None:
+    def _next(self, mean: Mean | OwnLoss, current: Batch) -> _Part | None:
         """It is there before the one before it is computed, to know which is the last, and to be copied ahead."""
+        tensors = [leaf for leaf in current.samples.leaves if isinstance(leaf, Tensor)]
+        versions = versions_of(tensors)
         given = next(self._pieces, None)
+        if versions_of(tensors) != versions:
+            raise RuntimeError(
+                "the iterable has written into a piece that it gave before, which is not computed yet: the next one is read "
+                "first. Have it give new tensors (clone())"
+            )
         if given is None:
             return None
         batch = self._batch_of(given.inputs)

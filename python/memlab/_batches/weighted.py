@@ -110,6 +110,14 @@ class WeightedBackward:
 
     def _piece(self, piece: Piece) -> None:
         after = self._after if piece.is_last else None
+        try:
+            self._compute(piece, after)
+        except BaseException:
+            if after is not None:
+                after.drop()  # The halves of this one need the memory.
+            raise
+
+    def _compute(self, piece: Piece, after: WeightedBackward | None) -> None:
         if piece.is_last and self._ranks.are_several:
             self._progress.end_sums()  # What this backward averages over the ranks is all that was added up.
         torch.clear_autocast_cache()

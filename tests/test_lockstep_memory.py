@@ -1,0 +1,209 @@
+"""Lockstep: memory of micro-batches that wait."""
+
+import ctypes
+import weakref
+
+import pytest
+import torch
+from memlab import _native
+from memlab._activations.lanes import DeviceLane
+from memlab._batches import experience, strand_batch
+from memlab._batches.experience import Experience, StrandHistory
+from memlab._batches.nested import Samples
+from memlab._batches.spilling import Spilling, StrandMemory
+from test_lockstep import assert_equal, in_double_precision, lockstep, made, numbers, own_forward, residual_network
+from torch import nn
+from torch.nn import functional
+
+__all__ = ["in_double_precision"]  # It is used by all tests here.
+
+
+def mean_of_squares(outputs):
+    return outputs.square().mean()
+
+
+@pytest.fixture
+def flights(monkeypatch):
+    """Nothing may stay, much may be on its way, copies take long, and memory to which something comes back has NaN in it
+    before. Returns how many storages were on their way back when a strand was expected."""
+    spilling, resize, expect = Spilling.__init__, torch.UntypedStorage.resize_, StrandMemory.expect
+    counts = []
+
+    def filled(storage, nbytes):
+        resize(storage, nbytes)
+        ctypes.memset(storage.data_ptr(), 0xFF, nbytes)
+
+    def counting(memory):
+        expect(memory)
+        counts.append(len(memory._spilling.returning))
+
+    monkeypatch.setattr(Spilling, "__init__", lambda self, device, room, flying=0: spilling(self, device, 0, 8 << 20))
+    monkeypatch.setattr(torch.UntypedStorage, "resize_", filled)
+    monkeypatch.setattr(StrandMemory, "expect", counting)
+    monkeypatch.setattr(DeviceLane.of(torch.device("cpu")), "native", _native.Lane(None, 200e6))
+    return counts
+
+
+class Branches(nn.Module):
+    """What is alive across a BatchNorm beside what autograd saves; and a table that the first forward makes and keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(256, 256), nn.BatchNorm1d(256), nn.Linear(256, 4)
+        self.table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.pad = torch.ones(1 << 18)
+            self.table = torch.arange(256.0 * 256).reshape(256, 256).cos().repeat(2, 1)
+        x = x * self.table[:256]
+        branch = x.detach().exp()
+        x = self.norm(self.first(x))
+        self.features = x.detach() * 2
+        return self.last(x.tanh() + 0.01 * branch.log() * self.table[256:]).mean(1)
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 4])
+def test_what_leaves_and_comes_back_beside_a_strand_that_computes(flights, pieces):
+    """GIVEN strands that wait on the host, of which one leaves and one comes back while another computes
+    WHEN one reads what another has made, also if there are only two
+    THEN gradients are those of the whole batch, in each of several batches."""
+    inputs = torch.randn(4 * pieces, 256, 256, generator=numbers(1))
+    ours, theirs = made(Branches), made(Branches)
+    for _ in range(2):
+        lockstep(ours, inputs, 4, spill=True).run(mean_of_squares)
+        mean_of_squares(theirs(inputs)).backward()
+        assert_equal(ours, theirs)
+    assert any(flights)
+
+
+def test_a_loss_may_look_at_what_layers_have_made(flights):
+    # GIVEN a model that keeps features of its last forward; WHEN the loss reads them; THEN they are there
+    inputs = torch.randn(12, 256, 256, generator=numbers(1))
+    ours, theirs = made(Branches), made(Branches)
+    theirs(inputs)
+    seen = []
+    lockstep(ours, inputs, 4, spill=True).run(lambda outputs: (seen.append(ours.features.clone()), outputs.mean())[1])
+    torch.testing.assert_close(seen[0], theirs.features[8:])
+
+
+def test_a_failure_whose_memory_cannot_come_back_undoes_the_rest(flights, monkeypatch):
+    """GIVEN a host or a GPU on which nothing of what has left can come back
+    WHEN a model fails
+    THEN its own error is raised, once, and buffers are as before."""
+
+    class Failing(Branches):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            super().forward(x)
+            monkeypatch.setattr(Spilling, "arrive", no_memory)
+            failures.append(len(x))
+            raise ZeroDivisionError
+
+    def no_memory(self, key):
+        raise torch.cuda.OutOfMemoryError("planned")
+
+    model, failures = made(Failing), []
+    with pytest.raises(ZeroDivisionError):
+        lockstep(model, torch.randn(8, 256, 256), 4, spill=True).run(mean_of_squares)
+    assert model.calls == 0 and failures == [4]
+
+
+def test_what_was_learnt_is_of_one_kind_of_batch():
+    # GIVEN a batch that fits; THEN that says nothing of larger samples, of another mode, device, or memory
+    model, pieces = residual_network(), [range(2), range(2, 4)]
+    cpu, card = torch.device("cpu"), torch.device("cuda", 0)
+    known = Experience.of(model, cpu, None, pieces, "small")
+    known.fits = True
+    assert Experience.of(model, cpu, None, pieces, "small") is known
+    assert not Experience.of(model, cpu, None, pieces, "large").fits
+    assert not Experience.of(model, card, None, pieces, "small").fits
+    assert not Experience.of(model, cpu, 1 << 30, pieces, "small").fits
+    assert not Experience.of(model.eval(), cpu, None, pieces, "small").fits
+
+
+class Tables(nn.Module):
+    """Keeps a table that its first forward makes, and what its last forward made."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3)
+        self.table, self.kept = None, []
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.table is None:
+            self.table = torch.arange(x[0].numel()).reshape(x[0].shape).cos()
+        x = x + self.table
+        self.waiting = [one().untyped_storage().nbytes() for one in self.kept]
+        self.kept.append(weakref.ref(x))
+        self.last_features = self.norm(x)
+        return self.last(torch.sin(self.last_features)).mean((2, 3))
+
+
+def test_those_that_wait_are_on_the_host():
+    """GIVEN micro-batches with activations of MiBs, and a table that all of them use
+    WHEN they wait for each other
+    THEN those that wait take no memory, and gradients are the same; also what the model keeps is whole afterwards."""
+    inputs = torch.randn(6, 3, 160, 160, generator=numbers(1))
+    ours, theirs = made(Tables), made(Tables)
+    theirs(inputs).square().mean().backward()
+    lockstep(ours, inputs, 2, spill=True).run(mean_of_squares)
+    assert_equal(ours, theirs)
+    assert ours.waiting == [0, 0]
+    torch.testing.assert_close(ours.last_features, theirs.last_features[4:])
+    torch.testing.assert_close(ours.table, theirs.table)
+
+
+def test_what_there_is_room_for_stays():
+    # GIVEN three tensors of a strand, of 2, 4 and 2 MiB, and room for 5 MiB
+    spilling = Spilling(torch.device("cpu"), room=5 << 20)
+    memory = StrandMemory(spilling, StrandHistory(0))
+    with memory:
+        tensors = [torch.full((size << 17,), float(size)) for size in (2, 4, 2)]
+    # WHEN it waits; THEN what does not fit is away
+    memory.suspend([])
+    assert [one.untyped_storage().nbytes() >> 20 for one in tensors] == [2, 0, 2]
+    # AND WHEN it goes on; THEN all is there, and there is as much room as before
+    memory.resume()
+    assert all(bool((one == size).all()) for one, size in zip(tensors, (2, 4, 2), strict=True))
+    assert spilling.room == 5 << 20
+
+
+@pytest.mark.parametrize("keep", [0, 3 << 20, 1 << 30], ids=["keeps nothing", "keeps 3 MiB", "keeps all"])
+@pytest.mark.parametrize("room", [0, 8 << 20, 64 << 20], ids=["no room", "8 MiB", "64 MiB"])
+@pytest.mark.parametrize("kind", [residual_network, own_forward])
+def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
+    """GIVEN activations above the size from which they go to the host, and more or less room for those that wait, for those
+    on their way, and for what autograd saves
+    WHEN several steps are done, of which later ones know the order of the first
+    THEN gradients are those of the whole batch."""
+    monkeypatch.setattr(experience, "_room", lambda device, memory: room)
+    inputs = torch.randn(5, 3, 96, 96, generator=numbers(1))
+    if kind is own_forward:
+        inputs = functional.pad(inputs[:, :, :8, :8], (0, 0, 0, 0))
+    for size in (1, 2):
+        ours, theirs = made(kind), made(kind)
+        pieces = [range(begin, min(begin + size, 5)) for begin in range(0, 5, size)]
+        for _ in range(3):
+            for history in Experience.of(ours, torch.device("cpu"), None, pieces, Samples(inputs).form).histories:
+                history.keep_nbytes = keep
+            theirs(inputs).square().mean().backward()
+            lockstep(ours, inputs, size, spill=True).run(mean_of_squares)
+        assert_equal(ours, theirs)
+
+
+def test_what_fits_is_not_copied(monkeypatch):
+    # GIVEN a model of which a batch was seen to fit
+    inputs = torch.randn(4, 3, 96, 96, generator=numbers(1))
+    ours, theirs = made(residual_network), made(residual_network)
+    Experience.of(ours, torch.device("cpu"), None, [range(2), range(2, 4)], Samples(inputs).form).fits = True
+    monkeypatch.setattr(strand_batch, "StrandMemory", None)
+    # WHEN it is computed; THEN nothing of it goes to the host, and gradients are the same
+    lockstep(ours, inputs, 2, spill=True).run(mean_of_squares)
+    theirs(inputs).square().mean().backward()
+    assert_equal(ours, theirs)
