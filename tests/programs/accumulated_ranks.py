@@ -5,14 +5,14 @@ import sys
 
 import memlab
 import torch
-import torch.distributed as dist
+import two_ranks
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 torch.set_default_dtype(torch.float64)
 file, rank = sys.argv[1], int(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+two_ranks.begin(file, rank)
 
 torch.manual_seed(0)
 IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
@@ -102,4 +102,4 @@ for size in (None, 20, 4, 3):
     theirs = [one.grad + two.grad for one, two in zip(*(twin.parameters() for twin in twins), strict=True)]
     errors[f"BatchNorm {size}"] = max(float((one - two).abs().max()) for one, two in zip(ours, theirs, strict=True))
 print(json.dumps(errors))
-dist.destroy_process_group()
+two_ranks.end(file, rank)

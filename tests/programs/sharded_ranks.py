@@ -8,6 +8,7 @@ import sys
 import memlab
 import torch
 import torch.distributed as dist
+import two_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -16,7 +17,7 @@ from torch.nn import functional
 
 torch.set_default_dtype(torch.float64)
 file, rank = sys.argv[1], int(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+two_ranks.begin(file, rank)
 MESH = init_device_mesh("cpu", (2,))
 
 torch.manual_seed(0)
@@ -105,4 +106,4 @@ for model, inputs, size in (
     except (ValueError, RuntimeError) as error:
         refused.append(str(error))
 print(json.dumps({"errors": errors, "averaged": averaged, "refused": refused}))
-dist.destroy_process_group()
+two_ranks.end(file, rank)
