@@ -20,6 +20,7 @@ from criteria import (
     model_for,
     whole,
 )
+from test_accumulate import Spectral
 from torch import nn
 from torch.nn import functional
 
@@ -139,17 +140,6 @@ def test_dropout_draws_the_same_numbers_the_second_time():
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_buffers_are_written_once(loss_fn):
     # GIVEN spectral normalisation, whose vectors move in each forward, and a counter
-    class Spectral(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(7, CLASSES))
-            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-        def forward(self, x):
-            self.calls += 1
-            return self.layer(x)
-
     model = Spectral()
     twin = copy.deepcopy(model)
     outputs = twin(IMAGES)

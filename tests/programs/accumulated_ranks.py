@@ -5,35 +5,15 @@ import sys
 
 import memlab
 import torch
-import two_ranks
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from two_ranks import IMAGES, LABELS, SHARES, begin, by_ranks, by_samples, contrastive, end
 
-torch.set_default_dtype(torch.float64)
 file, rank = sys.argv[1], int(sys.argv[2])
-two_ranks.begin(file, rank)
+begin(file, rank)
 
-torch.manual_seed(0)
-IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
-LABELS[:7] = -100
 WEIGHTS = torch.tensor([0.3, 2.0, 1.0, 0.7])
-# The ranks have different counts of samples, and of targets.
-SHARES = [slice(0, 13), slice(13, 21)]
-
-
-def contrastive(outputs):
-    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
-
-
-def by_samples(model):
-    """The mean of all ranks' targets, as if they were one batch."""
-    return functional.cross_entropy(model(IMAGES), LABELS)
-
-
-def by_ranks(model):
-    """The mean of the ranks' losses."""
-    return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
 
 
 class Model(nn.Sequential):
@@ -102,4 +82,4 @@ for size in (None, 20, 4, 3):
     theirs = [one.grad + two.grad for one, two in zip(*(twin.parameters() for twin in twins), strict=True)]
     errors[f"BatchNorm {size}"] = max(float((one - two).abs().max()) for one, two in zip(ours, theirs, strict=True))
 print(json.dumps(errors))
-two_ranks.end(file, rank)
+end(file, rank)

@@ -8,23 +8,17 @@ import sys
 import memlab
 import torch
 import torch.distributed as dist
-import two_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.nn import functional
+from two_ranks import IMAGES, LABELS, SHARES, begin, by_ranks, by_samples, contrastive, end
 
-torch.set_default_dtype(torch.float64)
 file, rank = sys.argv[1], int(sys.argv[2])
-two_ranks.begin(file, rank)
+begin(file, rank)
 MESH = init_device_mesh("cpu", (2,))
 
-torch.manual_seed(0)
-IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
-LABELS[:7] = -100
-# The ranks have different counts of samples, and of targets.
-SHARES = [slice(0, 13), slice(13, 21)]
 MINE = SHARES[rank]
 
 
@@ -43,20 +37,6 @@ def sharded(model):
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=MESH)
     return fully_shard(model, mesh=MESH)
-
-
-def contrastive(outputs):
-    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
-
-
-def by_samples(model):
-    """The mean of all ranks' targets, as if they were one batch."""
-    return functional.cross_entropy(model(IMAGES), LABELS)
-
-
-def by_ranks(model):
-    """The mean of the ranks' losses."""
-    return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
 
 
 def in_pieces(model, way, size):
@@ -106,4 +86,4 @@ for model, inputs, size in (
     except (ValueError, RuntimeError) as error:
         refused.append(str(error))
 print(json.dumps({"errors": errors, "averaged": averaged, "refused": refused}))
-two_ranks.end(file, rank)
+end(file, rank)

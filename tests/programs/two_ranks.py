@@ -1,9 +1,32 @@
-"""Two ranks on the CPU that meet in a file."""
+"""Two ranks on the CPU that meet in a file, and what they compute, in float64."""
 
 import pathlib
 import time
 
+import torch
 import torch.distributed as dist
+from torch.nn import functional
+
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(0)
+IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
+LABELS[:7] = -100
+# The ranks have different counts of samples, and of targets.
+SHARES = [slice(0, 13), slice(13, 21)]
+
+
+def contrastive(outputs):
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
+def by_samples(model):
+    """The mean of all ranks' targets, as if they were one batch."""
+    return functional.cross_entropy(model(IMAGES), LABELS)
+
+
+def by_ranks(model):
+    """The mean of the ranks' losses."""
+    return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
 
 
 def begin(file, rank):

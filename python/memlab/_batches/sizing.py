@@ -39,14 +39,8 @@ class Sizing(Protocol):
         """From now on, while a piece runs, the next is there too, with so many bytes of each sample."""
 
 
-class FixedSize:
-    """Pieces of the size that the caller has asked for, and a remainder."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def size(self, left: int) -> int:
-        return min(self._size, left)
+class _DecidedSize:
+    """A size that is not measured."""
 
     @contextmanager
     def measured(self, size: int) -> Iterator[None]:
@@ -55,14 +49,24 @@ class FixedSize:
     def is_known(self, size: int) -> bool:
         return True
 
-    def failed(self, size: int) -> None:
-        self._size = max(size // 2, 1)
-
     def copies_ahead(self, sample_bytes: int) -> None:
         pass
 
 
-class EqualPieces:
+class FixedSize(_DecidedSize):
+    """Pieces of the size that the caller has asked for, and a remainder."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def size(self, left: int) -> int:
+        return min(self._size, left)
+
+    def failed(self, size: int) -> None:
+        self._size = max(size // 2, 1)
+
+
+class EqualPieces(_DecidedSize):
     """So many pieces, which is what all ranks have agreed on, as equal as possible."""
 
     def __init__(self, samples: int, pieces: int) -> None:
@@ -72,17 +76,7 @@ class EqualPieces:
         begin = self._borders[-1] - left
         return next(border for border in self._borders if border > begin) - begin
 
-    @contextmanager
-    def measured(self, size: int) -> Iterator[None]:
-        yield
-
-    def is_known(self, size: int) -> bool:
-        return True
-
     def failed(self, size: int) -> None:
-        pass
-
-    def copies_ahead(self, sample_bytes: int) -> None:
         pass
 
 

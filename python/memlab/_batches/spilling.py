@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -108,7 +107,7 @@ class Spilling:
         """After a failure: whoever still has tensors of a strand finds their values in them. What there is no memory for is
         lost, as the failure is to be heard of."""
         for key in [*self.returning, *self.away]:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 self.arrive(key)
 
 
@@ -211,8 +210,7 @@ class StrandMemory(TorchDispatchMode):
         """What is on its way to the host leaves the device."""
         for _, away in self._own():
             away.leave(self._spilling.stream())
-        forward = self._forward if self._block is None else self._block.forward
-        if forward is not None:
+        if (forward := self._last_forward()) is not None:
             forward.land()
 
     def expect(self) -> None:
@@ -238,13 +236,16 @@ class StrandMemory(TorchDispatchMode):
         for key in [key for key, away in self._spilling.returning.items() if away.owner is self]:
             self._spilling.arrive(key)
 
+    def _last_forward(self) -> Forward | None:
+        """That of the strand, while it runs and afterwards."""
+        return self._forward if self._block is None else self._block.forward
+
     def _own(self) -> list[tuple[int, _Away]]:
         return [(key, away) for key, away in self._spilling.away.items() if away.owner is self]
 
     def _note_kept(self) -> None:
         """Takes note of what stays on the device until backward, or leaves it by itself."""
-        forward = self._forward if self._block is None else self._block.forward
-        if forward is not None:
+        if (forward := self._last_forward()) is not None:
             self._kept |= {key for key in self._made if key not in self._kept and forward.is_to_stay(key)}
 
 
