@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples, is_stream
 from memlab._batches.observing import goes
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
+from memlab._batches.parameter_hooks import once_for_all_pieces
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
 from memlab._batches.streamed import StreamedMean, StreamedReplay, given_by
@@ -120,7 +122,13 @@ def accumulate(
     if way.inexact is not None:
         warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
     goes(way.name)
-    return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
+    # (A wrapper of ranks averages a gradient when autograd has reached its parameter, which is after its hooks.)
+    with (
+        nullcontext()
+        if batch.ranks.are_several and way.name == WHOLE
+        else once_for_all_pieces(batch.parameters, batch.ranks)
+    ):
+        return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
 
 
 def _streamed(
@@ -150,8 +158,11 @@ def _streamed(
     if way.inexact is not None:
         warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=3)
     prepared = lambda inputs: way.prepared(batch_of(inputs))  # noqa: E731
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if way.name == PIECES:
-        return StreamedMean(given_by(pieces, have_targets=loss_fn is not None), prepared, loss_fn).run(scale)
+        mean = StreamedMean(given_by(pieces, have_targets=loss_fn is not None), prepared, loss_fn)
+        with once_for_all_pieces(parameters, ranks):
+            return mean.run(scale)
     if iter(pieces) is pieces:
         raise RuntimeError(
             f"{way.reason}, so it needs the pieces twice, and a {type(pieces).__name__} gives them once: give an object "
@@ -163,7 +174,8 @@ def _streamed(
     def loss_of(outputs: Any, targets: Any) -> Tensor:
         return _one_number(loss_fn(outputs) if targets is None else loss_fn(outputs, targets))
 
-    return replay.run(loss_of, scale)
+    with once_for_all_pieces(parameters, ranks):
+        return replay.run(loss_of, scale)
 
 
 def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:

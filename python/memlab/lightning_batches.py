@@ -17,6 +17,8 @@ from memlab._batches.logged import Logged
 from memlab._batches.nested import Samples
 from memlab._batches.observing import observing
 from memlab._batches.own_loss import OwnLoss, loss_in
+from memlab._batches.parameter_hooks import held, once_for_all_pieces
+from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
 from memlab._batches.ways import PIECES, REPLAY, way_of
 from memlab._batches.weighted import WeightedBackward
@@ -163,7 +165,7 @@ class _MeanStep:
         try:
             # (Looks at the loss of a few samples, in the first batch: what these log is not kept.)
             mean = OwnLoss.of(self._model, made.samples, made.device) if self._weight is None else _Weighted(self._weight)
-            with observing(lambda rows, samples: self._logged.keep()):
+            with observing(lambda rows, samples: self._logged.keep()), held(parameters):
                 loss = WeightedBackward(made, targets, mean).run(self._scaled)
             gradients = [parameter.grad for parameter in parameters]
         finally:
@@ -191,10 +193,11 @@ class _MeanStep:
     def _add(self, parameters: list[Tensor], gradients: list[Tensor | None], gradient: Tensor) -> None:
         """Called in backward, with what the loss was multiplied by: the scale of the pieces is in that again."""
         factor = gradient / self._scaled(torch.ones((), device=gradient.device))
-        for parameter, added in zip(parameters, gradients, strict=True):
-            if added is not None:
-                added.mul_(factor)
-                parameter.grad = added if parameter.grad is None else parameter.grad.add_(added)
+        with once_for_all_pieces(parameters, Ranks(self._module)):
+            for parameter, added in zip(parameters, gradients, strict=True):
+                if added is not None:
+                    added.mul_(factor)
+                    parameter.grad = added if parameter.grad is None else parameter.grad.add_(added)
         gradients[:] = [None] * len(gradients)
 
 

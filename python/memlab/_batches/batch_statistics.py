@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from memlab._batches.first_order import first_order
 from memlab._batches.state import Autocast
 from memlab._batches.strands import Meeting, Strand
 from memlab._paging.torch_private import BatchNorm
@@ -133,7 +133,7 @@ class _Normalized(torch.autograd.Function):
         return _PLAIN(input, mean, variance, *wide, False, 0.0, eps)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         # Asked for once: what a checkpoint has computed again is gone then.
         input, weight, mean, inverse = ctx.saved_tensors

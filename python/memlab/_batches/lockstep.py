@@ -13,12 +13,14 @@ from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from memlab._batches.asked import Asked
 from memlab._batches.batch import Batch
 from memlab._batches.experience import Experience
+from memlab._batches.first_order import first_order
 from memlab._batches.inputs import InputGradients
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.output_leaves import as_output
 from memlab._batches.ranks import WITHIN_A_BACKWARD
 from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast
@@ -44,6 +46,7 @@ class Lockstep:
     def __init__(self, batch: Batch, *, spill: bool | None = None) -> None:
         """`spill`: micro-batches that wait are in host memory; None: if they are on a GPU."""
         self._batch = batch
+        self._has_backward = torch.is_grad_enabled()
         self._spills = batch.device.type == "cuda" if spill is None else spill
         _refuse(batch)
 
@@ -61,7 +64,7 @@ class Lockstep:
         def whole(strands: StrandBatch) -> tuple[Tensor, InputGradients]:
             outputs, form = tree_flatten(strands.forward())
             leaves = [_as_leaf(one) for one in outputs]
-            loss = loss_of_outputs(tree_unflatten(leaves, form))
+            loss = loss_of_outputs(tree_unflatten([as_output(leaf) for leaf in leaves], form))
             if not isinstance(loss, Tensor) or loss.dim() != 0:
                 found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
                 raise ValueError(f"the loss is {found}: it must be a tensor that is one number")
@@ -75,7 +78,8 @@ class Lockstep:
             with strands:
                 return whole(strands)
 
-        self._check_gradients()
+        if not self._has_backward:
+            raise RuntimeError("gradients are off here (no_grad or inference_mode), and the batch needs them")
         self._batch.ranks.share_buffers()
         loss, inputs = self._attempted(attempt)
         self._batch.ranks.average()
@@ -83,26 +87,26 @@ class Lockstep:
         return loss
 
     def outputs(self) -> Any:
-        """What the model returns for the whole batch, with a graph, whose backward adds to the gradients of parameters.
+        """What the model returns for the whole batch, with a graph, whose backward adds to the gradients of parameters;
+        without one where gradients are off.
 
         Raises:
             RuntimeError: as `run`; the model is spread over ranks, which cannot wait for each other in a backward.
             ValueError: an output has no row for each sample.
             torch.OutOfMemoryError: a single sample does not fit; in backward: some do not.
         """
+        if not self._has_backward:
+            strands, outputs = self._forward()
+            strands.end(undo=False)
+            return outputs
         if self._batch.ranks.are_several:
             raise RuntimeError(WITHIN_A_BACKWARD)
-        self._check_gradients()
         form: list[Any] = []
         # An output has a graph if something that it was made of has one: here nothing else may have.
         anchor = torch.empty(0, requires_grad=True)
         inputs = [leaf for leaf in self._batch.samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-        leaves = _Together.apply(self, form, anchor, *inputs)
+        leaves = _Together.apply(self, form, anchor, *inputs, *self._batch.parameters)
         return tree_unflatten(list(leaves), form[0])
-
-    def _check_gradients(self) -> None:
-        if not torch.is_grad_enabled():
-            raise RuntimeError("gradients are off here (no_grad or inference_mode), and the batch needs them")
 
     def _forward(self) -> tuple[StrandBatch, Any]:
         """All strands, which wait for their gradients, and the outputs."""
@@ -122,7 +126,7 @@ class Lockstep:
         while True:
             pieces = _pieces(len(batch.samples), self._size())
             experience = Experience.of(batch.model, batch.device, batch.memory, pieces, batch.samples.form)
-            strands = StrandBatch(batch, pieces, experience, spills=self._spills)
+            strands = StrandBatch(batch, pieces, experience, spills=self._spills, has_backward=self._has_backward)
             try:
                 return work(strands)
             except Exception as error:
@@ -154,19 +158,20 @@ class _Together(torch.autograd.Function):
     """A model's outputs for all samples. The strands that made them wait for backward, or until nobody can ask for it."""
 
     @staticmethod
-    def forward(ctx: Any, lockstep: Lockstep, form: list[Any], anchor: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
+    def forward(ctx: Any, lockstep: Lockstep, form: list[Any], anchor: Tensor, *begin: Tensor) -> tuple[Any, ...]:
         strands, outputs = lockstep._forward()
         leaves, shape = tree_flatten(outputs)
         form.append(shape)
-        ctx.strands = strands
+        ctx.strands, ctx.parameters = strands, lockstep._batch.parameters
         # (Not the strands themselves: their threads hold those.)
         finalize(ctx, strands.end, undo=False).atexit = False
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*[leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.requires_grad])
-        return tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        outputs = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        ctx.mark_non_differentiable(*[one for one in outputs if isinstance(one, Tensor) and not one.dtype.is_floating_point])
+        return outputs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         strands: StrandBatch | None = ctx.strands
         if strands is None:
@@ -175,9 +180,11 @@ class _Together(torch.autograd.Function):
                 "call backward once"
             )
         ctx.strands = None
+        asked = Asked(ctx, ctx.parameters)
         try:
-            with strands:
-                return (None, None, None, *strands.backward(gradients).whole())
+            with strands, asked.apart():
+                inputs = strands.backward(gradients, asked.wanted)
+            return (None, None, None, *inputs.whole(), *asked.returned())
         except Exception as error:
             raise (_in_backward(error) if is_out_of_memory(error) else error) from error
 

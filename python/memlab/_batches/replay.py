@@ -6,29 +6,34 @@ piece goes forward once more, with the same random numbers and buffers, and back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from memlab._batches.ahead import Ahead
+from memlab._batches.asked import Asked
 from memlab._batches.batch import Batch
+from memlab._batches.first_order import first_order
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import call, joined
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.parameter_hooks import held
 from memlab._batches.pieces import Piece, run_pieces
 from memlab._batches.ranks import WITHIN_A_BACKWARD
+from memlab._batches.same_twice import FirstOutputs
 from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 
 # Models whose second forward gave the outputs of the first.
 _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
+# Compares what samples gave again with the outputs of the first forward.
+Check = Callable[[Sequence[Any], range], None]
 
 
 class Course:
@@ -60,10 +65,11 @@ class Replay:
         self._tell = observer()
         self._inputs = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         self._ahead = Ahead(self._device, [self._samples])
-        # The outputs and their gradients, if backward of the pieces follows later.
-        self._received: tuple[Sequence[Any], Sequence[Tensor | None]] | None = None
+        # The gradients of the outputs, if backward of the pieces follows later; none yet: they have not come.
+        self._received: Sequence[Tensor | None] | None = None
+        # To be compared with those of the second forward; None: that is known to give the same.
+        self._first: FirstOutputs | None = None
         self._has_backward = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
-        self._is_same_twice = course is None and batch.model in _SAME_TWICE
         self._course = Course() if course is None else course
 
     def outputs(self, *, later: bool = False) -> Any:
@@ -74,27 +80,45 @@ class Replay:
         # An output has a graph if something that it was made of has one: here nothing else may have.
         anchor = torch.empty(0, requires_grad=True)
         form: list[Any] = []
-        leaves = _Replayed.apply(self, form, anchor, *([] if later else self._inputs))
+        leaves = _Replayed.apply(self, form, anchor, *([] if later else [*self._inputs, *self.within_graph]))
         return tree_unflatten(list(leaves), form[0])
 
     def backward_of_loss(self, loss: Tensor) -> None:
         """Backward of a loss of the `outputs`, and then of the pieces: outside of the loss's backward, where ranks can wait
         for each other."""
-        self._received = ([], [])
+        self._received = ()
         loss.backward()
-        leaves, gradients = self._received
-        self._received = None
-        if leaves:
-            self.backward(leaves, gradients).backward()
+        gradients, self._received = self._received, None
+        if gradients:
+            self.backward(gradients, self._check).backward()
 
-    def receive(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Called in the loss's backward, with the gradients of the outputs. Returns those of the inputs, if that is now."""
+    def note(self, leaves: Sequence[Any]) -> None:
+        """Keeps what is needed of the outputs, before the caller has them."""
+        if self._model not in _SAME_TWICE:
+            self._first = FirstOutputs(leaves, self._course.pieces[0])
+
+    @property
+    def _check(self) -> Check | None:
+        return None if self._first is None else self._first.check
+
+    @property
+    def within_graph(self) -> list[Tensor]:
+        """The parameters whose graphs go on from the outputs', so that a backward says which of them it is for. (Not where
+        the model is spread over ranks, which do something when autograd reaches a parameter.)"""
+        return [] if self._batch.ranks.are_several else self._parameters
+
+    def receive(self, ctx: Any, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Called in the loss's backward, with the gradients of the outputs. Returns those of the inputs, and of parameters
+        that are to be returned, if that is now."""
         if self._received is not None:
-            self._received = (leaves, gradients)
+            self._received = gradients
             return []
         if self._batch.ranks.are_several:
             raise RuntimeError(WITHIN_A_BACKWARD)
-        return self.backward(leaves, gradients).whole()
+        asked = Asked(ctx, self.within_graph)
+        with asked.apart():
+            inputs = self.backward(gradients, self._check, wanted=asked.wanted)
+        return [*inputs.whole(), *asked.returned()]
 
     def _find_size(self) -> None:
         """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
@@ -130,7 +154,8 @@ class Replay:
         """All pieces without a graph."""
         try:
             with self._batch.layers():
-                self._find_size()
+                with held(self._parameters):
+                    self._find_size()
                 self._course.buffers = Buffers(self._model)
                 results = self._forward_pieces()
         finally:
@@ -165,10 +190,15 @@ class Replay:
         return range(begin, begin + self._sizing.size(left)) if left else None
 
     def backward(
-        self, leaves: Sequence[Any], gradients: Sequence[Tensor | None], sums: WideSums | None = None
+        self,
+        gradients: Sequence[Tensor | None],
+        check: Check | None,
+        sums: WideSums | None = None,
+        wanted: Sequence[Tensor] | None = None,
     ) -> InputGradients:
-        """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs. `sums`: where
-        those in half precision are added to; None: it has its own."""
+        """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs. `check` is called
+        with what each piece gives, and its rows. `sums`: where gradients in half precision are added to; None: its own.
+        `wanted`: the parameters that it is for; None: all."""
         now = RandomState({self._device})
         inputs = InputGradients(self._samples)
         own = WideSums(self._parameters) if sums is None and len(self._course.pieces) >= PIECES_FOR_SUMS else None
@@ -180,7 +210,7 @@ class Replay:
                     if sums is not None and index + 1 == len(self._course.pieces) and self._batch.ranks.are_several:
                         sums.give_back()  # What this backward averages over the ranks is all that was added up.
                         sums = None
-                    self._piece_backward(index, rows, leaves, gradients, inputs)
+                    self._piece_backward(index, rows, gradients, check, inputs, wanted)
                     if sums is not None:
                         sums.take()
                     self._tell(rows, len(self._samples))
@@ -202,9 +232,10 @@ class Replay:
         self,
         index: int,
         rows: range,
-        leaves: Sequence[Any],
         gradients: Sequence[Tensor | None],
+        check: Check | None,
         inputs: InputGradients,
+        wanted: Sequence[Tensor] | None,
     ) -> None:
         random = self._course.random[index]
         is_last = index + 1 == len(self._course.pieces)
@@ -219,16 +250,17 @@ class Replay:
             self._ahead.allocate(following if piece.following is None else _within(rows, piece.following))
             with torch.enable_grad(), self._course.autocast.again():
                 results, _ = tree_flatten(call(ranks.model(is_last and piece.is_last), inputs.separate(samples)))
-            if not self._is_same_twice:
-                _check_same(leaves, results, part)
+            if check is not None:
+                check(results, part)
             pairs = [
                 (result, gradient[part.start : part.stop])
                 for result, gradient in zip(results, gradients, strict=True)
                 if isinstance(result, Tensor) and result.requires_grad and gradient is not None
             ]
             if pairs:
+                into = inputs.beside(wanted if piece.wanted is None else piece.wanted)
                 with Autocast.off():
-                    torch.autograd.backward(*zip(*pairs, strict=True), inputs=inputs.beside(piece.wanted))
+                    torch.autograd.backward(*zip(*pairs, strict=True), inputs=into)
             self._ahead.copy()
             inputs.take(part)
 
@@ -236,7 +268,8 @@ class Replay:
             # A piece whose forward draws random numbers cannot be halved: they would be others.
             # Nor can one in which other ranks wait.
             if random == after and not (is_last and ranks.are_several) and not ranks.are_in_step:
-                run_pieces(len(rows), FixedSize(len(rows)), self._parameters, work, lambda part, is_whole: None)
+                parameters = self._parameters if wanted is None else wanted
+                run_pieces(len(rows), FixedSize(len(rows)), parameters, work, lambda part, is_whole: None)
             else:
                 work(Piece(range(len(rows)), is_last=True))
         except Exception as error:
@@ -254,40 +287,23 @@ class _Replayed(torch.autograd.Function):
     """A model's outputs, whose backward is `Replay.receive`."""
 
     @staticmethod
-    def forward(ctx: Any, replay: Replay, form: list[Any], anchor: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
+    def forward(ctx: Any, replay: Replay, form: list[Any], anchor: Tensor, *begin: Tensor) -> tuple[Any, ...]:
         leaves, shape = tree_flatten(replay.forward())
         form.append(shape)
         ctx.replay = replay
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(
-            *[leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.dtype.is_floating_point]
-        )
-        ctx.leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return tuple(leaves)
+        replay.note(leaves)
+        # (Nobody may write into views, which those of a single piece may be.)
+        outputs = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        ctx.mark_non_differentiable(*[one for one in outputs if isinstance(one, Tensor) and not one.dtype.is_floating_point])
+        return outputs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None, None, None, *ctx.replay.receive(ctx.leaves, gradients))
+        return (None, None, None, *ctx.replay.receive(ctx, gradients))
 
 
 def _within(rows: range, part: range) -> range:
     """A part of a piece, as samples of the batch."""
     return range(rows.start + part.start, rows.start + part.stop)
-
-
-def _check_same(first: Sequence[Any], again: Sequence[Any], rows: range) -> None:
-    """Raises RuntimeError if a piece's second forward gave something else than the first."""
-    for whole, result in zip(first, again, strict=True):
-        if not isinstance(whole, Tensor) or not whole.dtype.is_floating_point:
-            continue
-        one, other = whole[rows.start : rows.stop].double(), result.detach().double()
-        distance, bound = (one - other).norm(), 0.02 * one.norm() + 1e-12
-        # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
-        is_other = torch.zeros((), dtype=torch.bool, device=one.device)
-        if bool(torch.logical_and(~(distance <= bound), bound.isfinite(), out=is_other)):
-            raise RuntimeError(
-                "the model gives other outputs when the same samples go through it again, with the same random numbers and "
-                "buffers: it keeps something between forwards (a cache, a counter, its own random numbers), or an iterable "
-                "of pieces gives others the second time. Gradients would be wrong, so none were added"
-            )

@@ -33,7 +33,9 @@ class StrandBatch:
     """The batch in micro-batches of one size. Leaving the context before `backward` is done undoes what forward left behind:
     buffers and random numbers are as before."""
 
-    def __init__(self, batch: Batch, pieces: Sequence[range], experience: Experience, *, spills: bool) -> None:
+    def __init__(
+        self, batch: Batch, pieces: Sequence[range], experience: Experience, *, spills: bool, has_backward: bool
+    ) -> None:
         self._batch = batch
         self._pieces = pieces
         self._experience = experience
@@ -42,7 +44,7 @@ class StrandBatch:
             {one.device for one in [*batch.model.parameters(), *batch.model.buffers()]}, len(pieces)
         )
         self._buffers = InterleavedBuffers(batch.model, len(pieces))
-        self._state = ThreadState()
+        self._state, self._has_backward = ThreadState(), has_backward
         self._tell = observer()
         self._spilling = self._memories = None
         if spills and len(pieces) > 1 and not experience.fits:
@@ -54,6 +56,8 @@ class StrandBatch:
         self._crew = Crew(works, names, self._resume, self._suspend)
         # Gradients of the outputs of all micro-batches; None: an output has none.
         self._gradients: Sequence[Tensor | None] = ()
+        # The parameters that backward is for; None: all.
+        self._wanted: Sequence[Tensor] | None = None
         self._is_done = False
         #: Whether gradients may have been added to.
         self.has_added = False
@@ -84,9 +88,10 @@ class StrandBatch:
         self._after()
         return joined(outputs, self._pieces)
 
-    def backward(self, gradients: Sequence[Tensor | None]) -> InputGradients:
-        """Adds to the gradients of parameters; returns those of the inputs. `gradients`: those of the outputs' leaves."""
-        self._gradients = gradients
+    def backward(self, gradients: Sequence[Tensor | None], wanted: Sequence[Tensor] | None = None) -> InputGradients:
+        """Adds to the gradients of parameters (`wanted`: of these alone); returns those of the inputs. `gradients`: those of
+        the outputs' leaves."""
+        self._gradients, self._wanted = gradients, wanted
         self._random.suspend(0)  # The loss has drawn what the first strand would have drawn next.
         self.has_added = True
         with ExitStack() as stack:
@@ -118,6 +123,7 @@ class StrandBatch:
             inputs = copy(self._inputs)
             with ExitStack() as forward:
                 forward.enter_context(self._state.forward())
+                forward.enter_context(torch.set_grad_enabled(self._has_backward))
                 if memory is not None:
                     forward.enter_context(memory.forward(offloads=self._state.hooks is None))
                 outputs = call(self._batch.ranks.model(), inputs.piece(rows, self._batch.device))
@@ -134,7 +140,7 @@ class StrandBatch:
                 if memory is not None:
                     backward.enter_context(memory)
                 if pairs:
-                    torch.autograd.backward(*zip(*pairs, strict=True))
+                    torch.autograd.backward(*zip(*pairs, strict=True), inputs=inputs.beside(self._wanted))
             inputs.take(rows)
 
         return work

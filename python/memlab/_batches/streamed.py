@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,11 @@ from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.loader import divided
 from memlab._batches.nested import Samples, joined
 from memlab._batches.observing import observer
+from memlab._batches.output_leaves import as_output
 from memlab._batches.own_loss import OwnLoss, labels_of
 from memlab._batches.progress import Progress
 from memlab._batches.replay import Course, Replay
+from memlab._batches.same_twice import FirstOutputs
 from memlab._batches.state import Autocast, Buffers
 from memlab._batches.weighted import WeightedBackward, part_of
 from memlab._paging.torch_private import tree_flatten, tree_unflatten, versions_of
@@ -191,10 +193,11 @@ class StreamedReplay:
         leaves = [
             leaf.requires_grad_() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point else leaf for leaf in leaves
         ]
-        loss = loss_of(tree_unflatten(leaves, form), targets)
+        first = FirstOutputs(leaves, rows[0])
+        loss = loss_of(tree_unflatten([as_output(leaf) for leaf in leaves], form), targets)
         with Autocast.off():
             scale(loss).backward()
-        self._backward(courses, rows, leaves)
+        self._backward(courses, rows, leaves, first)
         return loss.detach()
 
     def _forward(self) -> tuple[list[Course], list[range], Any, Any]:
@@ -222,7 +225,7 @@ class StreamedReplay:
             buffers.set_after()
         return courses, rows, joined(outputs, rows), joined(targets, rows) if targets else None
 
-    def _backward(self, courses: list[Course], rows: list[range], leaves: list[Any]) -> None:
+    def _backward(self, courses: list[Course], rows: list[range], leaves: list[Any], first: FirstOutputs) -> None:
         sums: WideSums | None = None
         index = -1
         try:
@@ -234,9 +237,12 @@ class StreamedReplay:
                 part = slice(rows[index].start, rows[index].stop)
                 tensors = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
                 gradients = [None if one is None or one.grad is None else one.grad[part] for one in tensors]
-                values = [leaf if one is None else one.detach()[part] for leaf, one in zip(leaves, tensors, strict=True)]
                 batch = batch if index + 1 == len(rows) else replace(batch, ranks=batch.ranks.apart())
-                Replay(batch, courses[index]).backward(values, gradients, sums)
+
+                def check(results: Sequence[Any], part: range, begin: int = rows[index].start) -> None:
+                    first.check(results, range(begin + part.start, begin + part.stop))
+
+                Replay(batch, courses[index]).backward(gradients, check, sums)
                 del piece, batch
         finally:
             if sums is not None:

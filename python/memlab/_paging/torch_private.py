@@ -80,7 +80,14 @@ TABLE = (
         "whether something runs whenever a gradient is complete",
         without="memlab.accumulate does not refuse such models, and their hooks run after each piece",
     ),
-    PrivateName("torch.Tensor._backward_hooks", "whether a tensor that is loaded already refuses gradients"),
+    PrivateName(
+        "torch.Tensor._backward_hooks",
+        "whether a tensor that is loaded already refuses gradients; batches in pieces: hooks on parameters run once",
+    ),
+    PrivateName(
+        "torch._C._will_engine_execute_node",
+        "batches in pieces: which gradients a backward of the caller's is for",
+    ),
     PrivateName(
         "torch._C._autograd._top_saved_tensors_default_hooks",
         "the saved-tensor hooks of others (checkpointing, offloading), to which everything is handed on",
@@ -259,6 +266,23 @@ def versions_of(tensors: list[Tensor]) -> list[int]:
 def has_gradient_hook(tensor: Tensor) -> bool:
     """Whether `Tensor.register_hook` was called on it."""
     return bool(tensor._backward_hooks)
+
+
+def gradient_hooks(tensor: Tensor) -> dict[int, Callable[[Tensor], Tensor | None]]:
+    """The hooks of `Tensor.register_hook`, as autograd reads them."""
+    return tensor._backward_hooks or {}
+
+
+def will_run(node: Any) -> bool | None:
+    """Called within a backward: whether it goes on to a node. None: `torch.autograd.grad` wants the gradient of the leaf
+    that the node is of, and adds it to nothing."""
+    if node is None:
+        return False
+    try:
+        runs: bool = torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # It says that this question is not supported for what is captured.
+        return None
+    return runs
 
 
 def has_accumulation_hook(tensor: Tensor) -> bool:

@@ -1,0 +1,57 @@
+"""Hooks on parameters (``parameter.register_hook``), which are to see the gradient of the whole batch, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from memlab._batches.ranks import Ranks
+from memlab._paging.torch_private import gradient_hooks
+
+
+@contextmanager
+def held(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Runs a block in which these hooks do not run."""
+    # Emptied rather than removed: autograd has these dictionaries, and handles of hooks refer to them.
+    kept = [(hooks, dict(hooks)) for hooks in map(gradient_hooks, parameters) if hooks]
+    for hooks, _ in kept:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, before in kept:
+            hooks.update(before)
+
+
+@contextmanager
+def once_for_all_pieces(parameters: Sequence[Tensor], ranks: Ranks) -> Iterator[None]:
+    """Runs a block, whose backwards are of the pieces of one batch, and then these hooks with the whole gradients. What they
+    return is added to the gradients that were there before.
+
+    Raises:
+        RuntimeError: there are such hooks, and ranks, which average gradients in the last of these backwards.
+    """
+    hooked = [parameter for parameter in parameters if gradient_hooks(parameter)]
+    if not hooked:
+        yield
+        return
+    if ranks.are_several:
+        raise RuntimeError(
+            "a parameter has a hook (register_hook), which would see the gradient of a piece, or the ranks' average: "
+            "change the gradients after memlab.accumulate instead"
+        )
+    before = [parameter.grad for parameter in hooked]
+    for parameter in hooked:
+        parameter.grad = None
+    try:
+        with held(hooked):
+            yield
+        whole = [(parameter, parameter.grad) for parameter in hooked if parameter.grad is not None]
+    finally:
+        for parameter, gradient in zip(hooked, before, strict=True):
+            parameter.grad = gradient
+    if whole:
+        torch.autograd.backward(*zip(*whole, strict=True))

@@ -1,0 +1,57 @@
+"""Whether a model gives the same when the same samples go through it again, as replay has them do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab._paging.torch_private import versions_of
+
+
+class FirstOutputs:
+    """What the first forward of a batch gave. The caller may write into it, as ``outputs /= temperature`` does: then the
+    copies that are kept of some samples are all that is compared."""
+
+    def __init__(self, leaves: Sequence[Any], copied: range) -> None:
+        """`leaves`: of all samples. `copied`: of which samples copies are kept."""
+        self._leaves = {
+            index: leaf.detach()
+            for index, leaf in enumerate(leaves)
+            if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
+        }
+        self._versions = self._versions_now()
+        self._copied = copied
+        self._copies = {index: leaf[copied.start : copied.stop].clone() for index, leaf in self._leaves.items()}
+
+    def check(self, results: Sequence[Any], rows: range) -> None:
+        """Raises RuntimeError if samples have given something else than the first time."""
+        versions = self._versions_now()
+        for index, leaf in self._leaves.items():
+            if self._copied.start <= rows.start and rows.stop <= self._copied.stop:
+                begin = rows.start - self._copied.start
+                first = self._copies[index][begin : begin + len(rows)]
+            elif versions[index] == self._versions[index]:
+                first = leaf[rows.start : rows.stop]
+            else:
+                continue
+            if are_apart(first, results[index].detach(), 0.02):
+                raise RuntimeError(
+                    "the model gives other outputs when the same samples go through it again, with the same random numbers "
+                    "and buffers: it keeps something between forwards (a cache, a counter, its own random numbers), or an "
+                    "iterable of pieces gives others the second time. Gradients would be wrong, so none were added"
+                )
+
+    def _versions_now(self) -> dict[int, int]:
+        return dict(zip(self._leaves, versions_of(list(self._leaves.values())), strict=True))
+
+
+def are_apart(one: Tensor, other: Tensor, share: float) -> bool:
+    """Whether two tensors differ by more than a share of the first, as lengths of vectors."""
+    one, other = one.double(), other.double()
+    distance, bound = (one - other).norm(), share * one.norm() + 1e-12
+    # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
+    is_other = torch.zeros((), dtype=torch.bool, device=one.device)
+    return bool(torch.logical_and(~(distance <= bound), bound.isfinite(), out=is_other))

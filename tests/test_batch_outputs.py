@@ -1,0 +1,160 @@
+"""Outputs of `InfinityBatch.batch_`: what autograd is asked of them is as of a model's own outputs, or refused."""
+
+import memlab as package
+import pytest
+import torch
+from criteria import CLASSES, IMAGES, VALUES, contrastive, model_for
+from torch import nn
+from torch.utils.data import DataLoader
+
+pytestmark = pytest.mark.usefixtures("in_double_precision")
+
+
+def normalised(outputs):
+    """A model with BatchNorm, whose pieces run in lockstep."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, outputs))
+
+
+MODELS = pytest.mark.parametrize("make", [model_for, normalised], ids=["replay", "lockstep"])
+
+
+def in_pieces(model, size=4):
+    """What takes the place of the model in a loop of one's own."""
+    return package.InfinityBatch(model, verbose=False, micro_batch=size).batch_
+
+
+def assert_same_gradients(model, twin):
+    for (name, ours), theirs in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-13)
+
+
+@MODELS
+def test_a_gradient_of_the_inputs_leaves_parameters_alone(make):
+    # GIVEN an adversarial training: the gradient of the inputs says how they are changed, and the model learns from that
+    def train(model, forward):
+        images = IMAGES.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(contrastive(forward(images)), images)
+        contrastive(forward(IMAGES + 0.1 * gradient.sign())).backward()
+
+    model, twin = make(CLASSES), make(CLASSES)
+    # WHEN batches go through in pieces
+    train(model, in_pieces(model))
+    train(twin, twin)
+    # THEN parameters have the gradients of the second loss alone
+    assert_same_gradients(model, twin)
+
+
+@MODELS
+def test_gradients_of_some_parameters(make):
+    # GIVEN gradients that autograd is asked for, and a backward that is for one parameter, beside one that was there
+    def train(model, forward):
+        parameters = list(model.parameters())
+        parameters[0].grad = torch.ones_like(parameters[0])
+        asked = torch.autograd.grad(contrastive(forward(IMAGES)), [parameters[0], parameters[-1]])
+        contrastive(forward(IMAGES.flip(0)[:9])).backward(inputs=[parameters[0]])
+        return asked
+
+    model, twin = make(CLASSES), make(CLASSES)
+    # WHEN batches go through in pieces; THEN they are those of the model itself, and others have none
+    for ours, theirs in zip(train(model, in_pieces(model)), train(twin, twin), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+    assert_same_gradients(model, twin)
+
+
+@MODELS
+def test_gradients_of_gradients_are_refused(make):
+    # GIVEN a gradient penalty, which needs the graph of a gradient; WHEN it is asked for of outputs in pieces
+    model, images = make(CLASSES), IMAGES.clone().requires_grad_()
+    outputs = in_pieces(model)(images)
+    # THEN that is refused, also where the gradient that comes in has no graph itself, and nothing was added
+    with pytest.raises(RuntimeError, match="gradients of gradients, as of a gradient penalty"):
+        torch.autograd.grad(outputs.sum(), images, create_graph=True)
+    assert all(one.grad is None for one in model.parameters())
+
+
+@MODELS
+def test_outputs_may_be_written_to(make):
+    # GIVEN losses that change outputs in place, as a temperature does
+    def loss_of(outputs):
+        outputs /= 0.07
+        outputs[:, 0].mul_(2)
+        return contrastive(outputs)
+
+    for size in (4, None):
+        model, twin = make(CLASSES), make(CLASSES)
+        # WHEN a batch goes through in a loop of one's own, and by `accumulate`, the first of its model and another
+        for _ in range(2):
+            loss_of(in_pieces(model, size)(IMAGES)).backward()
+            package.accumulate(model, IMAGES, loss_of, micro_batch=size)
+            pieces = DataLoader([(images,) for images in IMAGES.split(5)], batch_size=None)
+            if make is model_for:
+                package.accumulate(model, pieces, loss_of)
+            for _ in range(3 if make is model_for else 2):
+                loss_of(twin(IMAGES)).backward()
+        # THEN gradients are those of the whole batch
+        assert_same_gradients(model, twin)
+
+
+def test_writing_to_outputs_does_not_hide_a_model_that_remembers():
+    # GIVEN a model that gives something else whenever it is called, and a loss that changes its outputs in place
+    class Remembering(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x) * self.calls
+
+    model = Remembering(7, CLASSES)
+    # THEN backward says so
+    with pytest.raises(RuntimeError, match="gives other outputs when the same samples"):
+        contrastive(in_pieces(model, 5)(IMAGES).mul_(2)).backward()
+
+
+def test_outputs_without_gradients_through_batchnorm():
+    # GIVEN a generator with BatchNorm; WHEN its outputs are wanted without gradients, in pieces that meet
+    model, twin = normalised(CLASSES), normalised(CLASSES)
+    saved = []
+    with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one), lambda one: one):
+        outputs, expected = in_pieces(model)(IMAGES), twin(IMAGES)
+    # THEN they are those of the whole batch, statistics have moved once, and nothing was saved for a backward
+    torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(list(model.buffers()), list(twin.buffers()))
+    assert not outputs.requires_grad and not saved
+
+
+@MODELS
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["coupled", "mean"])
+def test_hooks_on_parameters_see_the_gradient_of_the_batch(make, loss_fn):
+    # GIVEN a hook that clamps a parameter's gradient, and one that only looks; gradients that were there before
+    def with_hooks(model):
+        first = next(iter(model.parameters()))
+        first.grad, calls = torch.ones_like(first), []
+        first.register_hook(lambda gradient: calls.append(gradient.clone()))
+        first.register_hook(lambda gradient: gradient.clamp(-0.002, 0.002))
+        return model, calls
+
+    def loss_of(outputs):
+        return contrastive(outputs) if loss_fn is contrastive else loss_fn(outputs, VALUES)
+
+    targets = None if loss_fn is contrastive else VALUES
+    ways = [
+        lambda model: package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4),
+        lambda model: loss_of(in_pieces(model)(IMAGES)).backward(),
+    ]
+    if make is model_for:
+        pieces = [(images, values) for images, values in zip(IMAGES.split(4), VALUES.split(4), strict=True)]
+        coupled = lambda outputs, _: contrastive(outputs)  # noqa: E731
+        criterion = coupled if loss_fn is contrastive else loss_fn
+        ways.append(lambda model: package.accumulate(model, DataLoader(pieces, batch_size=None), criterion))
+    twin, expected = with_hooks(make(CLASSES))
+    loss_of(twin(IMAGES)).backward()
+    for way in ways:
+        # WHEN a batch goes through in pieces
+        model, calls = with_hooks(make(CLASSES))
+        way(model)
+        # THEN they ran once, with the gradient of the whole batch, and what they return is added
+        torch.testing.assert_close(calls, expected, rtol=1e-12, atol=1e-13)
+        assert_same_gradients(model, twin)
