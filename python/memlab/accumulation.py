@@ -15,6 +15,7 @@ from memlab._arguments import require_model
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.lockstep import Lockstep
+from memlab._batches.mixing import look_for_mixing
 from memlab._batches.nested import Samples, is_stream
 from memlab._batches.observing import goes
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
@@ -188,6 +189,8 @@ def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Los
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     mean = Mean.of(loss_fn)
     assert mean is not None, "the way was chosen for it"
+    if (size := batch.sizing.size(len(batch.samples))) < len(batch.samples):
+        look_for_mixing(batch, joins=False, size=size)
     return WeightedBackward(batch, targets, mean).run(scale)
 
 

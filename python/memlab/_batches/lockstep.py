@@ -19,6 +19,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.experience import Experience
 from memlab._batches.first_order import first_order
 from memlab._batches.inputs import InputGradients
+from memlab._batches.mixing import look_for_mixing
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.output_leaves import as_output
 from memlab._batches.ranks import WITHIN_A_BACKWARD
@@ -124,7 +125,10 @@ class Lockstep:
         """Does it with strands, again and again until it fits."""
         batch = self._batch
         while True:
-            pieces = _pieces(len(batch.samples), self._size())
+            size = self._size()
+            if size < len(batch.samples):
+                look_for_mixing(batch, joins=True, size=size)
+            pieces = _pieces(len(batch.samples), size)
             experience = Experience.of(batch.model, batch.device, batch.memory, pieces, batch.samples.form)
             strands = StrandBatch(batch, pieces, experience, spills=self._spills, has_backward=self._has_backward)
             try:

@@ -107,10 +107,19 @@ def _joined_leaf(parts: Sequence[Any], pieces: Sequence[range]) -> Any:
             f"the model returns a {type(first).__name__}, of which memlab does not know the part of each sample"
             + (": call the model with use_cache=False" if "Cache" in type(first).__name__ else "")
         )
-    if any(part.dim() == 0 or part.shape[0] != len(rows) for part, rows in zip(parts, pieces, strict=True)):
-        raise ValueError(
-            f"the model returns a tensor of shape {tuple(first.shape)} for {len(pieces[0])} samples. Its first dimension "
-            "must be the samples, so that the results of pieces can be put together. If it is the model's own loss, have "
-            "the model return its outputs, and give the loss as loss_fn"
-        )
+    wrong = [unjoinable(part, len(rows)) for part, rows in zip(parts, pieces, strict=True)]
+    for message in wrong:
+        if message is not None:
+            raise ValueError(message)
     return torch.cat([*parts]) if len(parts) > 1 else first
+
+
+def unjoinable(result: Any, samples: int) -> str | None:
+    """Why a tensor that a model returns for so many samples cannot be put together with those for others; None: it can."""
+    if not isinstance(result, Tensor) or (result.dim() > 0 and result.shape[0] == samples):
+        return None
+    return (
+        f"the model returns a tensor of shape {tuple(result.shape)} for {samples} samples. Its first dimension must be the "
+        "samples, so that the results of pieces can be put together. If it is the model's own loss, have the model return "
+        "its outputs, and give the loss as loss_fn"
+    )

@@ -19,6 +19,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.first_order import first_order
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
+from memlab._batches.mixing import look_for_mixing
 from memlab._batches.nested import call, joined
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
@@ -156,6 +157,9 @@ class Replay:
             with self._batch.layers():
                 with held(self._parameters):
                     self._find_size()
+                size = self._sizing.size(len(self._samples))
+                if size < len(self._samples):
+                    look_for_mixing(self._batch, joins=True, size=size)
                 self._course.buffers = Buffers(self._model)
                 results = self._forward_pieces()
         finally:

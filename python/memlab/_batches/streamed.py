@@ -12,6 +12,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.loader import divided
+from memlab._batches.mixing import look_for_mixing
 from memlab._batches.nested import Samples, joined
 from memlab._batches.observing import observer
 from memlab._batches.output_leaves import as_output
@@ -100,6 +101,8 @@ class StreamedMean:
         first = next(self._pieces)
         batch = self._batch_of(first.inputs)
         mean = self._mean(batch)
+        if self._loss_fn is not None:
+            look_for_mixing(batch, joins=False)
         part: _Part | None = _Part(batch, WeightedBackward(batch, _targets(first, self._loss_fn), mean))
         with batch.layers(), Progress(batch) as progress:
             del first, batch
@@ -208,6 +211,8 @@ class StreamedReplay:
         refuse: Callable[[str], None] | None = None
         for piece in self._pieces():
             batch = self._batch_of(piece.inputs)
+            if not rows:
+                look_for_mixing(batch, joins=True)
             courses.append(Course())
             with batch.layers():
                 buffers = Buffers(batch.model) if buffers is None else buffers
