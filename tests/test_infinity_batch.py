@@ -111,6 +111,60 @@ def test_each_way_of_the_seed_trains_as_whole_batches_do(way):
         assert [[samples for _, samples in epoch] for epoch in ib.losses] == [[20, 20, 10]] * 3
 
 
+def test_the_readme_of_the_seed_on_a_gpu(memlab):
+    """GIVEN the flows of infinitybatch's README as they are written there, but for the optimizer's name, and a GPU
+    WHEN they run, with outputs where the model is, and on the CPU
+    THEN they end: targets of the loop are where outputs are, inputs and what else the loader gives are as it gives them."""
+    program = """
+import sys
+from collections import namedtuple
+
+import memlab as infinitybatch
+import torch
+
+EPOCHS = 2
+device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+data = torch.utils.data.TensorDataset(torch.randn(70, 1, 8, 8), torch.randint(0, 10, (70,)))
+mydataloader = torch.utils.data.DataLoader(data, batch_size=32)
+
+def MyModel():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+for backward_device in (None, "cpu"):
+    ib = infinitybatch.InfinityBatch(backward_device=backward_device, verbose=False)
+    ib.model = MyModel().to(device)
+    ib.criterion = torch.nn.CrossEntropyLoss()
+    ib.optimizer = torch.optim.Adam(ib.model.parameters())
+    ib.dataloader = mydataloader
+
+    ib(EPOCHS)
+
+    for epoch in range(EPOCHS):
+        ib.epoch()
+
+    for epoch in range(EPOCHS):
+        for inputs, targets in ib.dataloader:
+            outputs = ib.batch_()
+            loss = ib.criterion(outputs, targets)
+            loss.backward()
+            ib.step()
+            ib.zero_grad()
+            assert outputs.device == targets.device and inputs.device.type == "cpu", (outputs.device, targets.device)
+            assert outputs.device.type == (backward_device or "cuda")
+
+Batch = namedtuple("Batch", "left right targets")
+named = Batch(torch.zeros(3, 2), torch.ones(3, 2), {"labels": torch.zeros(3)})
+dictionary = {"x": torch.zeros(3)}
+ib = infinitybatch.InfinityBatch(torch.nn.Bilinear(2, 2, 1).to(device), dataloader=[named, dictionary])
+first, second = ib.dataloader
+assert type(first) is Batch and first.targets["labels"].device.type == "cuda" and first.left is named.left
+assert second is dictionary
+print("ran")
+"""
+    run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert (run.code, run.output) == (0, "ran\n"), run.errors
+
+
 @pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive], ids=["mean", "coupled"])
 def test_batches_that_come_in_pieces(loss_fn):
     """GIVEN a dataloader whose batches are iterables of pieces, of any size

@@ -187,7 +187,7 @@ class InfinityBatch(Settings):
             RuntimeError: as `train`.
         """
         model, criterion = self._model(), self._required("criterion")
-        batches, optimizer = self._required("dataloader"), self._required("optimizer")
+        batches, optimizer = self._required("dataloader").loader, self._required("optimizer")
         self._check_optimizer()
         model.train()
         self._kept.begin_epoch()
@@ -252,7 +252,7 @@ class InfinityBatch(Settings):
             RuntimeError: the model or the dataloader is missing.
             ValueError: there is no sample, or a metric is called "loss".
         """
-        model, batches = self._model(), self._required("dataloader") if dataloader is None else dataloader
+        model, batches = self._model(), self._required("dataloader").loader if dataloader is None else dataloader
         with evaluating(model):
             return evaluated(
                 batches, self._outputs_of, self._chosen("criterion", self._name), {} if metrics is None else metrics

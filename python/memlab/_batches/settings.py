@@ -58,6 +58,7 @@ class Settings(Containers):
     model: Any
     optimizer: Any
     criterion: Any
+    backward_device: torch.device | str | None
 
     def __init__(self, level: str) -> None:
         self._name: Any = None
@@ -84,7 +85,7 @@ class Settings(Containers):
 
     @dataloader.setter
     def dataloader(self, loader: Iterable[Any] | None) -> None:
-        self._batches = None if loader is None else KnownBatches(loader)
+        self._batches = None if loader is None else KnownBatches(loader, self._outputs_device)
 
     @property
     def warnings_level(self) -> str:
@@ -110,6 +111,14 @@ class Settings(Containers):
     def forward_device(self) -> torch.device:
         """Where the model computes."""
         return next((parameter.device for parameter in self._model().parameters()), torch.device("cpu"))
+
+    def _outputs_device(self) -> torch.device | None:
+        """Where `batch_` puts outputs; None: there is no model yet. (Of several models it is the first one's device.)"""
+        if self.backward_device is not None:
+            return torch.device(self.backward_device)
+        name = self._name if self._name in self._phases else next(iter(self._phases), None)
+        parameter = next(self._model_of(name).parameters(), None)
+        return None if parameter is None else parameter.device
 
     @contextmanager
     def phase(self, name: Any) -> Iterator[None]:
