@@ -44,6 +44,8 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let own = walk(recorder, python, thread, innermost, (0, 0));
     // An autograd node was made with this same stack: the allocation belongs to the operation that made the node.
     let differentiable = own.stack != 0 && thread.nodes.last_stack == own.stack;
+    // So does what a compiled function allocates if it has a backward; its node is made later, by another stack.
+    let differentiable = differentiable || own.roles.contains(FrameRole::OUTSIDE | FrameRole::COMPILED_FORWARD);
     // The optimizer's code makes no nodes; the closure that it may call does.
     let phase = if own.roles.intersects(FrameRole::OPTIMIZER_STEP) && !differentiable {
         Phase::Optimizer as u32
@@ -54,7 +56,8 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     };
     let moved = if own.roles.intersects(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
     let differentiable = if differentiable { Flags::GRADIENT_NODE } else { 0 };
-    let flags = phase | differentiable | moved | exchanged(own.roles) | workspace;
+    let outside = if own.roles.intersects(FrameRole::OUTSIDE) { Flags::OUTSIDE } else { 0 };
+    let flags = phase | differentiable | moved | outside | exchanged(own.roles) | workspace;
     Attribution { stack: own.stack, layer: own.layer, flags }
 }
 
@@ -159,6 +162,13 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
     if frame.role.intersects(FrameRole::GENERATED) {
         slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
             recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
+        });
+    } else if frame.role.intersects(FrameRole::WRAPPER) {
+        if below.layer == 0 {
+            slot.roles |= FrameRole::OUTSIDE;
+        }
+        slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
+            recorder.interner.wrapper_layer(&recorder.log, below.layer, frame.id)
         });
     } else if let Some(local) = frame.role.local() {
         slot.module = python.local(raw.frame, local);

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 bitflags! {
     /// The role of a Python frame in attribution, besides its line. No bit: none.
     #[derive(Clone, Copy, PartialEq, Eq)]
-    pub struct FrameRole: u8 {
+    pub struct FrameRole: u16 {
         /// `nn.Module.__call__`: its first local is the module that runs.
         const MODULE_CALL = 1;
         /// `Optimizer.step`.
@@ -21,6 +21,13 @@ bitflags! {
         const COMMUNICATION = 32;
         /// DDP's and FSDP's work outside communication: they move inputs to the device.
         const INPUTS = 64;
+        /// Code that Inductor generated, which allocates memory for the operations of several layers: the agent can tell
+        /// for which each line does.
+        const WRAPPER = 128;
+        /// Inductor's code outside of any layer. Not a function's own role.
+        const OUTSIDE = 256;
+        /// The forward of a compiled function that has a backward.
+        const COMPILED_FORWARD = 512;
         /// Frames that call a layer.
         const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
     }
@@ -67,6 +74,10 @@ impl FrameRole {
             Self::GRAPH_NODE
         } else if file.starts_with("<eval_with_key>") {
             Self::GENERATED
+        } else if is_wrapper(file) && name != "<module>" {
+            Self::WRAPPER
+        } else if file.ends_with("torch/_functorch/_aot_autograd/runtime_wrappers.py") && name == "forward" {
+            Self::COMPILED_FORWARD
         } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
             Self::of_distributed(distributed, name)
         } else {
@@ -115,6 +126,16 @@ impl FrameRole {
     }
 }
 
+/// Whether it is a file of Inductor's cache: its name is a hash, `…/fi/cfijm6….py`.
+fn is_wrapper(file: &str) -> bool {
+    let Some((folders, name)) = file.rsplit_once('/') else { return false };
+    let Some(hash) = name.strip_suffix(".py").and_then(|stem| stem.strip_prefix('c')) else { return false };
+    let is_letter = |letter: u8| letter.is_ascii_lowercase() || (b'2'..=b'7').contains(&letter);
+    hash.len() == 51
+        && hash.bytes().all(is_letter)
+        && folders.rsplit('/').next().is_some_and(|folder| hash.starts_with(folder) && folder.len() == 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::FrameRole;
@@ -131,6 +152,17 @@ mod tests {
             !stack(&[step, FrameRole::GENERATED]).intersects(step)
                 && !stack(&[step, FrameRole::GRAPH_NODE]).intersects(step)
         );
+    }
+
+    #[test]
+    fn files_of_inductor_are_known_by_their_names() {
+        let hash = "y6cxv52evlhklg5ji5hxqyxgbfwq2uebjuzibunqrh6oe4qmtqn";
+        let of = |folder: &str, hash: &str| FrameRole::of(&format!("/tmp/cache/{folder}/c{hash}.py"), "call");
+        assert!(of("y6", hash) == FrameRole::WRAPPER);
+        assert!(of("zz", hash) == FrameRole::empty(), "another folder");
+        assert!(of("y6", &hash[1..]) == FrameRole::empty(), "too short");
+        assert!(of("y6", &hash.replace('x', "8")) == FrameRole::empty(), "not base 32");
+        assert!(FrameRole::of(&format!("/tmp/cache/y6/c{hash}.py"), "<module>") == FrameRole::empty());
     }
 
     #[test]

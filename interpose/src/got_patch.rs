@@ -73,6 +73,30 @@ pub extern "C" fn patch_new_objects() {
     }
 }
 
+/// Patches the tables of one loaded object, however memlab was loaded. `name` is part of its path.
+pub fn patch_object(name: &str, replacements: &Replacements) {
+    let mut pass = (name, replacements);
+    // SAFETY: the callback gets `pass` back while it is alive, and valid descriptions of loaded objects.
+    unsafe { libc::dl_iterate_phdr(Some(visit_named), (&raw mut pass).cast()) };
+}
+
+/// # Safety
+///
+/// Must be called by `dl_iterate_phdr`, with the pass of [`patch_object`].
+unsafe extern "C" fn visit_named(object: *mut libc::dl_phdr_info, _size: usize, pass: *mut c_void) -> c_int {
+    // SAFETY: a valid description, with a NUL-terminated name or none, and the pass of `patch_object`.
+    unsafe {
+        let (object, (name, replacements)) = (&*object, &*pass.cast::<(&str, &Replacements)>());
+        let path = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
+        if path.to_string_lossy().contains(name)
+            && let Some(tables) = Tables::of(object)
+        {
+            tables.patch(replacements);
+        }
+    }
+    0
+}
+
 /// Called in a forked child: another thread of the parent may have been patching.
 pub fn reset_in_child() {
     unlock_in_child(&PATCHED);

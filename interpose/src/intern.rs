@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashMap;
+use memlab_compiled::SourceFrame;
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
@@ -31,13 +32,21 @@ pub struct UnnamedLayer {
     pub id: u32,
     pub parent: u32,
     /// The module's address; the module may have died since. For generated code, the address of its graph module; for
-    /// a graph's node, the node's.
+    /// a graph's node, the node's. 0 for a wrapper of Inductor's.
     pub module: usize,
     /// For a layer of generated code, the id of the frame that stands for it; [`UnnamedLayer::NODE`] for a graph's
     /// node; otherwise 0.
     pub generated: u32,
     /// That frame's line.
     pub line: u32,
+}
+
+/// A place in a wrapper of Inductor's.
+#[derive(Clone)]
+pub struct WrapperPlace {
+    pub file: String,
+    pub line: u32,
+    pub function: String,
 }
 
 impl UnnamedLayer {
@@ -98,6 +107,8 @@ struct Tables {
     made_frames: u32,
     last_stack: u32,
     unnamed: Vec<UnnamedLayer>,
+    /// Frames of Inductor's wrappers.
+    wrappers: HashMap<u32, WrapperPlace, FxBuildHasher>,
     /// Frames of cells, new since the interpreter was last asked for the notebook's names of the cells.
     cells: Vec<Cell>,
 }
@@ -202,8 +213,15 @@ impl Interner {
             tables.made_frames += u32::from(is_made);
             let id = tables.last_frame;
             tables.frames_by_content.insert(content, id);
-            log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, &file, line, &function));
-            self.sources.met(&file, line);
+            let mut buffer = LineBuffer::<4096>::new();
+            if role.intersects(FrameRole::WRAPPER) {
+                log.append(encode::compiled_frame(&mut buffer, id, &file, line, &function, &[]));
+                let place = WrapperPlace { file: file.clone(), line: line.unwrap_or(0), function: function.clone() };
+                tables.wrappers.insert(id, place);
+            } else {
+                log.append(encode::frame(&mut buffer, id, &file, line, &function));
+                self.sources.met(&file, line);
+            }
             id
         });
         let frame = Frame { id, role, identity };
@@ -282,6 +300,58 @@ impl Interner {
         let (id, is_new) = tables.take_layer(parent, &class);
         let layer = UnnamedLayer { id, parent, module, generated: frame, line };
         (tables.add_layer(log, key, 0, class, (layer, is_new)), true)
+    }
+
+    /// The layer that a frame of a wrapper of Inductor's stands for, when layer `parent` runs it; returns as
+    /// [`layer`](Self::layer).
+    pub fn wrapper_layer(&self, log: &Log, parent: u32, frame: u32) -> (u32, bool) {
+        let mut tables = self.tables.lock();
+        let key = (parent, frame as usize);
+        if let Some(&(layer, _)) = tables.layers.get(&key) {
+            return (layer, false);
+        }
+        let class = "compiled".to_owned();
+        let (id, is_new) = tables.take_layer(parent, &class);
+        let layer = UnnamedLayer { id, parent, module: 0, generated: frame, line: 0 };
+        (tables.add_layer(log, key, 0, class, (layer, is_new)), true)
+    }
+
+    /// Where a frame of a wrapper is.
+    pub fn wrapper_place(&self, frame: u32) -> Option<WrapperPlace> {
+        self.tables.lock().wrappers.get(&frame).cloned()
+    }
+
+    /// Defines a frame of a wrapper again, with the lines of the program that it stands for, the outermost first.
+    pub fn define_wrapper(&self, log: &Log, frame: u32, lines: &[SourceFrame]) {
+        let mut tables = self.tables.lock();
+        let mut stands_for = Vec::with_capacity(lines.len());
+        for SourceFrame { file, line, function } in lines {
+            let content = (tables.texts.hash_one((file, function)), usize::MAX, Some(*line));
+            let known = tables.frames_by_content.get(&content).copied();
+            stands_for.push(known.unwrap_or_else(|| {
+                tables.last_frame += 1;
+                let id = tables.last_frame;
+                tables.frames_by_content.insert(content, id);
+                log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, file, Some(*line), function));
+                self.sources.met(file, Some(*line));
+                id
+            }));
+        }
+        let Some(WrapperPlace { file, line, function }) = tables.wrappers.get(&frame) else { return };
+        let line = (*line != 0).then_some(*line);
+        log.append(encode::compiled_frame(&mut LineBuffer::<4096>::new(), frame, file, line, function, &stands_for));
+    }
+
+    /// Defines a layer for a module that compiled code runs without calling it; returns its id.
+    pub fn add_compiled_root(&self, log: &Log, class: &[u8], variable: &[u8]) -> u32 {
+        let mut tables = self.tables.lock();
+        let class = String::from_utf8_lossy(class).into_owned();
+        let hash = tables.texts.hash_one(&class);
+        tables.facts.push(Facts { parent: 0, class: hash, name: 0, is_tensorless: false });
+        let id = tables.facts.len() as u32;
+        let variable = (!variable.is_empty()).then_some(variable);
+        log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, 0, &class, Some(b""), variable));
+        id
     }
 
     pub fn take_unnamed(&self) -> Vec<UnnamedLayer> {

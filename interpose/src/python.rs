@@ -3,7 +3,9 @@
 
 pub mod agent;
 mod api;
+mod compiled;
 mod embedded;
+mod frame_evaluation;
 pub mod layout;
 pub mod lines;
 mod native;

@@ -23,7 +23,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # guards.py and tags.py are run before this file, in the same namespace.
+if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+    from compiled import _Compiled
     from guards import _Harmless, _interrupted
     from tags import _TAGGING_SHARE, _Tagger
 
@@ -33,6 +34,8 @@ _GETATTR = re.compile(r"getattr\(([^()]*), '([^']*)'\)")
 _LOCAL = re.compile(r"^[A-Z]\['[^']*'\]")
 _ITEM = re.compile(r"\[['\"]?([^]'\"]*)['\"]?\]")
 
+_HELD_IN = re.compile(r"^[LG]\['([^']*)'\]$")
+_NO_MODULE = ""  # The class of a layer that is no module: of compiled code outside of all modules.
 _NODE = 0xFFFFFFFF  # Instead of a frame: the layer is a graph's node, run by torch.fx's interpreter.
 
 
@@ -64,6 +67,8 @@ class Agent:
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots: dict = {}  # layer id -> weak root module
         self.next_search = 0.0
+        self.compiled = _Compiled(native, self.reader)
+        self.compiled_roots: dict = {}  # (path, class) of a module that only compiled code runs -> its layer id
         self.tags = _Tagger(native, torch, self.reader, self.roots, self.forget_dead, self.warn_once)
         # Called by the library.
         self.after_step, self.after_backward, self.asked = self.tags.after_step, self.tags.after_backward, self.tags.asked
@@ -112,7 +117,7 @@ class Agent:
 
     def resolve(self, unnamed):
         """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or
-        _NODE or 0, its line, the name of its class), callers before callees.
+        _NODE or 0, its line, the name of its class, the path of the frame's wrapper or ""), callers before callees.
 
         A signal handler of the program may raise at any point. Layers without a name are then passed here once more, so
         a layer gets its name last, and modules that are watched already take no time.
@@ -121,6 +126,7 @@ class Agent:
             self.name_all(unnamed)
             with _Harmless():
                 self.register_step_hook()
+                self.compiled.watch()
             # After all names: tagging may take long.
             self.tags.tag_arguments()
             self.tags.tag_new()
@@ -135,8 +141,11 @@ class Agent:
         with _Harmless():
             self.forget_dead()
             found.update(self.found_on_heap(unnamed))
-        for layer, parent, module, address, generated, line, kind in unnamed:
+        for layer, parent, module, address, generated, line, kind, wrapper in unnamed:
             with _Harmless(functools.partial(self.warn_once, f"a layer keeps its class name, {kind}")):
+                if wrapper:
+                    self.name_wrapper(layer, parent, generated, wrapper)
+                    continue
                 if module is None:
                     module = self.alive_at(address)
                 if generated and module is None:
@@ -178,7 +187,9 @@ class Agent:
                 variable = self.variable_of(module)
         else:
             self.native.tensorless(layer)
-        self.native.layer(layer, "", "", variable)
+        compiled = self.reader.compiled(module)
+        kind = self.reader.class_name(type(compiled)) if compiled is not None else ""
+        self.native.layer(layer, "", kind, variable)
 
     def original_of(self, replica):
         """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if
@@ -226,7 +237,7 @@ class Agent:
         rarely."""
         wanted = {
             address: kind
-            for _, _, module, address, generated, _, kind in unnamed
+            for _, _, module, address, generated, _, kind, _ in unnamed
             if module is None and not generated and self.alive_at(address) is None
         }
         before = time.monotonic()
@@ -283,27 +294,56 @@ class Agent:
         """Assigns a graph's node to the module it was traced from. `module`: the graph module, if it is known."""
         modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         if not modules:  # Made by autograd itself, such as the sum of two gradients.
-            if parent in self.layers:
-                caller, root, name = self.layers[parent]
-                if caller() is not None:
-                    self.add_layer(layer, caller(), root, name)
-                    self.native.layer(layer, name, self.reader.class_name(type(caller())), "")
+            self.name_as_caller(layer, parent)
             return
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
         name = self.name_below(parent, traced) if traced is not None else None
         if name is None:
-            reference, _, caller = self.layers.get(parent, (_no_object, 0, ""))
-            names = [caller, _qualified(str(path))]
-            # Until PyTorch 2.5 the outermost traced frame is that of the module that was passed to torch.compile.
-            if reference() is not None and any(child == "_orig_mod" for child, _ in self.reader.children(reference())):
-                names.insert(1, "_orig_mod")
-            name = ".".join(filter(None, names))
+            _, _, caller = self.layers.get(parent, (_no_object, 0, ""))
+            name = ".".join(filter(None, [caller, _qualified(str(path))]))
         if parent in self.layers:
             owner = traced if traced is not None else module if module is not None else self.layers[parent][0]()
             if owner is not None:
                 self.add_layer(layer, owner, self.layers[parent][1], name)
         self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]), "")
+
+    def name_as_caller(self, layer, parent):
+        if parent in self.layers:
+            caller, root, name = self.layers[parent]
+            if caller() is not None:
+                self.add_layer(layer, caller(), root, name)
+                self.native.layer(layer, name, self.reader.class_name(type(caller())), "")
+
+    def name_wrapper(self, layer, parent, frame, wrapper):
+        """Assigns a line of Inductor's code to the module whose operation it allocates memory for."""
+        self.compiled.meet(wrapper)
+        modules = self.native.compiled_origin(frame)
+        if not modules:
+            self.name_as_caller(layer, parent)
+            if parent == 0:
+                self.native.layer(layer, "", _NO_MODULE, "")
+            return
+        path, kind = modules[-1]
+        name = _qualified(path)
+        outermost = parent
+        if parent in self.layers:
+            owner, root, caller = self.layers[parent]
+            name = ".".join(filter(None, [caller, name]))
+            if owner() is not None:
+                self.add_layer(layer, owner(), root, name)
+        elif parent == 0:
+            outermost = self.compiled_root(*modules[0])
+            name = name.removeprefix(_qualified(modules[0][0])).lstrip(".")
+        self.native.layer(layer, name, kind, "", outermost)
+
+    def compiled_root(self, path, kind):
+        """The layer of an outermost module that is not called, since the function that calls it is compiled."""
+        key = path, kind
+        if key not in self.compiled_roots:
+            held = _HELD_IN.match(path)
+            self.compiled_roots[key] = self.native.compiled_root(kind, held[1] if held else "")
+        return self.compiled_roots[key]
 
     def alive_at(self, address):
         watched = self.watched.get(address)
@@ -314,6 +354,8 @@ class Agent:
         caller = reference()
         if caller is None:
             return None
+        if module is self.reader.compiled(caller):
+            return caller_name
         relative = next((name for name, child in self.reader.children(caller) if child is module), None)
         if relative is None:
             relative = self.reader.name_in(caller, module)

@@ -13,13 +13,14 @@ use super::embedded::{GUARDS_SOURCE, none, run_sources, source, started};
 use super::running_agent::{self, call, untraced};
 use super::stacks::each_stack;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
-use super::{native, program};
+use super::{frame_evaluation, native, program};
 use crate::intern::UnnamedLayer;
 use crate::panics;
 use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 
 const TAGS_SOURCE: &CStr = source!("tags.py");
+const COMPILED_SOURCE: &CStr = source!("compiled.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
@@ -167,7 +168,7 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
     }
 }
 
-/// The list for the agent: (layer, parent, module or None, address, generated frame or 0, line, class). A module is
+/// The list for the agent: (layer, parent, module or None, address, generated frame or 0, line, class, wrapper). A module is
 /// certainly alive if a live frame of some thread calls it; frames do not change while the GIL is held.
 ///
 /// # Safety
@@ -191,7 +192,10 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
             let (frame, line) = (layer.generated, layer.line);
             let class = CString::new(recorder.interner.class_of(id)).unwrap_or_default();
             let class = class.as_ptr();
-            let item = (api.Py_BuildValue)(c"(IIOKIIs)".as_ptr(), id, parent, module, address, frame, line, class);
+            let wrapper = recorder.interner.wrapper_place(frame).map(|place| place.file).unwrap_or_default();
+            let wrapper = CString::new(wrapper).unwrap_or_default();
+            let format = c"(IIOKIIss)".as_ptr();
+            let item = (api.Py_BuildValue)(format, id, parent, module, address, frame, line, class, wrapper.as_ptr());
             if !item.is_null() {
                 (api.PyList_Append)(list, item);
                 (api.Py_DecRef)(item);
@@ -216,13 +220,14 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"reader".as_ptr(), reader);
+        frame_evaluation::watch();
         let running = FOUND_RUNNING.load(Ordering::Relaxed);
         let earlier = if running { run_sources(api, &[EARLIER_SOURCE], c"memlab_earlier") } else { none(api) };
         if earlier.is_null() {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
-        started(api, &[GUARDS_SOURCE, TAGS_SOURCE, AGENT_SOURCE], c"memlab_agent", native)
+        started(api, &[GUARDS_SOURCE, TAGS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE], c"memlab_agent", native)
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
 use super::stacks::{arguments, is_in_backward, replicas, variables};
-use super::step_hook;
+use super::{compiled, frame_evaluation, step_hook};
 use crate::cuda::driver_memory;
 use crate::locks;
 use crate::panics;
@@ -39,12 +39,18 @@ pub unsafe fn module(api: &Api) -> Object {
 /// Called in a forked child, which has another agent.
 pub fn reset_in_child() {
     locks::unlock_in_child(&DEAD);
+    compiled::reset_in_child();
 }
 
-static METHODS: [Method; 23] = [
+static METHODS: [Method; 28] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
+    method(c"compilation_is_watched", compilation_is_watched),
+    method(c"compiled_graph", compiled::graph),
+    method(c"compiled_wrapper", compiled::wrapper),
+    method(c"compiled_origin", compiled::origin),
+    method(c"compiled_root", compiled::root),
     method(c"variables", variables),
     method(c"arguments", arguments),
     method(c"replicas", replicas),
@@ -99,7 +105,7 @@ macro_rules! native_function {
 /// # Safety
 ///
 /// `string` must be null or a NUL-terminated string that outlives the result.
-unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
+pub(super) unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
     // SAFETY: not null, so the caller promises a NUL-terminated string.
     if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
 }
@@ -334,6 +340,8 @@ native_function!(run_later, c"", (), |recorder| recorder.python.run_later());
 native_function!(await_backward, c"d", (seconds: f64 = 0.0), |recorder| {
     recorder.python.await_backward(recorder.elapsed_ns(), seconds)
 });
+
+native_function!(compilation_is_watched, c"", (), |_recorder| frame_evaluation::forget());
 
 native_function!(finish, c"", (), |recorder| recorder.stop_events());
 

@@ -118,7 +118,15 @@ class Reader:
             met.add(id(module))
             yield name, module
             prefix = name + "." if name else ""
-            waiting += [(prefix + child_name, child) for child_name, child in reversed(self.children(module))]
+            below = [(prefix + child_name, child) for child_name, child in reversed(self.children(module))]
+            compiled = self.compiled(module)
+            waiting += [(name, child) if child is compiled else (path, child) for path, child in below]
+
+    def compiled(self, module):
+        """The module that torch.compile wraps in this one; they are one layer. None if it is no such module."""
+        if class_name(type(module)) != "OptimizedModule":
+            return None
+        return next((child for name, child in self.children(module) if name == "_orig_mod"), None)
 
     def on_heap(self, kind):
         """All objects of a class that the garbage collector tracks."""

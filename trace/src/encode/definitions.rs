@@ -153,6 +153,31 @@ pub fn frame<const N: usize>(
     out.into_bytes()
 }
 
+/// A Python frame of code that was compiled from a program's: the frames of the program that it stands for, the outermost
+/// first; none if they are not known.
+pub fn compiled_frame<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    frame: u32,
+    file: impl AsRef<[u8]>,
+    line: Option<u32>,
+    function: impl AsRef<[u8]>,
+    stands_for: &[u32],
+) -> &'b [u8] {
+    /// The most frames that have room; the outermost are left out.
+    const MOST: usize = 128;
+    let mut out = buffer.line();
+    out.raw(b"{\"frame\":").number(frame);
+    out.raw(b",\"stands_for\":[");
+    let kept = &stands_for[stands_for.len().saturating_sub(MOST)..];
+    for (index, known) in kept.iter().enumerate() {
+        out.raw(if index == 0 { b"" } else { b"," }).number(*known);
+    }
+    out.raw(b"],\"file\":").string(file.as_ref(), (N / 3).max(48));
+    out.raw(b",\"line\":").optional(line);
+    out.raw(b",\"function\":").string(function.as_ref(), 4).finish(b"}");
+    out.into_bytes()
+}
+
 /// The text of a line of a source file.
 pub fn source<const N: usize>(
     buffer: &mut LineBuffer<N>,

@@ -209,7 +209,9 @@ impl TreeBuilder<'_> {
         };
         for node in climbed.into_iter().rev() {
             if let Some(frame) = self.symbols.frames.get(&node.frame) {
-                call = Some(self.call(call, Some(frame)));
+                for frame in self.symbols.stood_for(frame) {
+                    call = Some(self.call(call, Some(frame)));
+                }
             }
             self.by_stack.insert(node.stack, call);
         }

@@ -131,8 +131,9 @@ impl From<TagCategory> for Classification {
 /// and one inside a module is.
 #[inline]
 pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
+    let in_module = layer != 0 && !flags.has(Flags::OUTSIDE);
     match flags.phase() {
-        Phase::Forward | Phase::Other if layer != 0 || flags.has(Flags::GRADIENT_NODE) => Phase::Forward,
+        Phase::Forward | Phase::Other if in_module || flags.has(Flags::GRADIENT_NODE) => Phase::Forward,
         Phase::Forward | Phase::Other => Phase::Other,
         phase => phase,
     }

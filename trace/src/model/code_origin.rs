@@ -48,6 +48,9 @@ impl CodeOrigin {
     }
 }
 
+/// The file of lines of which only is known that they run compiled.
+pub(crate) const UNKNOWN_COMPILED: &str = "(compiled code, unknown line)";
+
 /// The most folders kept; a process has a handful.
 const ROOTS: usize = 64;
 
@@ -87,7 +90,7 @@ impl CodeRoots {
     /// The origin of a function in a file.
     pub(crate) fn code_origin(&self, file: &str, function: &str) -> CodeOrigin {
         let said = |kind| self.roots.iter().any(|known| known.code == kind && is_below(file, &known.root));
-        if said(record::CodeKind::Program) || is_typed(file, function) {
+        if said(record::CodeKind::Program) || is_typed(file, function) || file == UNKNOWN_COMPILED {
             return CodeOrigin::User;
         }
         if !file.starts_with('/') || said(record::CodeKind::Generated) || is_compilers(file) {

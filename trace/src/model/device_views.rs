@@ -41,7 +41,10 @@ fn owner_row(owner: &Owner, symbols: &Symbols) -> LayerRow {
 }
 
 fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
-    if layer == 0 { (0, None) } else { (symbols.root_of(layer), symbols.layer_name(layer)) }
+    match symbols.module_layer(layer) {
+        0 => (0, None),
+        layer => (symbols.root_of(layer), symbols.layer_name(layer)),
+    }
 }
 
 /// Sorts processes by bytes.
@@ -91,6 +94,7 @@ impl DeviceState {
         let mut views: Vec<LineView> = slots
             .map(|slot| LineView {
                 line: symbols.line(slot.id).cloned(),
+                is_compiled: symbols.is_compiled(slot.id),
                 peak_live_bytes: slot.peak,
                 ..LineView::default()
             })
@@ -388,6 +392,7 @@ fn hole(segment: &mut Segment, from: u64, to: u64) {
 }
 
 fn join_lines(into: &mut LineView, other: &LineView) {
+    into.is_compiled |= other.is_compiled;
     add(&mut into.allocations, other.allocations);
     add(&mut into.allocated_bytes, other.allocated_bytes);
     add(&mut into.live_bytes, other.live_bytes);

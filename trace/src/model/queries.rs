@@ -287,7 +287,7 @@ impl Model {
         let mut known = HashSet::new();
         let cells = state.ledger.cells.iter().filter(|cell| cell.key.phase == Phase::Backward);
         cells.map(|cell| cell.key.stack).any(|below| {
-            let mut new = self.symbols.climb_stacks(below).map(|(at, _)| at).take_while(|at| known.insert(*at));
+            let mut new = self.symbols.climb_nodes(below).map(|(at, _)| at).take_while(|at| known.insert(*at));
             new.any(|at| at == stack)
         })
     }

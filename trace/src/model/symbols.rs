@@ -4,11 +4,11 @@
 //! is looked up by hash, and every walk remembers where it was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use hashbrown::{HashMap, HashSet};
 
-use super::code_origin::{CodeOrigin, CodeRoots};
+use super::code_origin::{CodeOrigin, CodeRoots, UNKNOWN_COMPILED};
 use super::line::Line;
 use super::scope::{ByScope, Scope};
 use super::sources::Sources;
@@ -56,7 +56,16 @@ pub(crate) enum Missing {
 pub(crate) struct Frame {
     pub(crate) line: Arc<Line>,
     pub(crate) origin: CodeOrigin,
+    /// For compiled code: the ids of the frames that it stands for, the outermost first; none if they are not known.
+    pub(crate) stands_for: Option<Arc<[u32]>>,
 }
+
+/// Stands for the program's lines where compiled code does not tell them.
+static UNKNOWN: LazyLock<Frame> = LazyLock::new(|| Frame {
+    line: Arc::new(Line { file: UNKNOWN_COMPILED.into(), line: None, function: "".into() }),
+    origin: CodeOrigin::User,
+    stands_for: None,
+});
 
 /// A layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +104,8 @@ pub(crate) struct Symbols {
     line_ids: HashMap<Arc<Line>, LineId>,
     /// For each scope, the best frame of each resolved stack; `None`: it has none.
     stack_lines: ByScope<HashMap<u32, Option<Best>>>,
+    /// The lines that count stacks for compiled code.
+    compiled_lines: HashSet<LineId>,
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
     places: CodeRoots,
@@ -136,7 +147,8 @@ impl Symbols {
             line: frame.line,
             function: bounded(&frame.function).into(),
         });
-        let new = Frame { origin: self.places.code_origin(&line.file, &line.function), line };
+        let stands_for = frame.stands_for.as_ref().map(|known| known[..known.len().min(MAX_STACK_DEPTH)].into());
+        let new = Frame { origin: self.places.code_origin(&line.file, &line.function), line, stands_for };
         let changes = self.frames.insert(frame.frame, new.clone()).is_some_and(|old| old != new);
         if changes {
             self.forget_lines();
@@ -278,7 +290,12 @@ impl Symbols {
                 Err(missing) => return Resolved::Missing(missing),
                 Ok(frame) => frame.cloned(),
             };
-            let is_best = frame.as_ref().is_some_and(|frame| scope.shows(frame.origin));
+            let stood_for = frame.iter().filter_map(|frame| frame.stands_for.as_deref()).flatten();
+            if let Some(id) = stood_for.copied().find(|id| !self.frames.contains_key(id)) {
+                return Resolved::Missing(Missing::Frame(id));
+            }
+            let is_best =
+                frame.as_ref().is_some_and(|frame| self.stood_for(frame).any(|frame| scope.shows(frame.origin)));
             climbed.push((at, frame));
             if is_best {
                 break None;
@@ -286,10 +303,17 @@ impl Symbols {
             at = node.parent;
         };
         for (stack, frame) in climbed.into_iter().rev() {
-            if let Some(frame) = frame
-                && best.is_none_or(|best| scope.rank(frame.origin) <= best.rank)
-            {
-                best = Some(Best { rank: scope.rank(frame.origin), line: self.intern_line(&frame.line) });
+            if let Some(frame) = frame {
+                let shown: Vec<Frame> = self.stood_for(&frame).cloned().collect();
+                for inner in shown {
+                    if best.is_none_or(|best| scope.rank(inner.origin) <= best.rank) {
+                        let line = self.intern_line(&inner.line);
+                        if frame.stands_for.is_some() {
+                            self.compiled_lines.insert(line);
+                        }
+                        best = Some(Best { rank: scope.rank(inner.origin), line });
+                    }
+                }
             }
             self.stack_lines[scope].insert(stack, best);
         }
@@ -307,13 +331,32 @@ impl Symbols {
         self.places.code_origin(&line.file, &line.function)
     }
 
+    /// Whether the line counts what compiled code allocated.
+    pub(crate) fn is_compiled(&self, line: LineId) -> bool {
+        self.compiled_lines.contains(&line)
+    }
+
+    /// A frame and those that it stands for if it is compiled code, the outermost first.
+    pub(crate) fn stood_for<'s>(&'s self, frame: &'s Frame) -> impl DoubleEndedIterator<Item = &'s Frame> {
+        let known = frame.stands_for.as_deref();
+        let unknown = known.is_some_and(<[u32]>::is_empty).then(|| &*UNKNOWN);
+        std::iter::once(frame)
+            .chain(unknown)
+            .chain(known.unwrap_or_default().iter().filter_map(|id| self.frames.get(id)))
+    }
+
     /// The frames of a stack, innermost first.
     pub(crate) fn climb(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         self.climb_stacks(stack).map(|(_, frame)| frame)
     }
 
-    /// The same with the stack that ends in each frame.
+    /// The same with the stack that ends in each frame. Compiled code is followed by what it stands for.
     pub(crate) fn climb_stacks(&self, stack: u32) -> impl Iterator<Item = (u32, &Frame)> {
+        self.climb_nodes(stack).flat_map(|(here, frame)| self.stood_for(frame).rev().map(move |shown| (here, shown)))
+    }
+
+    /// The stacks from this one to the outermost that end in a frame, with that frame.
+    pub(crate) fn climb_nodes(&self, stack: u32) -> impl Iterator<Item = (u32, &Frame)> {
         let mut at = stack;
         let mut seen = HashSet::new();
         std::iter::from_fn(move || {
@@ -330,7 +373,7 @@ impl Symbols {
 
     /// The ids of the frames of a stack, innermost first.
     pub(crate) fn climb_frame_ids(&self, stack: u32) -> Vec<u32> {
-        self.climb_stacks(stack).filter_map(|(at, _)| self.stacks.get(&at)).map(|node| node.frame).collect()
+        self.climb_nodes(stack).filter_map(|(at, _)| self.stacks.get(&at)).map(|node| node.frame).collect()
     }
 
     /// The layers from this one to its outermost module.
@@ -369,6 +412,15 @@ impl Symbols {
             }
         }
         depths.values().filter(|depth| **depth > MAX_STACK_DEPTH).count()
+    }
+
+    /// A layer without those that stand for no module: compiled code outside of all modules.
+    pub(crate) fn module_layer(&self, layer: u32) -> u32 {
+        match self.climb_layers(layer).find(|(_, layer)| !layer.class.is_empty()) {
+            Some((module, _)) => module,
+            None if self.layers.contains_key(&layer) => 0,
+            None => layer,
+        }
     }
 
     /// The outermost module of a layer; the layer itself while it is undefined.

@@ -73,6 +73,8 @@ pub struct DeviceView {
 pub struct LineView {
     /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
+    /// Whether torch.compile's code runs in its place, at least at times.
+    pub is_compiled: bool,
     /// Blocks allocated over the run.
     pub allocations: u64,
     /// Their bytes.

@@ -206,10 +206,24 @@ impl CodeKind {
 /// assert_eq!((frame.frame, frame.line, &*frame.function), (12, Some(31), "GPT.forward"));
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
+///
+/// Code that torch.compile generated names the frames of the program that it stands for, the outermost first; none if they are
+/// not known:
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let line = br#"{"frame":14,"stands_for":[12,13],"file":"/tmp/torchinductor_ada/fi/cfi….py","line":603,"function":"call"}"#;
+/// let Record::Frame(frame) = decode_line(line)? else { panic!() };
+/// assert_eq!(frame.stands_for, Some(vec![12, 13]));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame<'a> {
     /// Its id.
     pub frame: u32,
+    /// For compiled code, the frames that it stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands_for: Option<Vec<u32>>,
     /// The source file.
     #[serde(borrow, default)]
     pub file: Text<'a>,

@@ -35,6 +35,8 @@ impl Flags {
     pub const BEFORE: u32 = 512;
     /// The driver memory is a block of PyTorch's allocator outside its segments (`PYTORCH_NO_CUDA_MEMORY_CACHING`).
     pub const BLOCK: u32 = 1024;
+    /// In compiled code that no module called: the layer is that of the operations that were compiled.
+    pub const OUTSIDE: u32 = 2048;
 
     /// The phase of the program.
     #[inline]

@@ -111,7 +111,8 @@ impl Model {
         for (frame, known) in sorted(&symbols.frames) {
             let Line { file, line, function } = &*known.line;
             let (file, function) = ((&**file).into(), (&**function).into());
-            lines.put(&record::Frame { frame, file, line: *line, function })?;
+            let stands_for = known.stands_for.as_ref().map(|known| known.to_vec());
+            lines.put(&record::Frame { frame, stands_for, file, line: *line, function })?;
         }
         for (file, line, text) in symbols.sources.iter() {
             lines.put(&record::Source { source: file.into(), line, text: text.into() })?;

@@ -1,0 +1,158 @@
+//! TorchDynamo's graph: the operations of a program, in the order in which it runs them.
+
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+
+/// A line of the program that was running when an operation was traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFrame {
+    pub file: String,
+    pub line: u32,
+    pub function: String,
+}
+
+/// A module whose call an operation is part of.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Module {
+    /// How the traced function reaches it: `L['self'].blocks.3.mlp`.
+    pub path: String,
+    pub class: String,
+}
+
+/// What memlab's agent reads of a graph.
+#[derive(Deserialize)]
+struct Read {
+    /// Stack traces as Python prints them.
+    traces: Vec<String>,
+    /// Modules around an operation, the outermost first.
+    modules: Vec<Vec<Module>>,
+    nodes: Vec<ReadNode>,
+}
+
+#[derive(Deserialize)]
+struct ReadNode {
+    name: String,
+    /// An input of the graph.
+    placeholder: bool,
+    /// Indices into `traces` and `modules`.
+    trace: Option<usize>,
+    modules: Option<usize>,
+    /// Indices of the nodes that it takes as arguments.
+    inputs: Vec<usize>,
+}
+
+/// An operation, or an input.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) trace: Option<usize>,
+    pub(crate) modules: Option<usize>,
+}
+
+/// A graph.
+#[derive(Debug, Default)]
+pub struct Graph {
+    traces: Vec<String>,
+    modules: Vec<Vec<Module>>,
+    nodes: Vec<Node>,
+    by_name: FxHashMap<String, usize>,
+    /// For each input in order, the operations that use it.
+    users_of_inputs: Vec<Vec<usize>>,
+    /// The operations of a trace, in order.
+    of_trace: FxHashMap<usize, Vec<usize>>,
+}
+
+impl Graph {
+    /// Reads `{"traces": […], "modules": [[{"path", "class"}, …], …], "nodes": [{"name", "placeholder", "trace", "modules",
+    /// "inputs"}, …]}`. Errors say what is not as expected.
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+        let Read { traces, modules, nodes: read } = serde_json::from_slice(json)?;
+        let mut graph = Self { traces, modules, ..Self::default() };
+        let mut input_of = FxHashMap::default();
+        for (index, node) in read.into_iter().enumerate() {
+            for input in &node.inputs {
+                if let Some(users) = input_of.get(input).and_then(|input: &usize| graph.users_of_inputs.get_mut(*input))
+                {
+                    users.push(index);
+                }
+            }
+            let trace = node.trace.filter(|trace| *trace < graph.traces.len());
+            let modules = node.modules.filter(|modules| *modules < graph.modules.len());
+            if node.placeholder {
+                input_of.insert(index, graph.users_of_inputs.len());
+                graph.users_of_inputs.push(Vec::new());
+            } else {
+                graph.by_name.insert(node.name, index);
+                if let Some(trace) = trace {
+                    graph.of_trace.entry(trace).or_default().push(index);
+                }
+            }
+            graph.nodes.push(Node { trace, modules });
+        }
+        Ok(graph)
+    }
+
+    /// The operation of this name.
+    pub(crate) fn operation(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The operations with this trace, in order.
+    pub(crate) fn of_trace(&self, trace: usize) -> &[usize] {
+        self.of_trace.get(&trace).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn trace_of(&self, node: usize) -> Option<usize> {
+        self.nodes.get(node)?.trace
+    }
+
+    /// The modules around an operation, the outermost first.
+    pub(crate) fn modules_of(&self, node: usize) -> &[Module] {
+        self.nodes.get(node).and_then(|node| self.modules.get(node.modules?)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The operations that use the input of this number.
+    pub(crate) fn users_of_input(&self, input: usize) -> &[usize] {
+        self.users_of_inputs.get(input).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many inputs there are.
+    pub(crate) fn inputs(&self) -> usize {
+        self.users_of_inputs.len()
+    }
+
+    pub(crate) fn traces(&self) -> &[String] {
+        &self.traces
+    }
+
+    /// The lines of a trace, the outermost first.
+    pub(crate) fn frames(&self, trace: usize) -> Vec<SourceFrame> {
+        self.traces.get(trace).map(|trace| frames(trace).collect()).unwrap_or_default()
+    }
+}
+
+/// The frames of a stack trace as Python prints it, the outermost first.
+fn frames(trace: &str) -> impl Iterator<Item = SourceFrame> {
+    trace.lines().filter_map(|text| {
+        let (file, rest) = text.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+        let (line, function) = rest.split_once(", in ").unwrap_or((rest, "?"));
+        let line = line.trim_end().parse().ok()?;
+        Some(SourceFrame { file: file.to_owned(), line, function: function.trim_end().to_owned() })
+    })
+}
+
+/// A trace without what changes when other lines of the file change: the numbers of lines.
+pub(crate) fn without_line_numbers(trace: &str) -> String {
+    let mut result = String::with_capacity(trace.len());
+    for text in trace.lines() {
+        match text.split_once("\", line ").and_then(|(file, rest)| Some((file, rest.split_once(',')?.1))) {
+            Some((file, rest)) if text.trim_start().starts_with("File \"") => {
+                result.push_str(file);
+                result.push_str("\",");
+                result.push_str(rest);
+            }
+            _ => result.push_str(text),
+        }
+        result.push('\n');
+    }
+    result
+}

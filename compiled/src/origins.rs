@@ -1,0 +1,354 @@
+//! The operations that lines of a wrapper stand for.
+//!
+//! **Forward.** The name of the node whose value a buffer holds is in the comments, and it is a name of TorchDynamo's graph. Of
+//! a kernel that was made from several nodes, the buffer belongs to the one whose value it holds if the kernel's definition says
+//! so, and otherwise to the last.
+//!
+//! **Backward.** AOTAutograd makes its nodes itself, and the comments have their names, which TorchDynamo does not know. But
+//! Inductor remembers for each launch the stack trace of the last node, and the nodes of backward have those of the operations
+//! of forward that they belong to. So the trace says the line. A line in a loop stands for an operation of each turn of the
+//! loop, with the same trace: *candidates*. Which of them it is follows, in this order, from
+//!
+//! 1. what the launch has to do with: nodes of forward in its comment, values that forward kept and that it reads, inputs that it
+//!    reads, and inputs (such as weights) whose gradients it computes,
+//! 2. the order: backward runs against the order of forward. A value lies in that order between those it is computed from and
+//!    those computed from it.
+//!
+//! A value of which two or more candidates remain, because one kernel computes several, belongs to that of the launches that read
+//! it, if it is one of them.
+//!
+//! If candidates remain, the origin is what they have in common: the line, and the innermost module around all of them.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::graph::{Graph, Module, SourceFrame, without_line_numbers};
+use crate::scan::number;
+use crate::wrapper::{Kind, Value, Wrapper};
+
+/// What is known of the operation that a line of a wrapper stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The program's lines, the outermost first. Empty: unknown.
+    pub frames: Vec<SourceFrame>,
+    /// The modules around it, the outermost first.
+    pub modules: Vec<Module>,
+}
+
+/// The origins of a wrapper's lines.
+#[derive(Debug, Default)]
+pub struct Origins {
+    of_line: FxHashMap<u32, Origin>,
+}
+
+impl Origins {
+    /// The origin of what is allocated in a line; `None` if nothing is known of it.
+    pub fn at(&self, line: u32) -> Option<&Origin> {
+        self.of_line.get(&line)
+    }
+
+    /// The lines that have an origin, in any order.
+    pub fn lines(&self) -> impl Iterator<Item = (u32, &Origin)> {
+        self.of_line.iter().map(|(line, origin)| (*line, origin))
+    }
+}
+
+/// Determines the origins of the lines of a wrapper that was made from a graph.
+///
+/// - `forward`: the wrapper of the same graph's forward, for one of backward.
+/// - `traces`: Inductor's map of lines: from a line on, the trace of the last node that a launch was made from.
+pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, traces: &[(u32, Option<&str>)]) -> Origins {
+    let search = Search { graph, forward, wrapper, traces: line_traces(graph, traces) };
+    let found = search.candidates();
+    let mut of_line = FxHashMap::default();
+    // An allocation belongs to the first value in it, which can be one that is there after a reuse only in name.
+    let mut first_used: FxHashMap<usize, usize> = FxHashMap::default();
+    for (value, made) in wrapper.values.iter().enumerate().filter(|(_, value)| value.first_launch.is_some()) {
+        let first = first_used.entry(wrapper.first_in_memory(value)).or_insert(value);
+        if made.first_launch < wrapper.values[*first].first_launch {
+            *first = value;
+        }
+    }
+    for (&line, allocated) in &wrapper.allocated {
+        if let Some(&value) = first_used.get(allocated) {
+            of_line.insert(line, search.of_value(value, &found));
+        }
+    }
+    for (&line, &launch) in &wrapper.launch_of_line {
+        of_line.insert(line, search.origin(&found[launch]));
+    }
+    of_line.retain(|_, origin| !origin.frames.is_empty() || !origin.modules.is_empty());
+    Origins { of_line }
+}
+
+/// For lines from one on, a trace of the graph. Lines of the program may have moved since the wrapper was made and cached: then
+/// a trace is the graph's that differs in numbers of lines only, if there is just one.
+fn line_traces(graph: &Graph, traces: &[(u32, Option<&str>)]) -> Vec<(u32, Option<usize>)> {
+    let exact: FxHashMap<&str, usize> =
+        (0..).zip(graph.traces()).map(|(index, trace)| (trace.as_str(), index)).collect();
+    let is_current = traces.iter().filter_map(|(_, trace)| *trace).all(|trace| exact.contains_key(trace));
+    let mut moved: FxHashMap<String, Option<usize>> = FxHashMap::default();
+    if !is_current {
+        for (index, trace) in graph.traces().iter().enumerate() {
+            moved.entry(without_line_numbers(trace)).and_modify(|known| *known = None).or_insert(Some(index));
+        }
+    }
+    let find = |trace: &str| {
+        if is_current { exact.get(trace).copied() } else { moved.get(&without_line_numbers(trace)).copied().flatten() }
+    };
+    let mut found: Vec<_> = traces.iter().map(|(line, trace)| (*line, trace.and_then(find))).collect();
+    found.sort_by_key(|(line, _)| *line);
+    found
+}
+
+/// Operations that a launch may stand for, in the order of the graph.
+type Candidates = Vec<usize>;
+
+struct Search<'a> {
+    graph: &'a Graph,
+    forward: Option<&'a Wrapper>,
+    wrapper: &'a Wrapper,
+    traces: Vec<(u32, Option<usize>)>,
+}
+
+impl Search<'_> {
+    fn candidates(&self) -> Vec<Candidates> {
+        let launches = 0..self.wrapper.launches.len();
+        if self.wrapper.kind() != Kind::Backward {
+            let mut found: Vec<Candidates> = Vec::new();
+            for launch in launches {
+                let of_launch = self.last_named(launch).unwrap_or_else(|| self.of_early_backward(launch, &found));
+                found.push(of_launch);
+            }
+            return found;
+        }
+        let mut found: Vec<_> = launches.map(|launch| self.of_backward(launch)).collect();
+        self.narrow_by_order(&mut found);
+        found
+    }
+
+    /// The operations with the trace that Inductor remembers for a launch.
+    fn traced(&self, launch: usize) -> Option<Candidates> {
+        let line = self.wrapper.launches[launch].line;
+        let next = self.traces.partition_point(|(start, _)| *start <= line);
+        let (_, trace) = self.traces.get(next.checked_sub(1)?)?;
+        Some(self.graph.of_trace((*trace)?).to_vec())
+    }
+
+    /// The last node in the comment that the graph has.
+    fn last_named(&self, launch: usize) -> Option<Candidates> {
+        let sources = &self.wrapper.launches[launch].sources;
+        let node = sources.iter().rev().find_map(|name| self.named(launch, name))?;
+        Some(vec![node])
+    }
+
+    /// The node of the graph that a name in a comment stands for. Names of AOTAutograd's own nodes can be the same by chance.
+    fn named(&self, launch: usize, name: &str) -> Option<usize> {
+        let node = self.graph.operation(name)?;
+        let is_certain = self.wrapper.launches[launch].known.contains(name);
+        let is_of_backward = self.wrapper.kind() == Kind::Backward && !is_certain && is_name_of_aten(name);
+        (!is_of_backward).then_some(node)
+    }
+
+    fn of_backward(&self, launch: usize) -> Candidates {
+        self.narrowed(launch, &self.evidence(launch)).or_else(|| self.last_named(launch)).unwrap_or_else(|| {
+            let mut known: Candidates = self.evidence(launch).into_iter().collect();
+            known.sort_unstable();
+            known
+        })
+    }
+
+    /// A part of backward that was moved into forward works on what forward has computed.
+    fn of_early_backward(&self, launch: usize, found: &[Candidates]) -> Candidates {
+        let writers =
+            self.wrapper.launches[launch].uses.iter().filter_map(|value| self.wrapper.values[*value].first_launch);
+        let evidence =
+            writers.filter(|writer| *writer != launch).filter_map(|writer| found.get(writer)).flatten().copied();
+        self.narrowed(launch, &evidence.collect()).unwrap_or_default()
+    }
+
+    /// The operations with the launch's trace, if there are any: those that are in the evidence, or all.
+    fn narrowed(&self, launch: usize, evidence: &FxHashSet<usize>) -> Option<Candidates> {
+        let traced = self.traced(launch).filter(|traced| !traced.is_empty())?;
+        let narrowed: Candidates = traced.iter().copied().filter(|node| evidence.contains(node)).collect();
+        Some(if narrowed.is_empty() { traced } else { narrowed })
+    }
+
+    /// The operations of forward that have to do with a launch of backward.
+    fn evidence(&self, launch: usize) -> FxHashSet<usize> {
+        let made = &self.wrapper.launches[launch];
+        let mut found: FxHashSet<usize> = made.sources.iter().filter_map(|name| self.named(launch, name)).collect();
+        for argument in made.uses.iter().filter_map(|value| self.wrapper.values[*value].argument.as_ref()) {
+            if let Some(input) = self.input(argument) {
+                found.extend(self.graph.users_of_input(input));
+            } else if let Some(source) = self.forward.and_then(|forward| forward.source_of_node.get(argument)) {
+                found.extend(self.graph.operation(source));
+            }
+        }
+        for (input, result) in self.wrapper.results.iter().enumerate() {
+            if result.is_some_and(|value| self.wrapper.values[value].first_launch == Some(launch)) {
+                found.extend(self.users_of_gradient(input));
+            }
+        }
+        found
+    }
+
+    /// The number of the graph's input that is an argument of the wrapper.
+    fn input(&self, argument: &str) -> Option<usize> {
+        number(argument, "primals_")?.checked_sub(1)
+    }
+
+    /// The operations that use the input whose gradient is the result of this number.
+    fn users_of_gradient(&self, result: usize) -> &[usize] {
+        let is_gradient = self.wrapper.kind() == Kind::Backward && self.wrapper.results.len() == self.graph.inputs();
+        if is_gradient { self.graph.users_of_input(result) } else { &[] }
+    }
+
+    /// Leaves out candidates that lie behind what a launch is computed from, or before what is computed from it.
+    fn narrow_by_order(&self, found: &mut [Candidates]) {
+        let (producers, consumers) = self.neighbours();
+        // Each pass narrows, or is the last.
+        loop {
+            let mut changed = false;
+            for launch in 0..found.len() {
+                if !self.is_ambiguous(&found[launch]) {
+                    continue;
+                }
+                let bound = |launches: &[usize], pick: fn(&Candidates) -> Option<&usize>| {
+                    launches.iter().filter_map(|other| pick(&found[*other])).copied().collect::<Vec<_>>()
+                };
+                let latest = bound(&producers[launch], |known| known.last()).into_iter().min();
+                let earliest = bound(&consumers[launch], |known| known.first()).into_iter().max();
+                let narrowed: Candidates = found[launch]
+                    .iter()
+                    .copied()
+                    .filter(|node| latest.is_none_or(|latest| *node <= latest))
+                    .filter(|node| earliest.is_none_or(|earliest| *node >= earliest))
+                    .collect();
+                if !narrowed.is_empty() && narrowed.len() < found[launch].len() {
+                    found[launch] = narrowed;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// For each launch of backward, those that compute what it reads, and those that read what it computes. Launches that run
+    /// forward again are left out: they run in the other direction.
+    fn neighbours(&self) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+        let launches = &self.wrapper.launches;
+        let again: Vec<bool> = launches
+            .iter()
+            .enumerate()
+            .map(|(index, launch)| {
+                !launch.sources.is_empty() && launch.sources.iter().all(|name| self.named(index, name).is_some())
+            })
+            .collect();
+        let mut producers = vec![Vec::new(); launches.len()];
+        let mut consumers = vec![Vec::new(); launches.len()];
+        for (reader, launch) in launches.iter().enumerate() {
+            for value in &launch.uses {
+                let Value { argument: None, first_launch: Some(writer), .. } = &self.wrapper.values[*value] else {
+                    continue;
+                };
+                if *writer != reader && !again[*writer] && !again[reader] {
+                    producers[reader].push(*writer);
+                    consumers[*writer].push(reader);
+                }
+            }
+        }
+        (producers, consumers)
+    }
+
+    /// Whether candidates differ in what is shown of them.
+    fn is_ambiguous(&self, candidates: &[usize]) -> bool {
+        let Some((first, rest)) = candidates.split_first() else { return false };
+        rest.iter().any(|node| {
+            self.graph.modules_of(*node) != self.graph.modules_of(*first)
+                || self.graph.trace_of(*node) != self.graph.trace_of(*first)
+        })
+    }
+
+    /// The origin of a value. `found`: what each launch may stand for.
+    fn of_value(&self, value: usize, found: &[Candidates]) -> Origin {
+        let computed = &self.wrapper.values[value];
+        let candidates = computed.first_launch.map_or(&[][..], |launch| &found[launch]);
+        if self.wrapper.kind() == Kind::Backward {
+            if self.is_ambiguous(candidates)
+                && let Some(node) = self.of_readers(value, found).filter(|node| candidates.contains(node))
+            {
+                return self.origin(&[node]);
+            }
+        } else if let Some(launch) = computed.first_launch
+            && let made = &self.wrapper.launches[launch]
+            && let Some(node) = made.source_of(value).and_then(|source| self.named(launch, &made.sources[source]))
+        {
+            return self.origin(&[node]);
+        }
+        self.origin(candidates)
+    }
+
+    /// The operation of the launches that read a value, if it is the same for all.
+    fn of_readers(&self, value: usize, found: &[Candidates]) -> Option<usize> {
+        let computed = self.wrapper.values[value].first_launch;
+        let mut readers = (self.wrapper.launches.iter().enumerate())
+            .filter(|(index, launch)| Some(*index) != computed && launch.uses.contains(&value))
+            .map(|(index, _)| &found[index]);
+        let first = *readers.next().filter(|candidates| !self.is_ambiguous(candidates))?.first()?;
+        readers.all(|candidates| !self.is_ambiguous(candidates) && candidates.first() == Some(&first)).then_some(first)
+    }
+
+    /// What candidates have in common.
+    fn origin(&self, candidates: &[usize]) -> Origin {
+        let Some((first, rest)) = candidates.split_first() else { return Origin::default() };
+        let mut origin = Origin {
+            frames: self.graph.trace_of(*first).map(|trace| self.graph.frames(trace)).unwrap_or_default(),
+            modules: self.graph.modules_of(*first).to_vec(),
+        };
+        for node in rest {
+            let modules = self.graph.modules_of(*node);
+            let shared = origin.modules.iter().zip(modules).take_while(|(one, other)| one == other).count();
+            origin.modules.truncate(shared);
+            if self.graph.trace_of(*node) != self.graph.trace_of(*first) {
+                let frames = self.graph.trace_of(*node).map(|trace| self.graph.frames(trace)).unwrap_or_default();
+                let shared = origin.frames.iter().zip(&frames).take_while(|(one, other)| one == other).count();
+                origin.frames.truncate(shared);
+            }
+        }
+        origin
+    }
+}
+
+/// Whether a node of AOTAutograd's can have this name: it is called after an operation of ATen, with a number.
+fn is_name_of_aten(name: &str) -> bool {
+    const NAMES: [&str; 24] = [
+        "add",
+        "amax",
+        "bmm",
+        "cat",
+        "clone",
+        "convert_element_type",
+        "convolution_backward",
+        "div",
+        "exp",
+        "expand",
+        "full",
+        "full_default",
+        "getitem",
+        "mm",
+        "mul",
+        "neg",
+        "permute",
+        "select",
+        "slice",
+        "squeeze",
+        "sub",
+        "sum",
+        "unsqueeze",
+        "view",
+    ];
+    let base = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('_');
+    NAMES.contains(&base)
+}

@@ -1,0 +1,405 @@
+//! The parts of a wrapper that say which memory is made for which operation.
+//!
+//! ```text
+//! # Topologically Sorted Source Nodes: [linear, gelu], Original ATen: [aten._unsafe_view, aten.gelu]
+//! # Source node to ATen node mapping:
+//! #   gelu => add_2, erf, mul_2
+//! #   linear => view_1
+//! # Graph fragment:
+//! #   return %mul_2
+//! triton_poi_fused_gelu_1 = async_compile.triton('triton_poi_fused_gelu_1', '''
+//! def triton_poi_fused_gelu_1(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+//! ''', device_str='cuda')
+//!
+//! def call(args):
+//!     primals_1, primals_2 = args
+//!     buf0 = empty_strided_cuda((2048, 1024), (1024, 1), torch.float32)
+//!     # Topologically Sorted Source Nodes: [linear, gelu], Original ATen: [aten._unsafe_view, aten.gelu]
+//!     triton_poi_fused_gelu_1.run(primals_2, buf0, 2097152, stream=stream0)
+//!     return (buf0, primals_1, )
+//! ```
+//!
+//! A kernel is defined once and may be launched for other operations too. The definition says which nodes make which output.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::scan::{arguments, assignment, names, number};
+
+const SOURCE_NODES: &str = "Source Nodes: [";
+
+/// What a wrapper computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Forward, which keeps values for backward.
+    Forward,
+    Backward,
+    /// Without backward.
+    #[default]
+    Inference,
+}
+
+/// A kernel's definition.
+#[derive(Debug, Default)]
+pub(crate) struct Kernel {
+    /// The source nodes that its first launch was made from.
+    sources: Vec<String>,
+    /// The source node of each node of AOTAutograd's graph, as an index into `sources`.
+    source_of: FxHashMap<String, usize>,
+    /// Source nodes that are nodes of TorchDynamo's graph: AOTAutograd calls nodes that it made itself their own source.
+    known: FxHashSet<String>,
+    /// The nodes of AOTAutograd's graph (or names of buffers) whose values it writes.
+    outputs: Vec<String>,
+    /// The positions of its parameters that it writes.
+    written: Vec<usize>,
+    /// The positions of its parameters that it reads and writes.
+    in_place: Vec<usize>,
+    /// For parameters that it writes: the source node of the value, as an index into `sources`.
+    source_of_parameter: FxHashMap<usize, usize>,
+}
+
+/// A line that computes.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) line: u32,
+    /// The source nodes, in the order of the graph.
+    pub(crate) sources: Vec<String>,
+    /// Names among them that are certainly nodes of TorchDynamo's graph.
+    pub(crate) known: FxHashSet<String>,
+    /// The values it reads and writes.
+    pub(crate) uses: Vec<usize>,
+    /// The source node of a value that it writes, where that is known.
+    source_of: FxHashMap<usize, usize>,
+}
+
+impl Launch {
+    /// The index of the source node that computes a value: the last that the kernel was made from, if it is not known better.
+    pub(crate) fn source_of(&self, value: usize) -> Option<usize> {
+        let last = self.sources.len().checked_sub(1)?;
+        Some(self.source_of.get(&value).copied().unwrap_or(last).min(last))
+    }
+}
+
+/// What is in memory, under one or several names, until the memory is reused for something else.
+#[derive(Debug, Default)]
+pub(crate) struct Value {
+    /// Its name, if it is an argument of the wrapper.
+    pub(crate) argument: Option<String>,
+    /// The first launch that uses it, which computes it unless it is an argument.
+    pub(crate) first_launch: Option<usize>,
+    /// What was in the same memory before.
+    before: Option<usize>,
+}
+
+/// A wrapper.
+#[derive(Debug, Default)]
+pub struct Wrapper {
+    kind: Kind,
+    pub(crate) launches: Vec<Launch>,
+    pub(crate) values: Vec<Value>,
+    /// The first value in the memory that each line allocates.
+    pub(crate) allocated: FxHashMap<u32, usize>,
+    /// The launch of each line.
+    pub(crate) launch_of_line: FxHashMap<u32, usize>,
+    /// The values that it returns, by position.
+    pub(crate) results: Vec<Option<usize>>,
+    /// The source nodes of each node of AOTAutograd's graph that kernels name.
+    pub(crate) source_of_node: FxHashMap<String, String>,
+    /// The values that variables hold.
+    names: FxHashMap<String, usize>,
+    /// The last value in each memory, by its first.
+    kernels: FxHashMap<String, Kernel>,
+}
+
+/// Where the parser is.
+#[derive(Default)]
+struct Position<'a> {
+    /// The kernel whose text in quotes this is.
+    quoted: Option<Option<&'a str>>,
+    /// What comments said of the next definition.
+    described: Kernel,
+    /// The indentation of the function.
+    function: Option<usize>,
+    /// The source nodes of the next launch.
+    sources: Option<Vec<String>>,
+}
+
+impl Wrapper {
+    /// Reads the source of a wrapper.
+    pub fn parse(source: &str) -> Self {
+        let mut wrapper = Self::default();
+        let mut position = Position::default();
+        for (line, text) in (1..).zip(source.lines()) {
+            let trimmed = text.trim_start();
+            if position.quoted.is_some() {
+                wrapper.quoted(trimmed, &mut position);
+                continue;
+            }
+            let indentation = text.len() - trimmed.len();
+            if position.function.is_some_and(|function| indentation <= function && !trimmed.is_empty()) {
+                position.function = None;
+            }
+            if trimmed.starts_with("def ") {
+                let name = trimmed[4..].split('(').next().unwrap_or_default();
+                let computes =
+                    !["__init__", "recursively_apply_fns", "get_args", "benchmark_compiled_module"].contains(&name);
+                position.function = computes.then_some(indentation);
+            } else if position.function.is_some() {
+                wrapper.statement(line, trimmed, &mut position);
+            } else {
+                wrapper.definition(trimmed, &mut position);
+            }
+        }
+        wrapper
+    }
+
+    /// The first value in the same memory as a value.
+    pub(crate) fn first_in_memory(&self, mut value: usize) -> usize {
+        // A value comes after what was there before it.
+        while let Some(before) = self.values[value].before {
+            value = before;
+        }
+        value
+    }
+
+    /// What the wrapper computes.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// A line outside of functions and quotes.
+    fn definition<'a>(&mut self, text: &'a str, position: &mut Position<'a>) {
+        if let Some(comment) = text.strip_prefix('#') {
+            if comment.starts_with(" AOT ID") {
+                self.kind = if comment.contains("_backward'") {
+                    Kind::Backward
+                } else if comment.contains("_forward'") {
+                    Kind::Forward
+                } else {
+                    Kind::Inference
+                };
+            }
+            position.described.describe(comment);
+            return;
+        }
+        let name = assignment(text).filter(|(_, value)| value.starts_with("async_compile.")).map(|(name, _)| name);
+        if let Some(name) = name {
+            let kernel = std::mem::take(&mut position.described);
+            for (node, source) in &kernel.source_of {
+                self.source_of_node.insert(node.clone(), kernel.sources[*source].clone());
+            }
+            self.kernels.entry(name.to_owned()).or_insert(kernel);
+        }
+        if text.matches("'''").count() % 2 == 1 {
+            position.quoted = Some(name);
+        }
+    }
+
+    /// A line of a kernel.
+    fn quoted(&mut self, text: &str, position: &mut Position) {
+        let Some(name) = position.quoted else { return };
+        if text.matches("'''").count() % 2 == 1 {
+            position.quoted = None;
+            return;
+        }
+        if let Some(signature) = text.strip_prefix("def ")
+            && let Some((function, parameters)) = signature.split_once('(')
+            && Some(function) == name
+            && let Some(kernel) = self.kernels.get_mut(function)
+        {
+            for (index, parameter) in arguments(parameters).enumerate() {
+                let in_place = parameter.starts_with("in_out_ptr");
+                if in_place {
+                    kernel.in_place.push(index);
+                }
+                if in_place || parameter.starts_with("out_ptr") {
+                    kernel.written.push(index);
+                }
+            }
+        }
+    }
+
+    /// A line of a function.
+    fn statement(&mut self, line: u32, text: &str, position: &mut Position) {
+        if let Some(comment) = text.strip_prefix('#') {
+            if let Some(sources) = source_nodes(comment) {
+                position.sources = Some(sources);
+            }
+            return;
+        }
+        if let Some(results) = text.strip_prefix("return (") {
+            self.results = arguments(results).map(|result| self.value_in(result)).collect();
+            return;
+        }
+        const IGNORED: [&str; 8] =
+            ["del ", "with ", "assert", "args.clear", "raw_stream", "stream", "torch.cuda.set_device", "return"];
+        if IGNORED.iter().any(|ignored| text.starts_with(ignored)) {
+            return;
+        }
+        let Some((target, value)) = assignment(text) else {
+            if text.contains('(') {
+                self.launch(line, text, None, position);
+            }
+            return;
+        };
+        if value == "args" || value.starts_with("args[") {
+            for name in target.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                if !self.names.contains_key(name) {
+                    self.new_value(name, Value { argument: Some(name.to_owned()), ..Value::default() });
+                }
+            }
+        } else if value.starts_with("empty") || value.starts_with("torch.empty") {
+            let value = self.new_value(target, Value::default());
+            self.allocated.insert(line, value);
+        } else if let Some(viewed) = self.viewed(value) {
+            if value.ends_with("# reuse") {
+                self.new_value(target, Value { before: Some(viewed), ..Value::default() });
+            } else {
+                self.names.insert(target.to_owned(), viewed);
+            }
+        } else if value.contains('(')
+            && !value.starts_with("copy_if_misaligned(")
+            && !value.starts_with("get_raw_stream(")
+        {
+            self.launch(line, value, Some(target), position);
+        }
+    }
+
+    fn new_value(&mut self, name: &str, value: Value) -> usize {
+        self.values.push(value);
+        self.names.insert(name.to_owned(), self.values.len() - 1);
+        self.values.len() - 1
+    }
+
+    /// The value that an expression only gives another form: `buf1`, `buf1[0]`, `reinterpret_tensor(buf1, …)`.
+    fn viewed(&self, value: &str) -> Option<usize> {
+        let value = value.split(';').next().unwrap_or_default();
+        let value = value.split("  #").next().unwrap_or_default().trim();
+        if let Some(inner) =
+            value.strip_prefix("reinterpret_tensor(").or_else(|| value.strip_prefix("alloc_from_pool("))
+        {
+            return self.value_in(arguments(inner).next()?);
+        }
+        let (name, index) = value.split_once('[').unwrap_or((value, "]"));
+        index.ends_with(']').then(|| self.names.get(name.trim()).copied()).flatten()
+    }
+
+    fn value_in(&self, expression: &str) -> Option<usize> {
+        names(expression).find_map(|name| self.names.get(name).copied())
+    }
+
+    fn launch(&mut self, line: u32, text: &str, target: Option<&str>, position: &mut Position) {
+        let Some(sources) = position.sources.take() else {
+            // Such as the result of a subgraph.
+            if let Some(target) = target {
+                self.new_value(target, Value::default());
+            }
+            return;
+        };
+        let number = self.launches.len();
+        let mut uses: Vec<usize> = names(text).filter_map(|name| self.names.get(name).copied()).collect();
+        let mut launch =
+            Launch { line, sources, known: FxHashSet::default(), uses: Vec::new(), source_of: FxHashMap::default() };
+        if let Some((name, call)) = text.split_once(".run(")
+            && let Some(kernel) = self.kernels.get_mut(name)
+        {
+            let parameters: Vec<(&str, Option<usize>)> = arguments(call)
+                .map(|argument| {
+                    let name = names(argument).find(|name| self.names.contains_key(*name)).unwrap_or_default();
+                    (name, self.names.get(name).copied())
+                })
+                .collect();
+            let in_place = kernel.in_place.iter().filter_map(|parameter| parameters.get(*parameter)?.1);
+            uses.extend(in_place.filter_map(|value| self.values[value].before));
+            kernel.match_outputs(&parameters);
+            launch.known = kernel.known_among(&launch.sources);
+            if kernel.sources.len() == launch.sources.len() {
+                launch.source_of = kernel
+                    .source_of_parameter
+                    .iter()
+                    .filter_map(|(parameter, source)| Some((parameters.get(*parameter)?.1?, *source)))
+                    .collect();
+            }
+        }
+        if let Some(target) = target {
+            // Its memory is allocated by the call itself.
+            for name in target.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                uses.push(self.new_value(name, Value::default()));
+            }
+        }
+        for value in &uses {
+            self.values[*value].first_launch.get_or_insert(number);
+        }
+        uses.sort_unstable();
+        uses.dedup();
+        launch.uses = uses;
+        self.launch_of_line.insert(line, number);
+        self.launches.push(launch);
+    }
+}
+
+impl Kernel {
+    /// Takes in a comment above the definition.
+    fn describe(&mut self, comment: &str) {
+        if let Some(sources) = source_nodes(comment) {
+            *self = Self { sources, ..Self::default() };
+        } else if let Some((source, nodes)) = comment.split_once(" => ") {
+            let source = source.trim();
+            if let Some(index) = self.sources.iter().position(|known| known == source) {
+                let nodes: Vec<&str> = nodes.split(", ").map(str::trim).collect();
+                if nodes != [source] {
+                    self.known.insert(source.to_owned());
+                }
+                self.source_of.extend(nodes.into_iter().map(|node| (node.to_owned(), index)));
+            }
+        } else if let Some(outputs) = comment.trim_start().strip_prefix("return ") {
+            self.outputs =
+                outputs.split(',').filter_map(|output| output.trim().strip_prefix('%')).map(str::to_owned).collect();
+        }
+    }
+
+    /// At the first launch, which the definition describes: which source node makes the value of which parameter.
+    ///
+    /// Outputs are listed in the order of their buffers' numbers, with those that were optimized away.
+    fn match_outputs(&mut self, parameters: &[(&str, Option<usize>)]) {
+        let mut written: Vec<(usize, usize)> = Vec::new();
+        for parameter in &self.written {
+            match parameters.get(*parameter).and_then(|(name, _)| number(name, "buf")) {
+                Some(buffer) => written.push((buffer, *parameter)),
+                None => return self.outputs.clear(),
+            }
+        }
+        written.sort_unstable();
+        let mut outputs = std::mem::take(&mut self.outputs);
+        outputs.retain(|output| match number(output, "buf") {
+            Some(buffer) => {
+                written.retain(|(number, _)| *number != buffer);
+                false
+            }
+            None => true,
+        });
+        if outputs.len() == written.len() {
+            let sources = outputs.iter().map(|output| self.source_of.get(output).copied());
+            let found = written.iter().zip(sources).filter_map(|((_, parameter), source)| Some((*parameter, source?)));
+            self.source_of_parameter.extend(found);
+        }
+        self.written.clear();
+    }
+
+    /// Which source nodes of a launch are certainly TorchDynamo's: those in the place of one in the definition.
+    fn known_among(&self, sources: &[String]) -> FxHashSet<String> {
+        if sources.len() != self.sources.len() {
+            return FxHashSet::default();
+        }
+        let is_known = |(_, defined): &(&String, &String)| self.known.contains(*defined);
+        sources.iter().zip(&self.sources).filter(is_known).map(|(source, _)| source.clone()).collect()
+    }
+}
+
+fn source_nodes(comment: &str) -> Option<Vec<String>> {
+    let (kind, rest) = comment.split_once(SOURCE_NODES)?;
+    if !matches!(kind.trim(), "Topologically Sorted" | "Unsorted" | "") {
+        return None;
+    }
+    let (sources, _) = rest.split_once(']')?;
+    Some(sources.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}

@@ -1,0 +1,185 @@
+"""What torch.compile made: which graph of TorchDynamo's each of Inductor's wrappers was generated from.
+
+Run in the namespace of `agent.py`, after `guards.py`. The agent does not attribute anything here: it gives the library
+what only Python can read, and the library reads the wrappers' text (the crate `compiled`).
+
+TorchDynamo traces in every process, also when everything else comes from a cache. It calls hooks with the code that it
+made, and its graph is still alive then, in the frame of the caller. From that code the wrappers can be reached, that of
+backward only once it runs: so they are looked for when they run.
+"""
+
+import itertools
+import json
+import os
+import re
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+    from guards import _Harmless
+
+_WRAPPER = re.compile(r".*/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py")
+_MADE_BY = ("torch._dynamo", "torch._functorch", "torch._inductor", "functools")
+_MOST_OBJECTS = 5000  # That are looked at to find the wrappers of one compiled function; some hundreds are usual.
+_MOST_ITEMS = 64  # Of a collection.
+_TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known graph.
+
+
+class _Graph:
+    """A graph of TorchDynamo's, which the library knows by a number."""
+
+    def __init__(self, number, function):
+        self.number = number
+        self.function = weakref.ref(function)
+        self.wrappers = set()  # Paths.
+
+
+class _Compiled:
+    def __init__(self, native, reader):
+        self.native = native
+        self.reader = reader
+        self.pid = os.getpid()  # A forked child has another agent, and this one's hook.
+        self.is_watching = False
+        self.graphs = []
+        self.told = {}  # How often the library was told of a wrapper.
+
+    def watch(self):
+        """Adds a hook that TorchDynamo calls after each compilation, as soon as TorchDynamo is imported.
+
+        The dictionary must not change while a thread calls the hooks in it. The key is none of PyTorch's, which are
+        visible to the program.
+        """
+        module: Any = sys.modules.get("torch._dynamo.convert_frame")
+        hooks = getattr(module, "_bytecode_hooks", None)
+        if self.is_watching or hooks is None or _is_compiling():
+            return
+        self.is_watching = True
+        known = dict.copy(hooks)
+        hooks[next(number for number in itertools.count(-1, -1) if number not in known)] = self.after_compilation
+        self.native.compilation_is_watched()
+
+    def after_compilation(self, code, made):
+        if self.pid != os.getpid():
+            return
+        with _Harmless():
+            caller = sys._getframe(1).f_locals
+            tracer = caller.get("tracer_output")  # Before PyTorch 2.11, the graph itself is there.
+            output = caller["output"] if tracer is None else tracer.output_graph
+            for name in made.co_names:
+                function = output.global_scope.get(name) if name.startswith("__compiled_fn") else None
+                if type(function) is types.FunctionType:
+                    self.graphs.append(_Graph(self.native.compiled_graph(_described_graph(output)), function))
+
+    def meet(self, wrapper):
+        """Tells the library from which graphs a wrapper was made."""
+        times = self.told.get(wrapper, 0)
+        if times == _TIMES_TOLD:
+            return
+        self.told[wrapper] = times + 1
+        self.graphs = [graph for graph in self.graphs if graph.function() is not None]
+        for graph in self.graphs:
+            function = graph.function()
+            if function is not None and wrapper not in graph.wrappers:
+                graph.wrappers |= _wrappers_of(function, self.reader)
+        made = [[graph.number, sorted(graph.wrappers)] for graph in self.graphs if wrapper in graph.wrappers]
+        if made:
+            self.native.compiled_wrapper(wrapper, json.dumps({"graphs": made, **_traces_of_lines(wrapper)}))
+            self.told[wrapper] = _TIMES_TOLD
+
+
+def _is_compiling():
+    """Whether a thread is in the function of TorchDynamo that calls hooks."""
+    for frame in sys._current_frames().values():
+        around: types.FrameType | None = frame
+        while around is not None:
+            if around.f_code.co_name == "_compile_inner" and around.f_code.co_filename.endswith("convert_frame.py"):
+                return True
+            around = around.f_back
+    return False
+
+
+def _described_graph(output):
+    """The nodes of a graph and of those that it calls, as the library reads them."""
+    traces, modules, nodes = {}, {}, []
+    # Bodies of operations such as activation checkpointing are graphs of their own.
+    parts = [module for _, module in output.graph.owning_module.named_modules()]
+    bodies = [part.graph for part in parts if hasattr(part, "graph") and part.graph is not output.graph]
+    for graph in [output.graph, *bodies]:
+        numbers = {}
+        for node in graph.nodes:
+            numbers[node] = len(nodes)
+            trace = node.meta.get("stack_trace")
+            around = tuple(_described_module(*known) for known in (node.meta.get("nn_module_stack") or {}).values())
+            nodes.append(
+                {
+                    "name": node.name,
+                    "placeholder": node.op == "placeholder" and graph is output.graph,
+                    "trace": traces.setdefault(trace, len(traces)) if trace else None,
+                    "modules": modules.setdefault(around, len(modules)),
+                    "inputs": [numbers[used] for used in node.all_input_nodes],
+                }
+            )
+    described = [[{"path": path, "class": kind} for path, kind in around] for around in modules]
+    return json.dumps({"traces": list(traces), "modules": described, "nodes": nodes})
+
+
+def _described_module(path, kind):
+    return str(path), getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]
+
+
+def _traces_of_lines(wrapper):
+    """For lines of a wrapper, the trace of the last node of what is launched from there on."""
+    cache: Any = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
+    lines, nodes = (getattr(cache, "linemaps", {}).get(wrapper) or ((), ()))[:2]
+    traces: dict = {}
+    starts = [[line, traces.setdefault(trace, len(traces)) if trace else None] for line, trace in zip(lines, nodes)]
+    return {"lines": starts, "traces": list(traces)}
+
+
+def _wrappers_of(function, reader):
+    """The paths of the wrappers that a compiled function runs. Looks at what PyTorch holds, and calls none of it."""
+    found, met = set(), {}
+    waiting = [function]
+    while waiting and len(met) < _MOST_OBJECTS:
+        thing = waiting.pop(0)
+        if id(thing) in met:
+            continue
+        met[id(thing)] = thing
+        kind = type(thing)
+        if kind is types.FunctionType:
+            if _WRAPPER.fullmatch(thing.__code__.co_filename):
+                found.add(thing.__code__.co_filename)
+                continue
+            for cell in thing.__closure__ or ():
+                try:
+                    waiting.append(cell.cell_contents)
+                except ValueError:  # Empty.
+                    pass
+            waiting += [*thing.__dict__.values(), *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        elif kind is types.MethodType:
+            waiting += [thing.__func__, thing.__self__]
+        elif kind is types.BuiltinMethodType:  # Such as `apply` of an autograd function's class.
+            waiting.append(thing.__self__)
+        elif kind in (list, tuple):
+            waiting += thing[:_MOST_ITEMS]
+        elif kind is dict:
+            waiting += list(thing.values())[:_MOST_ITEMS]
+        elif kind in (staticmethod, classmethod):
+            waiting.append(thing.__func__)
+        elif reader.is_kind(thing, type):
+            if "<locals>" in thing.__qualname__ and str(thing.__module__).startswith(_MADE_BY):
+                waiting += vars(thing).values()
+        elif str(kind.__module__).startswith(_MADE_BY) or _is_runner(kind):
+            if kind.__name__ == "partial":
+                waiting += [thing.func, *thing.args]
+            waiting += [*(getattr(thing, "__dict__", None) or {}).values()]
+            waiting += [getattr(thing, name) for name in getattr(kind, "__slots__", ()) if hasattr(thing, name)]
+    return found
+
+
+def _is_runner(kind):
+    """Whether it is the class `Runner` of a wrapper."""
+    call = kind.__dict__.get("call")
+    return type(call) is types.FunctionType and _WRAPPER.fullmatch(call.__code__.co_filename) is not None

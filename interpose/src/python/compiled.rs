@@ -1,0 +1,196 @@
+//! What the agent tells of programs compiled by `torch.compile`, and the origins of the lines of Inductor's wrappers
+//! that follow from it.
+
+use std::ffi::{c_char, c_uint};
+use std::ptr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use memlab_compiled::{Graph, Kind, Module, Origin, Origins, Wrapper, origins};
+use parking_lot::Mutex;
+use serde::Deserialize;
+
+use super::api::{Api, Object};
+use super::native::text;
+use crate::locks;
+use crate::panics;
+use crate::recorder::Recorder;
+
+/// The most graphs that are kept; a program that compiles more is compiling in a loop.
+const MAX_GRAPHS: usize = 4096;
+
+/// The longest wrapper that is read, in bytes. The largest seen is of 8 MiB.
+const MAX_WRAPPER: u64 = 64 << 20;
+
+#[derive(Default)]
+struct Compiled {
+    graphs: Vec<Arc<Graph>>,
+    /// The origins of each wrapper's lines, by each graph that it was made from.
+    wrappers: Option<HashMap<String, Vec<Origins>>>,
+}
+
+static COMPILED: Mutex<Compiled> = Mutex::new(Compiled { graphs: Vec::new(), wrappers: None });
+
+/// Called in a forked child, where the functions compiled before still run.
+pub fn reset_in_child() {
+    locks::unlock_in_child(&COMPILED);
+}
+
+/// From which graphs a wrapper was made, and what Inductor remembers of its lines.
+#[derive(Deserialize)]
+struct Made {
+    /// Each with the paths of all wrappers that were made from it.
+    graphs: Vec<(usize, Vec<String>)>,
+    /// From a line on, an index into `traces`.
+    lines: Vec<(u32, Option<usize>)>,
+    traces: Vec<String>,
+}
+
+/// Adds a graph of TorchDynamo's; returns its number.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+pub unsafe extern "C" fn graph(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
+    unsafe {
+        let mut json: *const c_char = ptr::null();
+        if (api.PyArg_ParseTuple)(arguments, c"s".as_ptr(), &raw mut json) == 0 {
+            return ptr::null_mut();
+        }
+        let number = panics::catch(|| {
+            let graph = Graph::parse(text(json)).unwrap_or_else(|error| {
+                if let Some(recorder) = Recorder::current() {
+                    recorder.warn(&format!("a compiled graph cannot be read, so its lines are unknown ({error})"));
+                }
+                Graph::default()
+            });
+            let mut compiled = COMPILED.lock();
+            if compiled.graphs.len() < MAX_GRAPHS {
+                compiled.graphs.push(Arc::new(graph));
+            }
+            compiled.graphs.len() as c_uint - 1
+        });
+        (api.Py_BuildValue)(c"I".as_ptr(), number.unwrap_or(c_uint::MAX))
+    }
+}
+
+/// Reads a wrapper, the first time that a frame of it is met.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+pub unsafe extern "C" fn wrapper(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
+    unsafe {
+        let (mut path, mut json): (*const c_char, *const c_char) = (ptr::null(), ptr::null());
+        if (api.PyArg_ParseTuple)(arguments, c"ss".as_ptr(), &raw mut path, &raw mut json) == 0 {
+            return ptr::null_mut();
+        }
+        panics::catch(|| {
+            let path = String::from_utf8_lossy(text(path)).into_owned();
+            let Ok(made) = serde_json::from_slice(text(json)) else { return };
+            let mut compiled = COMPILED.lock();
+            let found = origins_by_graph(&compiled.graphs, &path, &made);
+            compiled.wrappers.get_or_insert_default().insert(path, found);
+        });
+        (api.Py_BuildValue)(c"".as_ptr())
+    }
+}
+
+fn origins_by_graph(graphs: &[Arc<Graph>], path: &str, made: &Made) -> Vec<Origins> {
+    let Some(wrapper) = read(path) else { return Vec::new() };
+    let trace = |trace: &Option<usize>| trace.and_then(|trace| made.traces.get(trace).map(String::as_str));
+    let traces: Vec<(u32, Option<&str>)> = made.lines.iter().map(|(line, known)| (*line, trace(known))).collect();
+    (made.graphs.iter())
+        .filter_map(|(number, wrappers)| {
+            let graph = graphs.get(*number)?;
+            let others = || wrappers.iter().filter(|other| *other != path);
+            let forward = (wrapper.kind() == Kind::Backward)
+                .then(|| others().filter_map(|other| read(other)).find(|other| other.kind() == Kind::Forward));
+            Some(origins(graph, forward.flatten().as_ref(), &wrapper, &traces))
+        })
+        .collect()
+}
+
+fn read(path: &str) -> Option<Wrapper> {
+    if std::fs::metadata(path).ok()?.len() > MAX_WRAPPER {
+        return None;
+    }
+    Some(Wrapper::parse(&String::from_utf8_lossy(&std::fs::read(path).ok()?)))
+}
+
+/// Defines a frame of a wrapper again with the lines that it stands for; returns the modules around them, the outermost
+/// first, as a list of (path, class). None if nothing is known.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+pub unsafe extern "C" fn origin(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
+    unsafe {
+        let mut frame: c_uint = 0;
+        if (api.PyArg_ParseTuple)(arguments, c"I".as_ptr(), &raw mut frame) == 0 {
+            return ptr::null_mut();
+        }
+        let modules = panics::catch(|| {
+            let recorder = Recorder::current()?;
+            let place = recorder.interner.wrapper_place(frame)?;
+            let origin = {
+                let compiled = COMPILED.lock();
+                common(compiled.wrappers.as_ref()?.get(&place.file)?, place.line)?
+            };
+            if !origin.frames.is_empty() {
+                recorder.interner.define_wrapper(&recorder.log, frame, &origin.frames);
+            }
+            Some(origin.modules)
+        });
+        let Some(Some(modules)) = modules else { return (api.Py_BuildValue)(c"".as_ptr()) };
+        let list = (api.PyList_New)(0);
+        for Module { path, class } in modules {
+            let (path, class) = (terminated(path), terminated(class));
+            let item = (api.Py_BuildValue)(c"(ss)".as_ptr(), path.as_ptr(), class.as_ptr());
+            if !item.is_null() {
+                (api.PyList_Append)(list, item);
+                (api.Py_DecRef)(item);
+            }
+        }
+        list
+    }
+}
+
+/// The origin of a line that all graphs agree on. Two functions with the same operations can share a wrapper; they
+/// differ in their lines.
+fn common(found: &[Origins], line: u32) -> Option<Origin> {
+    let mut origins = found.iter().map(|origins| origins.at(line));
+    let first = origins.next()??;
+    origins.all(|other| other == Some(first)).then(|| first.clone())
+}
+
+fn terminated(text: String) -> std::ffi::CString {
+    std::ffi::CString::new(text).unwrap_or_default()
+}
+
+/// Defines a layer for an outermost module that compiled code runs without calling it; returns its id.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+pub unsafe extern "C" fn root(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
+    unsafe {
+        let (mut class, mut variable): (*const c_char, *const c_char) = (ptr::null(), ptr::null());
+        if (api.PyArg_ParseTuple)(arguments, c"ss".as_ptr(), &raw mut class, &raw mut variable) == 0 {
+            return ptr::null_mut();
+        }
+        let layer = panics::catch(|| {
+            let recorder = Recorder::current()?;
+            Some(recorder.interner.add_compiled_root(&recorder.log, text(class), text(variable)))
+        });
+        (api.Py_BuildValue)(c"I".as_ptr(), layer.flatten().unwrap_or(0))
+    }
+}

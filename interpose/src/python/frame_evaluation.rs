@@ -1,0 +1,59 @@
+//! Notices that the program begins to run compiled functions.
+//!
+//! TorchDynamo replaces the interpreter's evaluation of frames when a compiled function is called, before it compiles.
+//! That is the time to have the agent register its hook: earlier, TorchDynamo may not be imported, and importing it
+//! takes seconds.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::got_patch::{self, Replacements};
+use crate::panics;
+use crate::recorder::Recorder;
+use crate::symbols;
+
+const SYMBOL: &std::ffi::CStr = c"_PyInterpreterState_SetEvalFrameFunc";
+
+type SetEvalFrame = unsafe extern "C" fn(*mut c_void, *mut c_void);
+
+static REAL: OnceLock<SetEvalFrame> = OnceLock::new();
+
+/// The agent has its hook, or there is nothing to wait for.
+static DONE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, has the agent run when a compiled function is called.
+pub fn watch() {
+    let real = symbols::in_process(SYMBOL);
+    if real.is_null() {
+        return;
+    }
+    // SAFETY: `void _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState *, _PyFrameEvalFunction)`, since 3.9.
+    let _ = REAL.set(unsafe { std::mem::transmute::<*mut c_void, SetEvalFrame>(real) });
+    DONE.store(false, Ordering::Release);
+    let mut replacements = Replacements::default();
+    replacements.insert(SYMBOL.to_bytes(), set_eval_frame as *const c_void);
+    got_patch::patch_object("libtorch_python.so", &replacements);
+}
+
+/// The agent has its hook.
+pub fn forget() {
+    DONE.store(true, Ordering::Release);
+}
+
+/// # Safety
+///
+/// As for the real function: with the GIL.
+unsafe extern "C" fn set_eval_frame(interpreter: *mut c_void, function: *mut c_void) {
+    if !DONE.load(Ordering::Relaxed) {
+        panics::catch(|| {
+            if let Some(recorder) = Recorder::current() {
+                recorder.python.run_again();
+            }
+        });
+    }
+    if let Some(real) = REAL.get() {
+        // SAFETY: the real function, with the caller's arguments.
+        unsafe { real(interpreter, function) }
+    }
+}
