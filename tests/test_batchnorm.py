@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import memlab as package
 import pytest
@@ -53,6 +54,50 @@ def test_the_whole_batch_goes_through_at_once(loss_fn):
         assert torch.equal(one, other)
     for one, other in zip(running(model), running(expected), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["BatchNorm", "InstanceNorm"])
+def test_what_is_not_exact_is_said_in_each_way(kind):
+    # GIVEN layers whose statistics are of all samples, and exact=False
+    layers = {"BatchNorm": nn.BatchNorm2d(4), "InstanceNorm": nn.InstanceNorm2d(4, track_running_stats=True)}
+    inputs, targets = torch.randn(BATCH, 3, 6, 6), torch.randint(0, 3, (BATCH,))
+
+    def made():
+        torch.manual_seed(0)
+        layer = copy.deepcopy(layers[kind])
+        return nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(4 * 16, 3))
+
+    # WHEN pieces go through, by a mean, by a loss of all outputs, and in a loop of one's own; THEN it is said
+    said = f"exact=False: 1 is a {kind}2d"
+    for loss_fn in (nn.CrossEntropyLoss(), contrastive):
+        with pytest.warns(UserWarning, match=said):
+            package.accumulate(made(), inputs, loss_fn, targets=targets, micro_batch=5, exact=False)
+    ib = package.InfinityBatch(made(), verbose=False, micro_batch=5, exact=False)
+    with pytest.warns(UserWarning, match=said):
+        ib.batch_(inputs)
+    # AND not where a batch is one piece, nor in an evaluation, nor where nothing was allowed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ib.batch_(inputs[:5])
+        ib.evaluate([(inputs, targets)], {"right": lambda outputs, targets: 0.0})
+        package.accumulate(made(), inputs, nn.CrossEntropyLoss(), targets=targets)
+
+
+def test_running_statistics_of_instances_are_those_of_the_whole_batch():
+    # GIVEN InstanceNorm with running statistics, and a twin
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True), nn.Flatten(), nn.Linear(64, 3))
+    twin, (inputs, targets) = copy.deepcopy(model), (torch.randn(BATCH, 3, 6, 6), torch.randint(0, 3, (BATCH,)))
+    nn.CrossEntropyLoss()(twin(inputs), targets).backward()
+    # WHEN nobody asks for pieces; THEN the whole batch goes through at once
+    ib = package.InfinityBatch(model, criterion=nn.CrossEntropyLoss(), verbose=False)
+    assert ib.plan.name == "whole batch" and "1 is a InstanceNorm2d with running statistics" in ib.plan.reason
+    package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets)
+    for one, other in zip([*gradients(model), *running(model)], [*gradients(twin), *running(twin)], strict=True):
+        assert torch.equal(one, other)
+    # AND pieces are refused
+    with pytest.raises(RuntimeError, match=r"the buffer 1\.running_mean depends on the samples"):
+        package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets, micro_batch=5)
 
 
 @pytest.mark.parametrize("micro_batch", [4, 5, 1])

@@ -209,6 +209,28 @@ def test_a_misspelt_attribute_names_the_right_one():
         ib.speed = 2
 
 
+def test_values_that_an_option_cannot_have_are_refused():
+    # GIVEN values that mean nothing; WHEN they are given, or set later; THEN that is said at once
+    cases = [
+        ("batchnorm", "exakt", "batchnorm='exakt': must be one of 'exact'"),
+        ("memory", "much", '"much" is not a size'),
+        ("memory", -1, "memory=-1: must be"),
+        ("micro_batch", -1, "micro_batch=-1: must be a whole number, 1 or more"),
+        ("micro_batch", 2.0, "micro_batch=2.0"),
+        ("exact", "no", "exact='no': must be True or False"),
+    ]
+    for name, value, message in cases:
+        with pytest.raises(ValueError, match=message):
+            package.InfinityBatch(**{name: value})
+        ib, _ = training()
+        with pytest.raises(ValueError, match=message):
+            setattr(ib, name, value)
+    with pytest.raises(RuntimeError, match="device"):
+        package.InfinityBatch(backward_device="gpu of mine")
+    with pytest.raises(ValueError, match="exact='no'"):
+        package.accumulate(Reader(), torch.zeros(2, 1, 8, 8), torch.sum, exact="no")
+
+
 def test_what_is_missing_is_named():
     ib = package.InfinityBatch(verbose=False)
     for name, value in (

@@ -141,6 +141,37 @@ def test_callbacks_that_would_never_be_called_are_refused():
         ib.callbacks = [Misspelt()]
     with pytest.raises(TypeError, match="object has none of the methods that are called: on_micro_batch, "):
         package.InfinityBatch(callbacks=[object()])
+    # AND in whichever way they are added
+    listener = Listener("epoch", 0)
+    ib.callbacks = [listener]
+    ways = [
+        lambda: ib.callbacks.append(Misspelt()),
+        lambda: ib.callbacks.insert(0, Misspelt()),
+        lambda: ib.callbacks.extend([listener, Misspelt()]),
+        lambda: ib.callbacks.__iadd__([Misspelt()]),
+        lambda: ib.callbacks.__setitem__(0, Misspelt()),
+        lambda: ib.callbacks.__setitem__(slice(0, 1), [Misspelt()]),
+    ]
+    for add in ways:
+        with pytest.raises(TypeError, match="did you mean on_epoch"):
+            add()
+    assert ib.callbacks == [listener]
+
+
+def test_what_is_kept_may_be_bounded_later():
+    # GIVEN a training that keeps everything
+    ib, _ = training(keep="host")
+    ib.train(2)
+    # WHEN a bound is set; THEN the oldest are dropped now, and more as others come
+    of_an_epoch = sum(one.nbytes for container in (ib.inputs, ib.targets) for one in container[1])
+    ib.keep_nbytes = of_an_epoch
+    assert ib.keep_nbytes == of_an_epoch and [one is None for one in ib.inputs[0]] == [True] * 3
+    assert [one is None for one in ib.inputs[1]] == [False] * 3
+    ib.epoch()
+    assert [one is None for one in ib.inputs[1]] == [True] * 3 and ib.inputs[2][0] is not None
+    for wrong in (-1, 1.5, "much"):
+        with pytest.raises(ValueError):
+            ib.keep_nbytes = wrong
 
 
 @pytest.mark.parametrize("keep", ["host", "disk"])

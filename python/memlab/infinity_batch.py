@@ -150,12 +150,13 @@ class InfinityBatch(Settings):
         """
         return self._way(has_own_loop=False)
 
-    def _way(self, *, has_own_loop: bool) -> Way:
+    def _way(self, *, has_own_loop: bool, samples: int | None = None) -> Way:
+        """That of a batch of so many samples; None: of more than a piece has."""
         return way_of(
             self._model(),
             self._chosen("criterion", self._name),
             device=self.forward_device,
-            in_pieces=self.micro_batch is not None,
+            in_pieces=self.micro_batch is not None and (samples is None or self.micro_batch < samples),
             exact=self.exact,
             batchnorm=self.batchnorm,
             has_own_loop=has_own_loop,
@@ -380,7 +381,9 @@ class InfinityBatch(Settings):
     def _outputs_of(self, inputs: Any) -> Any:
         """The model's outputs for a batch, where they are wanted."""
         batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
-        way = self._way(has_own_loop=True)
+        way = self._way(has_own_loop=True, samples=len(batch.samples))
+        if way.inexact is not None:
+            warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=3)
         goes(way.name)
         batch, device = way.prepared(batch), self.backward_device
         outputs = _OUTPUTS[way.name](batch)

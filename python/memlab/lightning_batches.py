@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from memlab._batches.batch import Batch
+from memlab._batches.batchnorm import mixing_layers
 from memlab._batches.logged import Logged
 from memlab._batches.nested import Samples
 from memlab._batches.observing import observing
@@ -26,6 +27,10 @@ from memlab._batches.weighted import WeightedBackward
 __all__ = ["big_batches_callback"]
 
 Weight = Callable[[Any], Any]
+_INSTEAD = (
+    "If it compares samples, say memlab.big_batches_callback(loss='coupled'); if it is the mean of something else, say of "
+    "how many (weight=)"
+)
 
 
 def big_batches_callback(
@@ -116,6 +121,14 @@ class _Settings:
 
     def batch(self, model: nn.Module, inputs: Any, *, is_mean: bool) -> Batch:
         batch = Batch.of(model, inputs, micro_batch=self._micro_batch, memory=self._memory, exact=True)
+        if self._batchnorm == "refuse" and (layers := mixing_layers(model)):
+            name, layer = next(iter(layers.items()))
+            raise RuntimeError(
+                f"pieces of this batch would not give its gradients: {name.removeprefix('module.')} is a "
+                f"{type(layer).__name__} in training, which mixes all samples of a batch. batchnorm='frozen' keeps its "
+                "statistics, 'ghost' takes those of each piece. Exactly it is computed by memlab.accumulate, which may be "
+                "called in training_step with manual optimization"
+            )
         way = way_of(
             model,
             None,
@@ -164,7 +177,10 @@ class _MeanStep:
         self._module.log = self._logged.log
         try:
             # (Looks at the loss of a few samples, in the first batch: what these log is not kept.)
-            mean = OwnLoss.of(self._model, made.samples, made.device) if self._weight is None else _Weighted(self._weight)
+            if self._weight is None:
+                mean: OwnLoss | _Weighted = OwnLoss.of(self._model, made.samples, made.device, _INSTEAD)
+            else:
+                mean = _Weighted(self._weight)
             with observing(lambda rows, samples: self._logged.keep()), held(parameters):
                 loss = WeightedBackward(made, targets, mean).run(self._scaled)
             gradients = [parameter.grad for parameter in parameters]

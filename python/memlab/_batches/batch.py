@@ -47,8 +47,7 @@ class Batch:
             RuntimeError: no pieces would give the gradients of the whole batch.
             ValueError: there are no samples, or `micro_batch` is below 1.
         """
-        if micro_batch is not None and (type(micro_batch) is not int or micro_batch < 1):
-            raise ValueError(f"micro_batch={micro_batch!r}: must be a whole number, 1 or more")
+        check_micro_batch(micro_batch)
         refuse_unsupported(model)
         samples = Samples(inputs)
         if len(samples) == 0:
@@ -58,6 +57,12 @@ class Batch:
         sizing = _in_step(ranks, len(samples), device, micro_batch) or _sizing(model, samples, device, micro_batch, nbytes)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, ranks, nbytes)
+
+
+def check_micro_batch(micro_batch: int | None) -> None:
+    """Raises ValueError if it is no number of samples."""
+    if micro_batch is not None and (type(micro_batch) is not int or micro_batch < 1):
+        raise ValueError(f"micro_batch={micro_batch!r}: must be a whole number, 1 or more")
 
 
 def allowed(memory: str | int) -> int | None:
@@ -115,5 +120,5 @@ def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batc
 def _refuse(buffer: str) -> None:
     raise RuntimeError(
         f"the buffer {buffer} depends on the samples of a batch, and pieces would leave something else in it than the whole "
-        "batch. Allow that with exact=False"
+        "batch. memlab.accumulate and InfinityBatch allow that with exact=False"
     )

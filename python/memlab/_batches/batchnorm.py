@@ -16,12 +16,28 @@ from memlab._paging.torch_private import BatchNorm
 CHOICES = ("exact", "ghost", "frozen", "refuse")
 
 
+def check_choice(batchnorm: str) -> None:
+    """Raises ValueError if it is none of the names."""
+    if batchnorm not in CHOICES:
+        raise ValueError(f"batchnorm={batchnorm!r}: must be one of {', '.join(map(repr, CHOICES))}")
+
+
 def mixing_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers of a model that mix the samples of a batch, by name: in training, or for want of running statistics."""
     return {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, BatchNorm) and (module.training or module.running_mean is None)
+    }
+
+
+def tracking_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers whose running statistics depend on all samples, though their outputs do not, by name."""
+    kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, kinds) and module.training and module.running_mean is not None
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, SupportsIndex
 
 EVENTS = ("on_micro_batch", "on_outputs", "on_loss", "on_step", "on_epoch")
 
@@ -23,9 +23,25 @@ class Callbacks(list[Any]):
     """
 
     def __init__(self, callbacks: Iterable[Any]) -> None:
-        super().__init__(callbacks)
-        for callback in self:
-            _refuse_misspelt(callback)
+        super().__init__(map(_checked, callbacks))
+
+    def append(self, callback: Any) -> None:
+        """As of any list; what is added in whichever way is looked at."""
+        super().append(_checked(callback))
+
+    def insert(self, place: SupportsIndex, callback: Any) -> None:
+        super().insert(place, _checked(callback))
+
+    def extend(self, callbacks: Iterable[Any]) -> None:
+        super().extend([_checked(callback) for callback in callbacks])
+
+    def __iadd__(self, callbacks: Iterable[Any]) -> Callbacks:  # type: ignore[misc, override]
+        self.extend(callbacks)
+        return self
+
+    def __setitem__(self, place: Any, callback: Any) -> None:
+        is_one = not isinstance(place, slice)
+        super().__setitem__(place, _checked(callback) if is_one else [_checked(one) for one in callback])
 
     def want(self, event: str) -> bool:
         """Whether one has a method for it: what it is told may cost something."""
@@ -39,10 +55,11 @@ class Callbacks(list[Any]):
                 method(*arguments)
 
 
-def _refuse_misspelt(callback: Any) -> None:
+def _checked(callback: Any) -> Any:
     kind = type(callback).__name__
     for name in dir(callback):
         if name.startswith("on_") and name not in EVENTS and (near := difflib.get_close_matches(name, EVENTS, 1, 0.8)):
             raise TypeError(f"the callback {kind} has {name}: did you mean {near[0]}?")
     if not any(hasattr(callback, event) for event in EVENTS):
         raise TypeError(f"the callback {kind} has none of the methods that are called: {', '.join(EVENTS)}")
+    return callback

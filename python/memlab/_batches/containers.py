@@ -31,6 +31,10 @@ class Containers:
         """Bytes that inputs, targets and outputs may take. None: as many as there are."""
         return self._kept.nbytes
 
+    @keep_nbytes.setter
+    def keep_nbytes(self, nbytes: str | int | None) -> None:
+        self._kept.bound(nbytes)
+
     @property
     def inputs(self) -> list[Entries]:
         """The inputs of batches, by epoch and batch. None: they were dropped, as there were too many bytes."""

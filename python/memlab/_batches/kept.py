@@ -34,15 +34,17 @@ class Kept:
         stores them; None: a temporary one."""
         if policy not in POLICIES:
             raise ValueError(f"keep={policy!r}: must be one of {', '.join(map(repr, POLICIES))}")
-        nbytes = _native.parse_size(nbytes) if isinstance(nbytes, str) else nbytes
-        if nbytes is not None and nbytes < 0:
-            raise ValueError(f"keep_nbytes={nbytes}: must be 0 or more")
         if folder is not None and policy != "disk":
             raise ValueError(f'keep_folder is for keep="disk", and keep is {policy!r}')
-        self.policy, self.nbytes, self.folder = policy, nbytes, folder
+        self.policy, self.folder, self.nbytes = policy, folder, _size(nbytes)
         self._files = Folder(folder) if policy == "disk" else None
         self.records = Records()
         self._forget_tensors()
+
+    def bound(self, nbytes: str | int | None) -> None:
+        """Lets inputs, targets and outputs take so many bytes from now on."""
+        self.nbytes = _size(nbytes)
+        self._make_room(0)
 
     @property
     def losses(self) -> list[list[tuple[float, int]]]:
@@ -115,3 +117,10 @@ class Kept:
 
     def _containers(self) -> tuple[list[Entries], list[Entries], list[Entries]]:
         return self.inputs, self.targets, self.outputs
+
+
+def _size(nbytes: str | int | None) -> int | None:
+    size = _native.parse_size(nbytes) if isinstance(nbytes, str) else nbytes
+    if size is not None and (type(size) is not int or size < 0):
+        raise ValueError(f"keep_nbytes={nbytes!r}: must be a whole number of bytes, or a size such as '20GiB'")
+    return size

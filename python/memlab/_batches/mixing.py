@@ -77,7 +77,7 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
     if batch.refuse is not None:
         raise RuntimeError(
             f"{what}, so pieces would not give the gradients of the whole batch. Have the model return what it computes of "
-            "each sample, and compare samples in the loss; or allow it with exact=False"
+            "each sample, and compare samples in the loss. memlab.accumulate and InfinityBatch allow it with exact=False"
         )
     if is_new:
         warnings.warn(f"memlab, not exact: {what}, and pieces have others than the whole batch", stacklevel=3)

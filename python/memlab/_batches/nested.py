@@ -121,5 +121,5 @@ def unjoinable(result: Any, samples: int) -> str | None:
     return (
         f"the model returns a tensor of shape {tuple(result.shape)} for {samples} samples. Its first dimension must be the "
         "samples, so that the results of pieces can be put together. If it is the model's own loss, have the model return "
-        "its outputs, and give the loss as loss_fn"
+        "its outputs, and compute the loss from these"
     )

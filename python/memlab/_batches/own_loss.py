@@ -21,6 +21,8 @@ _COARSE_ROUNDING = 1e-2
 # Losses on a simulated card, whose kernels compute nothing.
 _NOTHING = 1e-30
 
+_INSTEAD = "Have the model return its outputs, and give memlab.accumulate the loss as loss_fn"
+
 _FOUND: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
@@ -50,8 +52,10 @@ class OwnLoss:
         self.is_sum = over == _SUM
 
     @staticmethod
-    def of(model: nn.Module, samples: Samples, device: torch.device) -> OwnLoss:
+    def of(model: nn.Module, samples: Samples, device: torch.device, instead: str = _INSTEAD) -> OwnLoss:
         """Finds out of what the model's loss is the mean: from the losses of two samples, apart and together.
+
+        `instead`: what to do if it is no mean, for the message.
 
         Raises:
             ValueError: it returns no loss, or one that is no such mean.
@@ -59,7 +63,7 @@ class OwnLoss:
         if len(samples) < 2:
             return OwnLoss("samples")  # There is one piece.
         if model not in _FOUND:
-            _FOUND[model] = _found(model, samples, device)
+            _FOUND[model] = _found(model, samples, device, instead)
         return OwnLoss(_FOUND[model])
 
     def weight(self, samples: int, labels: Any) -> Tensor | int:
@@ -91,7 +95,7 @@ def loss_in(outputs: Any) -> Tensor:
     return loss
 
 
-def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
+def _found(model: nn.Module, samples: Samples, device: torch.device, instead: str) -> str:
     inputs = samples.piece(range(2), device)
     labels = labels_of(inputs)
     over = ["samples"]
@@ -119,7 +123,7 @@ def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
     if not error(best) <= _ROUNDING.get(losses[0].dtype, _COARSE_ROUNDING) * abs(whole) + _NOTHING:
         raise ValueError(
             f"the model's own loss is no mean over {', '.join(over)}, and no sum: of two samples it is {whole:.6g}, and of "
-            f"each alone {parts[0]:.6g} and {parts[1]:.6g}. Have the model return its outputs, and give the loss as loss_fn"
+            f"each alone {parts[0]:.6g} and {parts[1]:.6g}. {instead}"
         )
     return best
 

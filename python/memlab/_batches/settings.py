@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from memlab._arguments import require_model
-from memlab._batches.batch import forget_sizes
+from memlab._batches.batch import allowed, check_micro_batch, forget_sizes
+from memlab._batches.batchnorm import check_choice
 from memlab._batches.callbacks import Callbacks
 from memlab._batches.containers import Containers
 from memlab._batches.experience import forget_experience
@@ -20,6 +21,7 @@ from memlab._batches.loader import KnownBatches
 from memlab._batches.monitor import Monitor
 from memlab._batches.observing import Computation
 from memlab._batches.traced_steps import TracedSteps
+from memlab._batches.ways import check_exact
 from memlab._batches.whole import forget_budgets
 
 _TRAINED = ("model", "optimizer", "criterion")
@@ -33,9 +35,25 @@ _ATTRIBUTES = (
     "batchnorm",
     "micro_batch",
     "keep",
+    "keep_nbytes",
     "callbacks",
     "warnings_level",
 )
+
+
+def _check_device(device: torch.device | str | None) -> None:
+    if device is not None:
+        torch.device(device)
+
+
+# What raises ValueError (of devices RuntimeError) for values that an attribute cannot have.
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "backward_device": _check_device,
+    "batchnorm": check_choice,
+    "exact": check_exact,
+    "memory": allowed,
+    "micro_batch": check_micro_batch,
+}
 
 
 @dataclass
@@ -74,6 +92,8 @@ class Settings(Containers):
             near = difflib.get_close_matches(name, _ATTRIBUTES, 1)
             meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
             raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")
+        if name in _CHECKS:
+            _CHECKS[name](value)
         object.__setattr__(self, name, value)
         if name in _TRAINED:
             self._begin_anew()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from memlab._batches.batch import Batch
-from memlab._batches.batchnorm import CHOICES, frozen, ghost, mixing_layers
+from memlab._batches.batchnorm import check_choice, frozen, ghost, mixing_layers, tracking_layers
 from memlab._batches.criteria import Mean
 
 PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "lockstep"
@@ -52,6 +52,12 @@ class Way:
         return "\n".join([*rows, "", f"{self.name}: {self.reason}"])
 
 
+def check_exact(exact: bool) -> None:
+    """Raises ValueError if it is neither True nor False."""
+    if not isinstance(exact, bool):
+        raise ValueError(f"exact={exact!r}: must be True or False")
+
+
 def way_of(
     model: nn.Module,
     loss_fn: Callable[..., Any] | None,
@@ -68,15 +74,15 @@ def way_of(
         RuntimeError: none is right; it says what would make one possible.
         ValueError: `batchnorm` is none of its names.
     """
-    if batchnorm not in CHOICES:
-        raise ValueError(f"batchnorm={batchnorm!r}: must be one of {', '.join(map(repr, CHOICES))}")
-    layers = mixing_layers(model)
+    check_choice(batchnorm)
+    check_exact(exact)
+    at_once = not in_pieces and (exact or device.type != "cuda")
+    layers, by_loss = mixing_layers(model), _by_loss(loss_fn, has_own_loop=has_own_loop)
     if not layers:
-        return _by_loss(loss_fn, has_own_loop=has_own_loop)
+        return _by_statistics(model, by_loss, exact=exact, at_once=at_once)
     name, layer = next(iter(layers.items()))
     mode = "in training" if layer.training else "without running statistics"
     mixes = f"{name or 'the model'} is a {type(layer).__name__} {mode}, which mixes all samples of a batch"
-    by_loss = _by_loss(loss_fn, has_own_loop=has_own_loop)
     if batchnorm == "frozen":
         without = next((name for name, layer in layers.items() if layer.running_mean is None), None)
         if without is not None:
@@ -90,11 +96,26 @@ def way_of(
             f"pieces of this batch would not give its gradients: {mixes}. batchnorm='exact' computes it exactly, 'frozen' "
             "keeps the statistics, 'ghost' takes those of each piece"
         )
-    if not in_pieces and (exact or device.type != "cuda"):
+    if at_once:
         return Way(WHOLE, mixes)
     if not exact:
         return Way(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
     return Way(LOCKSTEP, mixes)
+
+
+def _by_statistics(model: nn.Module, by_loss: Way, *, exact: bool, at_once: bool) -> Way:
+    """The way of a model without BatchNorm: by its loss, if no layer has running statistics of all samples."""
+    tracking = next(iter(tracking_layers(model).items()), None)
+    if tracking is None:
+        return by_loss
+    name, layer = tracking
+    tracks = (
+        f"{name or 'the model'} is a {type(layer).__name__} with running statistics, which are of all samples of a batch"
+    )
+    if at_once:
+        return Way(WHOLE, tracks)
+    # (In pieces they are refused when they differ.)
+    return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they move with each piece")
 
 
 def _by_loss(loss_fn: Callable[..., Any] | None, *, has_own_loop: bool) -> Way:
