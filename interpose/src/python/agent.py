@@ -24,9 +24,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # These are run before this file, in the same namespace.
-    from compiled import _Compiled
     from guards import _Harmless, _interrupted
     from tags import _TAGGING_SHARE, _Tagger
+
+    from compiled import _Compiled
 
 _SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 

@@ -41,6 +41,15 @@ pub struct TypeSpec {
     pub slots: *mut TypeSlot,
 }
 
+/// The bytes of a string from Python; none for null.
+///
+/// # Safety
+///
+/// `string` must be null or a NUL-terminated string that outlives the result.
+pub unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
+    // SAFETY: not null, so the caller promises a NUL-terminated string.
+    if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
+
 macro_rules! python_api {
     ($($name:ident: $type:ty;)*) => {
         /// The functions of the stable C-API that the agent needs.

@@ -8,6 +8,7 @@ made, and its graph is still alive then, in the frame of the caller. From that c
 backward only once it runs: so they are looked for when they run.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -134,7 +135,7 @@ def _traces_of_lines(wrapper):
     cache: Any = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
     lines, nodes = (getattr(cache, "linemaps", {}).get(wrapper) or ((), ()))[:2]
     traces: dict = {}
-    starts = [[line, traces.setdefault(trace, len(traces)) if trace else None] for line, trace in zip(lines, nodes)]
+    starts = [[line, traces.setdefault(trace, len(traces)) if trace else None] for line, trace in zip(lines, nodes)]  # noqa: B905
     return {"lines": starts, "traces": list(traces)}
 
 
@@ -153,10 +154,8 @@ def _wrappers_of(function, reader):
                 found.add(thing.__code__.co_filename)
                 continue
             for cell in thing.__closure__ or ():
-                try:
+                with contextlib.suppress(ValueError):  # An empty cell.
                     waiting.append(cell.cell_contents)
-                except ValueError:  # Empty.
-                    pass
             waiting += [*thing.__dict__.values(), *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         elif kind is types.MethodType:
             waiting += [thing.__func__, thing.__self__]

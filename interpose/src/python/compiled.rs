@@ -10,8 +10,7 @@ use memlab_compiled::{Graph, Kind, Module, Origin, Origins, Wrapper, origins};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::api::{Api, Object};
-use super::native::text;
+use super::api::{Api, Object, text};
 use crate::locks;
 use crate::panics;
 use crate::recorder::Recorder;

@@ -7,7 +7,7 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::{CodeKind, TagCategory};
 use parking_lot::Mutex;
 
-use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
+use super::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
 use super::stacks::{arguments, is_in_backward, replicas, variables};
 use super::{compiled, frame_evaluation, step_hook};
 use crate::cuda::driver_memory;
@@ -102,12 +102,6 @@ macro_rules! native_function {
     };
 }
 
-/// # Safety
-///
-/// `string` must be null or a NUL-terminated string that outlives the result.
-pub(super) unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
-    // SAFETY: not null, so the caller promises a NUL-terminated string.
-    if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
 }
 
 native_function!(
