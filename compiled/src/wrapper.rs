@@ -138,8 +138,8 @@ impl Wrapper {
             if position.function.is_some_and(|function| indentation <= function && !trimmed.is_empty()) {
                 position.function = None;
             }
-            if trimmed.starts_with("def ") {
-                let name = trimmed[4..].split('(').next().unwrap_or_default();
+            if let Some(signature) = trimmed.strip_prefix("def ") {
+                let name = signature.split('(').next().unwrap_or_default();
                 let computes =
                     !["__init__", "recursively_apply_fns", "get_args", "benchmark_compiled_module"].contains(&name);
                 position.function = computes.then_some(indentation);

@@ -49,6 +49,7 @@ pub struct TypeSpec {
 pub unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
     // SAFETY: not null, so the caller promises a NUL-terminated string.
     if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
+}
 
 macro_rules! python_api {
     ($($name:ident: $type:ty;)*) => {
