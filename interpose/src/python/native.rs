@@ -102,8 +102,6 @@ macro_rules! native_function {
     };
 }
 
-}
-
 native_function!(
     layer,
     c"Isss|I",
