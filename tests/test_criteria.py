@@ -1,11 +1,29 @@
 """Each of PyTorch's criteria in each way that memlab computes a batch."""
 
+import functools
+
 import memlab as package
 import pytest
 import torch
-from criteria import BATCH, CLASSES, CRITERIA, IMAGES, PIECES, Given, difference, model_for, numbers, whole
+from criteria import (
+    BATCH,
+    CLASSES,
+    CRITERIA,
+    IMAGES,
+    PIECES,
+    WEIGHTS,
+    ZEROS_AND_ONES,
+    Given,
+    difference,
+    model_for,
+    numbers,
+    same,
+    whole,
+)
 from memlab._activations import forward
+from memlab._batches.observing import Computation, observing
 from torch import nn
+from torch.nn import functional
 
 pytestmark = pytest.mark.usefixtures("in_double_precision")
 
@@ -90,3 +108,37 @@ def test_every_criterion_with_activations_off_the_gpu(name, monkeypatch):
         assert torch.equal(value, loss)
         pairs = zip(model.parameters(), gradients, strict=True)
         assert all(torch.equal(parameter.grad, gradient) for parameter, gradient in pairs)
+
+
+SAMPLE_WEIGHTS = torch.rand(BATCH, 1, generator=numbers(9), dtype=torch.float64)
+WEIGHTED = {
+    "weights of samples": (nn.BCEWithLogitsLoss(weight=SAMPLE_WEIGHTS), same, "replay"),
+    "of samples and classes": (
+        nn.BCEWithLogitsLoss(weight=SAMPLE_WEIGHTS * WEIGHTS, pos_weight=SAMPLE_WEIGHTS),
+        same,
+        "replay",
+    ),
+    "one number each": (nn.BCEWithLogitsLoss(weight=SAMPLE_WEIGHTS[:, 0]), lambda outputs: outputs[:, 0], "replay"),
+    "weighted squares": (
+        functools.partial(functional.mse_loss, weight=SAMPLE_WEIGHTS.expand(BATCH, CLASSES)),
+        same,
+        "replay",
+    ),
+    "weights of classes": (nn.BCEWithLogitsLoss(weight=WEIGHTS, pos_weight=WEIGHTS[None]), same, "micro-batches"),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_samples_belong_to_the_whole_batch(name):
+    """GIVEN a criterion with a weight for each sample of the batch, or for each class
+    WHEN a batch goes through in pieces of any size
+    THEN gradients are those of the whole batch: by replay if a piece's criterion would need other weights."""
+    criterion, form, way = WEIGHTED[name]
+    targets = form(ZEROS_AND_ONES)
+    for size in PIECES:
+        model = Given(form)
+        expected = whole(model, IMAGES, all_at_once(criterion, targets))
+        with observing(lambda rows, samples: None, computation := Computation()):
+            value = package.accumulate(model, IMAGES, criterion, targets=targets, micro_batch=size)
+        assert difference(model, value, expected) <= 1e-13, size
+        assert computation.way == way

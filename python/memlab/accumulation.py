@@ -117,7 +117,15 @@ def accumulate(
         )
     # (Ranks may have other counts of samples, but have to go the same way.)
     in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
-    way = way_of(batch.ranks.model(), loss_fn, device=batch.device, in_pieces=in_pieces, exact=exact, batchnorm=batchnorm)
+    way = way_of(
+        batch.ranks.model(),
+        loss_fn,
+        device=batch.device,
+        in_pieces=in_pieces,
+        exact=exact,
+        batchnorm=batchnorm,
+        samples=len(batch.samples),
+    )
     if batch.ranks.are_in_step and way.name in (WHOLE, LOCKSTEP):
         raise RuntimeError(f"the model is sharded over ranks (fully_shard), and {way.reason}: give it batchnorm='frozen'")
     if way.inexact is not None:

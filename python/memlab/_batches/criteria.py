@@ -42,6 +42,8 @@ _OVER_TARGETS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.NLLLoss: functional.nll_loss,
 }
 _FUNCTIONS = {function: kind for table in (_OVER_SAMPLES, _OVER_TARGETS) for kind, function in table.items()}
+# Those whose weights are of elements, perhaps with one for each sample, which a piece has not all of.
+_WEIGH_ELEMENTS = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.HuberLoss, nn.L1Loss, nn.MSELoss)
 # The reductions under which they are means.
 _MEANS = {"mean", "batchmean"}
 # What PyTorch's cross entropy ignores if nothing else is said.
@@ -65,12 +67,22 @@ class Mean:
         self._class_weights: Tensor | None = options("weight", None)
 
     @staticmethod
-    def of(loss_fn: Any) -> Mean | None:
-        """What a criterion is: one of PyTorch's modules or functions, also with keywords bound to it. None: not known."""
+    def of(loss_fn: Any, samples: int | None = None) -> Mean | None:
+        """What a criterion is: one of PyTorch's modules or functions, also with keywords bound to it. None: not known, or it
+        has weights of samples, which belong to the whole batch (of so many `samples`, if that is known)."""
         kind, options = _described(loss_fn)
         if kind is None or options("reduction", "mean") not in {*_MEANS, "sum"}:
             return None
+        weights = [options("weight", None), options("pos_weight", None)] if kind in _WEIGH_ELEMENTS else []
+        if any(isinstance(one, Tensor) and _has_rows(one, samples) for one in weights):
+            return None
         return Mean(kind, loss_fn, options)
+
+    @staticmethod
+    def is_weighted(loss_fn: Any) -> bool:
+        """Whether a criterion that may have weights of samples has any weights."""
+        kind, options = _described(loss_fn)
+        return kind in _WEIGH_ELEMENTS and any(options(name, None) is not None for name in ("weight", "pos_weight"))
 
     def weight(self, samples: int, targets: Any) -> Tensor | int:
         """D of some samples. It is on the device of the targets, so that nothing waits for it."""
@@ -106,6 +118,11 @@ class Mean:
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         targets = () if targets is None else targets if isinstance(targets, (tuple, list)) else (targets,)
         return self.criterion(*outputs, *targets)  # type: ignore[no-any-return]
+
+
+def _has_rows(weights: Tensor, samples: int | None) -> bool:
+    """Whether weights of elements have some for each sample. (Those of one dimension may be of classes.)"""
+    return weights.dim() > 0 and weights.shape[0] > 1 and (weights.dim() > 1 or weights.shape[0] == samples)
 
 
 def _described(loss_fn: Any) -> tuple[type[nn.Module] | None, Callable[[str, Any], Any]]:

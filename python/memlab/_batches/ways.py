@@ -67,8 +67,10 @@ def way_of(
     exact: bool,
     batchnorm: str,
     has_own_loop: bool = False,
+    samples: int | None = None,
 ) -> Way:
-    """The way of a batch. `in_pieces`: that is what the caller wants; `has_own_loop`: the caller computes the loss.
+    """The way of a batch of so many samples (None: not known). `in_pieces`: that is what the caller wants; `has_own_loop`:
+    the caller computes the loss.
 
     Raises:
         RuntimeError: none is right; it says what would make one possible.
@@ -77,7 +79,7 @@ def way_of(
     check_choice(batchnorm)
     check_exact(exact)
     at_once = not in_pieces and (exact or device.type != "cuda")
-    layers, by_loss = mixing_layers(model), _by_loss(loss_fn, has_own_loop=has_own_loop)
+    layers, by_loss = mixing_layers(model), _by_loss(loss_fn, samples, has_own_loop=has_own_loop)
     if not layers:
         return _by_statistics(model, by_loss, exact=exact, at_once=at_once)
     name, layer = next(iter(layers.items()))
@@ -118,12 +120,14 @@ def _by_statistics(model: nn.Module, by_loss: Way, *, exact: bool, at_once: bool
     return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they move with each piece")
 
 
-def _by_loss(loss_fn: Callable[..., Any] | None, *, has_own_loop: bool) -> Way:
+def _by_loss(loss_fn: Callable[..., Any] | None, samples: int | None, *, has_own_loop: bool) -> Way:
     if has_own_loop:
         return Way(REPLAY, "the loss is computed outside, and may compare samples with each other")
     if loss_fn is None:
         return Way(PIECES, "the model's own loss is a mean over samples or labels")
     what = getattr(loss_fn, "__name__", type(loss_fn).__name__)
-    if Mean.of(loss_fn) is not None:
+    if Mean.of(loss_fn, samples) is not None:
         return Way(PIECES, f"{what} is a mean or a sum over samples")
+    if Mean.is_weighted(loss_fn):
+        return Way(REPLAY, f"{what} has weights of samples, which belong to the whole batch")
     return Way(REPLAY, f"{what} is no criterion of PyTorch's, and may compare samples with each other")
