@@ -359,29 +359,42 @@ def test_history(memlab):
     WHEN they are compared
     THEN they have PyTorch's figures, and what is free in the cache is what is reserved and not allocated."""
     program = """
+import time
 import torch, memlab
-history = memlab.CudaHistory()
+before, history = time.time(), memlab.CudaHistory()
 history.append("at the very beginning of it all")
 block = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
-history.append("held", 0)
+history.append("held", "cuda:0")
 counters = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 del block
-last = history.append("freed", synchronize=False)
-held = history[1]
+last = history.append("freed", torch.device("cuda"), synchronize=False)
+name, held = history[1]
+assert (name, held) == list(history)[1] and history[-1].snapshot is last
+assert held.device == torch.device("cuda", 0) and held.device_id == 0
+assert before <= history[0].snapshot.time <= held.time <= last.time <= time.time()
+assert (last - held).seconds == last.time - held.time
 assert (held.allocated, held.reserved, held.free_cache) == (*counters, 0), held
 assert last.allocated == 0 and last.free_cache == last.reserved == 40 << 20
 assert held.total == torch.cuda.get_device_properties(0).total_memory
 change = history.difference("held", "freed")
 assert change == last - held == memlab.MemoryDifference(0, 0, -(40 << 20), 40 << 20), change
 assert [name for name, _ in history] == ["at the very beginning of it all", "held", "freed"] and len(history) == 3
+for wrong in ("cpu", torch.device("cpu")):
+    try:
+        memlab.CudaMemorySnapShot(wrong)
+    except ValueError as error:
+        assert str(error) == "cpu is no GPU"
+    else:
+        raise AssertionError(wrong)
 print(history)
 print(held)
 """
     run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
     assert run.code == 0, run.errors
     head, first, held, freed, described = run.output.splitlines()
-    assert head.split() == ["device", "total", "reserved", "allocated", "free_cache", "change"]
+    assert head.split() == ["device", "seconds", "total", "reserved", "allocated", "free_cache", "change"]
     assert first.startswith("at the very beginnin ") and first.split()[-2:] == ["0", "B"]
+    assert len({len(line) for line in (head, first, held, freed)}) == 1 and first.split()[4:6] == ["0", "0.000"]
     assert "+40.0 MiB" in held and "-40.0 MiB" in freed
     assert described.startswith("<CudaMemorySnapShot of cuda:0: total 4.00 GiB, reserved 40.0 MiB, allocated 40.0 MiB")
 
@@ -404,11 +417,28 @@ def test_networks_are_compared():
     assert package.is_equal_with_error(one, other, error=1e-3)
     assert package.first_difference(one, copy.deepcopy(one).double()) == "picture.weight"
     assert package.first_difference(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)) is not None
+    # AND it is to the bit, unless an error is allowed, with which NaN equals nothing
+    nothing = copy.deepcopy(one)
+    with torch.no_grad():
+        nothing.answer.bias[0] = torch.nan
+    zero, negative, half = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1).to(torch.bfloat16)
+    for model, value in ((zero, 0.0), (negative, -0.0)):
+        nn.init.constant_(model.weight, value)
+        nn.init.constant_(model.bias, value)
+    assert package.is_equal_network(nothing, copy.deepcopy(nothing)) and package.is_equal_network(half, copy.deepcopy(half))
+    assert package.first_difference(zero, negative) == "weight"
+    assert package.is_equal_with_error(zero, negative)
+    assert not package.is_equal_with_error(nothing, copy.deepcopy(nothing))
     # AND numbers are: of any shape, none included
     cases = [(1.0, 1.0 + 1e-9, True), (1.0, 1.1, False), (torch.inf, torch.inf, True), (torch.nan, torch.nan, False)]
     cases += [(torch.ones(3), torch.ones(3), True), (torch.ones(3), torch.ones(2), False), ([1, 2], [1, 2], True)]
     for first, second, expected in cases:
         assert package.is_equal_with_error(first, second) == expected
+        # AND as infinitybatch calls it, which has `detach` in the third place
+        assert package.is_equal_with_error(first, second, True) == expected
+        assert package.is_equal_with_error(first, second, detach=False) == expected
+    assert package.is_equal_with_error(torch.zeros(1, requires_grad=True), torch.full((1,), 0.4), True, 0.5)
+    assert not package.is_equal_with_error(torch.zeros(1), torch.full((1,), 0.6), False, 0.5)
 
 
 @pytest.mark.parametrize("seed", [None, 7])

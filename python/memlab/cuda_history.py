@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from memlab import _native
 
-__all__ = ["CudaHistory", "CudaMemorySnapShot", "MemoryDifference"]
+__all__ = ["CudaHistory", "CudaMemorySnapShot", "HistoryRow", "MemoryDifference"]
 
 # Names in the table are cut to this length.
 _NAME_WIDTH = 20
+_SIZES = ("total", "reserved", "allocated", "free_cache")
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,20 @@ class MemoryDifference:
     reserved: int  #: What PyTorch's allocator has taken of it.
     allocated: int  #: What of that is in use.
     free_cache: int  #: What of that is not.
+    seconds: float = field(default=0.0, compare=False)  #: How long it was between them.
 
 
 class CudaMemorySnapShot:
     """A GPU's memory as PyTorch counts it, at one moment.
 
     Args:
-        device_id: the device's index. None: PyTorch's current device.
+        device_id: the device, as its index, ``"cuda:1"`` or a ``torch.device``. None: PyTorch's current device.
         synchronize: wait for the GPU first.
 
     Attributes:
-        device_id: the device's index.
+        device: the device.
+        device_id: its index.
+        time: when it was taken, in seconds since 1970 (``time.time()``).
         total: the GPU's memory, in bytes.
         reserved: what PyTorch's allocator has taken of it (``torch.cuda.memory_reserved``), in bytes.
         allocated: what of that is in use (``torch.cuda.memory_allocated``), in bytes.
@@ -48,18 +54,21 @@ class CudaMemorySnapShot:
 
     Raises:
         RuntimeError: there is no GPU.
+        ValueError: the device is no GPU.
 
     >>> import memlab, torch
     >>> not torch.cuda.is_available() or memlab.CudaMemorySnapShot().free_cache >= 0
     True
     """
 
-    def __init__(self, device_id: int | None = None, synchronize: bool = True) -> None:
+    def __init__(self, device_id: torch.device | str | int | None = None, synchronize: bool = True) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError("CudaMemorySnapShot needs a GPU, and PyTorch finds none")
-        self.device_id = torch.cuda.current_device() if device_id is None else device_id
+        self.device_id = _index_of(device_id)
+        self.device = torch.device("cuda", self.device_id)
         if synchronize:
             torch.cuda.synchronize(self.device_id)
+        self.time = time.time()
         self.total: int = torch.cuda.get_device_properties(self.device_id).total_memory
         self.reserved: int = torch.cuda.memory_reserved(self.device_id)
         self.allocated: int = torch.cuda.memory_allocated(self.device_id)
@@ -70,16 +79,36 @@ class CudaMemorySnapShot:
         return self.reserved - self.allocated
 
     def __sub__(self, before: CudaMemorySnapShot) -> MemoryDifference:
-        names = (field.name for field in fields(MemoryDifference))
-        return MemoryDifference(*(getattr(self, name) - getattr(before, name) for name in names))
+        sizes = (getattr(self, name) - getattr(before, name) for name in _SIZES)
+        return MemoryDifference(*sizes, seconds=self.time - before.time)
 
     def __repr__(self) -> str:
-        sizes = (f"{field.name} {_native.format_size(getattr(self, field.name))}" for field in fields(MemoryDifference))
+        sizes = (f"{name} {_native.format_size(getattr(self, name))}" for name in _SIZES)
         return f"<CudaMemorySnapShot of cuda:{self.device_id}: {', '.join(sizes)}>"
 
 
+def _index_of(device: torch.device | str | int | None) -> int:
+    if isinstance(device, int):
+        return device
+    named = torch.device("cuda" if device is None else device)
+    if named.type != "cuda":
+        raise ValueError(f"{named} is no GPU")
+    index: int | None = named.index
+    return torch.cuda.current_device() if index is None else index
+
+
+class HistoryRow(NamedTuple):
+    """A snapshot and its name."""
+
+    name: str
+    snapshot: CudaMemorySnapShot
+
+
 class CudaHistory:
-    """Snapshots with names, in their order. ``print(history)`` is a table, with what changed since the row before.
+    """Snapshots with names, in their order: ``for name, snapshot in history``, or ``history[0].snapshot``.
+
+    ``print(history)`` is a table of them over time: seconds since the first, and what changed since the row before of the
+    same device.
 
         history = memlab.CudaHistory()
         history.append("before")
@@ -90,25 +119,27 @@ class CudaHistory:
     >>> import memlab
     >>> history = memlab.CudaHistory()
     >>> print(history)
-                         device       total    reserved   allocated  free_cache      change
+                         device    seconds       total    reserved   allocated  free_cache      change
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[str, CudaMemorySnapShot]] = []
+        self._rows: list[HistoryRow] = []
 
-    def append(self, name: str, device_id: int | None = None, synchronize: bool = True) -> CudaMemorySnapShot:
+    def append(
+        self, name: str, device_id: torch.device | str | int | None = None, synchronize: bool = True
+    ) -> CudaMemorySnapShot:
         """Takes a snapshot (see `CudaMemorySnapShot`), and returns it."""
         snapshot = CudaMemorySnapShot(device_id, synchronize)
-        self._rows.append((name, snapshot))
+        self._rows.append(HistoryRow(name, snapshot))
         return snapshot
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> CudaMemorySnapShot:
-        return self._rows[index][1]
+    def __getitem__(self, index: int) -> HistoryRow:
+        return self._rows[index]
 
-    def __iter__(self) -> Iterator[tuple[str, CudaMemorySnapShot]]:
+    def __iter__(self) -> Iterator[HistoryRow]:
         return iter(self._rows)
 
     def difference(self, first: str, last: str) -> MemoryDifference:
@@ -121,17 +152,20 @@ class CudaHistory:
         return rows[last] - rows[first]
 
     def __str__(self) -> str:
-        names = [field.name for field in fields(MemoryDifference)]
-        lines = [" ".join([f"{'':{_NAME_WIDTH}}", "device", *(f"{name:>11}" for name in names), f"{'change':>11}"])]
+        columns = ["seconds", *_SIZES, "change"]
+        widths = [10, *[11] * (len(columns) - 1)]
+        head = (f"{name:>{width}}" for name, width in zip(columns, widths, strict=True))
+        lines = [" ".join([f"{'':{_NAME_WIDTH}}", "device", *head])]
         before: dict[int, CudaMemorySnapShot] = {}
         for name, snapshot in self._rows:
-            sizes = (f"{_native.format_size(getattr(snapshot, column)):>11}" for column in names)
+            seconds = snapshot.time - self._rows[0].snapshot.time
+            sizes = (_native.format_size(getattr(snapshot, column)) for column in _SIZES)
             earlier = before.get(snapshot.device_id)
             change = "" if earlier is None else _signed(snapshot.allocated - earlier.allocated)
             before[snapshot.device_id] = snapshot
-            lines.append(
-                " ".join([f"{name[:_NAME_WIDTH]:{_NAME_WIDTH}}", f"{snapshot.device_id:>6}", *sizes, f"{change:>11}"])
-            )
+            cells = [f"{seconds:.3f}", *sizes, change]
+            row = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+            lines.append(" ".join([f"{name[:_NAME_WIDTH]:{_NAME_WIDTH}}", f"{snapshot.device_id:>6}", *row]))
         return "\n".join(lines)
 
 

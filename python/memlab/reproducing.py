@@ -41,7 +41,7 @@ def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
 
 
 def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two networks have the same parameters and buffers, to the bit.
+    """Whether two networks have the same parameters and buffers, to the bit: a NaN equals its copy, and 0.0 not -0.0.
 
     >>> import memlab, torch
     >>> memlab.is_equal_network(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3))
@@ -53,7 +53,8 @@ def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
 def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> str | None:
     """The name of the first parameter or buffer in which two networks differ by more than `error`; None: in none.
 
-    A name that only one of them has, another shape and another type are differences.
+    A name that only one of them has, another shape and another type are differences. Without an `error` other bits are
+    (a NaN equals its copy, and 0.0 not -0.0); with one NaN equals nothing.
 
     >>> import memlab, torch
     >>> one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
@@ -70,13 +71,19 @@ def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> st
             return name
         mine, its = ours[name], theirs[name]
         both_tensors = isinstance(mine, torch.Tensor) and isinstance(its, torch.Tensor)
-        if not (_same(mine, its, error) and mine.dtype == its.dtype if both_tensors else mine == its):
+        if not (_same_kind(mine, its, error) if both_tensors else mine == its):
             return name
     return None
 
 
-def is_equal_with_error(one: Any, other: Any, error: float = 1e-7) -> bool:
+def is_equal_with_error(one: Any, other: Any, error: float | bool = 1e-7, detach: float | bool = True) -> bool:
     """Whether two tensors, numbers or networks differ by at most `error` in each element. NaN equals nothing.
+
+    Args:
+        one: a tensor, a number, a list of them, or a network.
+        other: the same.
+        error: the distance that is allowed. True and False are `detach`, which is third in infinitybatch.
+        detach: nothing depends on it: values are compared, never their graphs. After it in third place comes the error.
 
     >>> import memlab, torch
     >>> memlab.is_equal_with_error(torch.tensor(1.0), torch.tensor(1.0 + 1e-3))
@@ -84,9 +91,23 @@ def is_equal_with_error(one: Any, other: Any, error: float = 1e-7) -> bool:
     >>> memlab.is_equal_with_error(torch.ones(2), torch.ones(2) + 1e-3, error=0.01)
     True
     """
+    if isinstance(error, bool):
+        error = 1e-7 if isinstance(detach, bool) else detach
     if isinstance(one, nn.Module):
         return first_difference(one, other, error) is None
     return _same(torch.as_tensor(one), torch.as_tensor(other), error)
+
+
+def _same_kind(one: torch.Tensor, other: torch.Tensor, error: float) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if error > 0 or one.layout != torch.strided or other.layout != torch.strided:
+        return _same(one, other, error)
+    return torch.equal(_bytes(one), _bytes(other.to(one.device)))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor, error: float) -> bool:
