@@ -5,6 +5,8 @@
 //! nodes each kernel was made. This crate brings both together: for a line of a wrapper, [`origins`] has the operation whose
 //! result is allocated there.
 //!
+//! TorchDynamo's traces name functions as they are written; [`Definitions`] of a source file have their qualified names.
+//!
 //! It reads text only, knows nothing of processes, and takes any input: what cannot be told has no origin.
 //!
 //! # Layers
@@ -13,13 +15,16 @@
 //! origins            the operations that lines of a wrapper stand for
 //! graph, wrapper     what TorchDynamo traced; what Inductor generated
 //! scan               tokens of a line of Python
+//! definitions        classes and functions of a source file
 //! ```
 
+mod definitions;
 mod graph;
 mod origins;
 mod scan;
 mod wrapper;
 
+pub use definitions::Definitions;
 pub use graph::{Graph, Module, SourceFrame};
 pub use origins::{Origin, Origins, origins};
 pub use wrapper::{Kind, Wrapper};
