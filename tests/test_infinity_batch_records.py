@@ -1,6 +1,7 @@
 """`memlab.InfinityBatch`: callbacks, containers on the disk, statistics, and the table of parameters."""
 
 import json
+import math
 import textwrap
 import types
 
@@ -156,6 +157,37 @@ def test_callbacks_that_would_never_be_called_are_refused():
         with pytest.raises(TypeError, match="did you mean on_epoch"):
             add()
     assert ib.callbacks == [listener]
+
+
+@pytest.mark.parametrize("has_loss", [True, False], ids=["its loss", "another loss"])
+def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_path):
+    # GIVEN a loop as in the seed's README: `loss.backward()`, of ib.loss() or of a criterion that it calls itself
+    ib, _ = training(keep="host")
+    for _, targets in ib.dataloader:
+        outputs = ib.batch_()
+        loss = ib.loss() if has_loss else ib.criterion(outputs, targets)
+        loss.backward()
+        ib.step()
+        ib.zero_grad()
+        ib.batch_()  # For a look at it: no batch that was trained on.
+    # THEN each batch is noted once, with what is known of it
+    rows = ib.statistics()
+    assert [(row["samples"], row["way"], row["pieces"]) for row in rows] == [
+        (20, "replay", 3),
+        (20, "replay", 3),
+        (10, "replay", 2),
+    ]
+    assert [outputs.shape for outputs in ib.outputs[0]] == [(20, 4), (20, 4), (10, 4)]
+    # AND its loss, if ib.loss() computed it
+    (report,) = ib.report()
+    if has_loss:
+        assert all(row["loss"] == one for row, (one, _) in zip(rows, ib.losses[0], strict=True))
+        assert report.loss == pytest.approx(sum(row["loss"] * row["samples"] for row in rows) / 50)
+        return
+    assert [row["loss"] for row in rows] == [None] * 3 and all(math.isnan(loss) for loss, _ in ib.losses[0])
+    assert report.loss is None and "nan" not in str(ib.report())
+    ib.save_statistics(tmp_path / "run.jsonl")
+    assert [json.loads(line)["loss"] for line in (tmp_path / "run.jsonl").read_text().splitlines()] == [None] * 3
 
 
 def test_what_is_kept_may_be_bounded_later():

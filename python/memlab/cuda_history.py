@@ -79,8 +79,13 @@ class CudaMemorySnapShot:
         return self.reserved - self.allocated
 
     def __sub__(self, before: CudaMemorySnapShot) -> MemoryDifference:
-        sizes = (getattr(self, name) - getattr(before, name) for name in _SIZES)
-        return MemoryDifference(*sizes, seconds=self.time - before.time)
+        return MemoryDifference(
+            total=self.total - before.total,
+            reserved=self.reserved - before.reserved,
+            allocated=self.allocated - before.allocated,
+            free_cache=self.free_cache - before.free_cache,
+            seconds=self.time - before.time,
+        )
 
     def __repr__(self) -> str:
         sizes = (f"{name} {_native.format_size(getattr(self, name))}" for name in _SIZES)

@@ -310,21 +310,16 @@ class InfinityBatch(Settings):
         if self._phase.loss is None:
             raise RuntimeError("backward() without a loss: call loss() first, or call backward() of your own loss")
         self._phase.loss.backward()
-        inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
-        self._note(self._phase.loss, len(Samples(self._phase.outputs)), self._phase.computation)
-        self._kept.add(inputs=inputs, targets=targets, outputs=self._phase.outputs)
-        self._phase.loss = self._phase.computation = None
+        self._note_outputs()
 
     def step(self) -> None:
         """The optimizer's step."""
         self._check_optimizer()
         phase = self._phase
         phase.monitor.step(self._required("optimizer"))
-        if phase.computation is not None and not self._traced.has_noted(self._name):
-            # Backward was the caller's own. So may the loss be.
-            record = self._kept.records.done(len(Samples(phase.outputs)), self._name, phase.computation)
-            self._traced.note(record, phase.loss)
-        phase.computation = None
+        if phase.computation is not None and not phase.has_noted:
+            self._note_outputs()  # Backward was the caller's own. So may the loss be.
+        phase.loss, phase.computation, phase.has_noted = None, None, False
         self._traced.step(self._name)
         self._callbacks.tell("on_step", self)
 
@@ -373,8 +368,16 @@ class InfinityBatch(Settings):
         """Tells the callbacks of the pieces of batches that begin in a block."""
         return observing(lambda rows, samples: self._callbacks.tell("on_micro_batch", self, rows, samples), computation)
 
-    def _note(self, loss: Tensor, samples: int, computation: Computation | None) -> None:
-        """A batch is done."""
+    def _note_outputs(self) -> None:
+        """The batch of the last outputs is done."""
+        phase = self._phase
+        inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
+        self._note(phase.loss, len(Samples(phase.outputs)), phase.computation)
+        self._kept.add(inputs=inputs, targets=targets, outputs=phase.outputs)
+        phase.loss, phase.computation, phase.has_noted = None, None, True
+
+    def _note(self, loss: Tensor | None, samples: int, computation: Computation | None) -> None:
+        """A batch is done. `loss`: None: it was computed elsewhere."""
         peak = peak_allocated(self.forward_device)
         self._traced.note(self._kept.records.add(loss, samples, self._name, computation, peak), loss)
 

@@ -52,7 +52,8 @@ class Containers:
 
     @property
     def losses(self) -> list[list[tuple[float, int]]]:
-        """``(loss, samples)`` of batches, by epoch and batch. Reading it waits for those that a GPU has not computed yet."""
+        """``(loss, samples)`` of batches, by epoch and batch. Reading it waits for those that a GPU has not computed yet. A
+        loss that a loop of one's own has computed itself, not by `loss`, is NaN."""
         losses = self._kept.losses
         write_losses()
         return losses
@@ -61,7 +62,8 @@ class Containers:
         """The figures of each batch, whatever `keep` is.
 
         Returns:
-            Dictionaries with ``epoch`` and ``batch`` (counted from 0), ``loss``, ``samples``, ``seconds`` (since the batch
+            Dictionaries with ``epoch`` and ``batch`` (counted from 0), ``loss`` (None: not
+            known, as in `losses`), ``samples``, ``seconds`` (since the batch
             before was done, or the epoch began) and ``samples_per_second`` (None if no time passed). Seconds are the host's:
             since nothing waits for the GPU, they are right over many batches. ``way`` and ``pieces`` are how it was computed
             (`plan`), ``offloaded_bytes`` what was copied to the host. With several models, ``phase`` is that of the batch.

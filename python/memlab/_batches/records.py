@@ -33,6 +33,8 @@ class Record(NamedTuple):
     offloaded_nbytes: int
     #: The most that PyTorch had allocated on the GPU since its peak was reset last; None: there is no GPU.
     peak_nbytes: int | None
+    #: Whether its loss is known. That of a loop of one's own may be computed elsewhere.
+    has_loss: bool = True
 
 
 class Records:
@@ -75,10 +77,8 @@ class Records:
         if self._mark is None:
             self._mark = _now()
 
-    def done(
-        self, samples: int, phase: Any = None, computation: Computation | None = None, peak: int | None = None
-    ) -> Record:
-        """The record of a batch that is done, of a phase if there are several, without adding it. The next begins now."""
+    def _done(self, samples: int, phase: Any, computation: Computation | None, peak: int | None, has_loss: bool) -> Record:
+        """The record of a batch that is done. The next begins now."""
         now = _now()
         since, copied = now if self._mark is None else self._mark
         self._mark = now
@@ -93,15 +93,23 @@ class Records:
             pieces=1 if computation is None else max(computation.pieces, 1),
             offloaded_nbytes=max(now[1] - copied, 0),
             peak_nbytes=peak,
+            has_loss=has_loss,
         )
 
     def add(
-        self, loss: Tensor, samples: int, phase: Any = None, computation: Computation | None = None, peak: int | None = None
+        self,
+        loss: Tensor | None,
+        samples: int,
+        phase: Any = None,
+        computation: Computation | None = None,
+        peak: int | None = None,
     ) -> Record:
-        """Adds a batch that is done, and returns its record."""
+        """Adds a batch that is done, of a phase if there are several, and returns its record. `loss`: None: not known."""
         if self._epochs == 0:
             self._epochs = 1
-        record = self.done(samples, phase, computation, peak)
+        record = self._done(samples, phase, computation, peak, loss is not None)
+        if loss is None:
+            loss = torch.full((), math.nan, device=self._single[-1].device if self._single else "cpu")
         self._records.append(record)
         self._batches += 1
         if self._single and self._single[-1].device != loss.device:
@@ -112,7 +120,8 @@ class Records:
         return record
 
     def losses(self) -> list[list[tuple[float, int]]]:
-        """``(loss, samples)`` of batches, by epoch and batch. Those that are on a GPU are waited for, once."""
+        """``(loss, samples)`` of batches, by epoch and batch. Those that are on a GPU are waited for, once;
+        those that are not known are NaN."""
         self._join()
         known = sum(map(len, self._read))
         values = [value for joined in self._joined for value in joined.tolist()]
@@ -130,7 +139,7 @@ class Records:
                 "epoch": record.epoch,
                 "batch": record.batch,
                 **({} if record.phase is None else {"phase": record.phase}),
-                "loss": losses[record.epoch][record.batch][0],
+                "loss": losses[record.epoch][record.batch][0] if record.has_loss else None,
                 "samples": record.samples,
                 "seconds": record.seconds,
                 "samples_per_second": record.samples / record.seconds if record.seconds else None,
@@ -143,7 +152,7 @@ class Records:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes them as JSON Lines. A loss that is no number (NaN, infinity), which JSON does not have, is null."""
-        finite = [{**row, "loss": row["loss"] if math.isfinite(row["loss"]) else None} for row in self.rows()]
+        finite = [{**row, "loss": _finite(row["loss"])} for row in self.rows()]
         rows = "".join(json.dumps(row) + "\n" for row in finite)
         with open(path, "w", encoding="utf-8") as file:
             file.write(rows)
@@ -152,6 +161,10 @@ class Records:
         if self._single:
             self._joined.append(torch.stack(self._single))
             self._single = []
+
+
+def _finite(loss: float | None) -> float | None:
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def _now() -> tuple[float, int]:

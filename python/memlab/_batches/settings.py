@@ -66,6 +66,8 @@ class Phase:
     loss: Tensor | None = None
     #: How the outputs were computed that no step has used yet; None: there are none.
     computation: Computation | None = None
+    #: Whether there is a record of a batch that no step has used yet.
+    has_noted: bool = False
     #: Whether the optimizer was found to have the model's parameters.
     is_checked: bool = False
 

@@ -51,10 +51,6 @@ class TracedSteps:
             batches = []  # Their step was not told.
         self._noted[record.phase] = (steps, [*batches[-_MOST:], (record, None if loss is None else loss.detach())])
 
-    def has_noted(self, phase: Any) -> bool:
-        """Whether the next step of a phase has a batch."""
-        return phase in self._noted
-
     def step(self, phase: Any) -> None:
         """The optimizer of a phase has stepped."""
         _LATE.poll()

@@ -29,7 +29,8 @@ class EpochReport:
     phase: Any
     batches: int
     #: The mean over samples.
-    loss: float
+    #: None: it was computed elsewhere.
+    loss: float | None
     samples: int
     #: The host's, between the ends of batches.
     seconds: float
@@ -73,7 +74,7 @@ class TrainingReport:
 
     def __str__(self) -> str:
         if not self.epochs:
-            return "no batch was noted: ib.epoch() notes them, and ib.backward() in a loop of your own"
+            return "no batch was noted: ib.epoch() notes them, and ib.backward() or ib.step() in a loop of your own"
         has_phases = any(epoch.phase is not None for epoch in self.epochs)
         columns = [name for name in _COLUMNS if has_phases or name != "phase"]
         rows = [dict(zip(_COLUMNS, _cells(epoch), strict=True)) for epoch in self.epochs]
@@ -119,12 +120,13 @@ def training_report(records: Sequence[Record], losses: Sequence[float], memory: 
 def _epoch(records: Sequence[Record], losses: Sequence[float]) -> EpochReport:
     samples = sum(record.samples for record in records)
     peaks = [record.peak_nbytes for record in records if record.peak_nbytes is not None]
-    total = sum(loss * record.samples for loss, record in zip(losses, records, strict=True))
+    known = [(loss, record.samples) for loss, record in zip(losses, records, strict=True) if record.has_loss]
+    weight = sum(count for _, count in known)
     return EpochReport(
         epoch=records[0].epoch,
         phase=records[0].phase,
         batches=len(records),
-        loss=total / samples if samples else math.nan,
+        loss=None if not known else sum(loss * count for loss, count in known) / weight if weight else math.nan,
         samples=samples,
         seconds=sum(record.seconds for record in records),
         ways=tuple(dict.fromkeys(record.way for record in records if record.way is not None)),
@@ -135,7 +137,8 @@ def _epoch(records: Sequence[Record], losses: Sequence[float]) -> EpochReport:
 
 
 def _on_losses(records: Sequence[Record], losses: Sequence[float]) -> str | None:
-    bad = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    pairs = enumerate(zip(records, losses, strict=True))
+    bad = next((index for index, (record, loss) in pairs if record.has_loss and not math.isfinite(loss)), None)
     if bad is None:
         return None
     return (
@@ -206,7 +209,7 @@ def _cells(epoch: EpochReport) -> tuple[str, ...]:
         str(epoch.epoch),
         "" if epoch.phase is None else str(epoch.phase),
         f"{epoch.batches:,}",
-        f"{epoch.loss:.4g}",
+        "-" if epoch.loss is None else f"{epoch.loss:.4g}",
         f"{epoch.samples:,}",
         f"{epoch.seconds:.2f}",
         "-" if speed is None else f"{speed:,.0f}",
