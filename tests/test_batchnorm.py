@@ -189,7 +189,14 @@ def test_the_plan_says_which_way_and_why():
         "  whole batch    one forward, its activations off the GPU as far as they do not fit\n"
         "  lockstep       pieces in threads, which meet at each BatchNorm\n"
         "\n"
-        "micro-batches: CrossEntropyLoss is a mean or a sum over samples"
+        "micro-batches: CrossEntropyLoss is a mean or a sum over samples\n"
+        "not replay: it would run each forward twice\n"
+        "not whole batch, lockstep: no layer is to have statistics of all samples\n"
+        "pieces: the whole batch, as on any CPU without micro_batch"
+    )
+    cut = package.InfinityBatch(normalised(), criterion=loss, micro_batch=7).plan
+    assert "not whole batch: micro_batch asks for pieces" in str(cut) and str(cut).endswith(
+        "pieces: 7 samples (micro_batch), a remainder fewer"
     )
     assert "→ replay" in str(package.InfinityBatch(plain, criterion=contrastive).plan)
     assert "contrastive is no criterion of PyTorch's" in str(package.InfinityBatch(plain, criterion=contrastive).plan)

@@ -7,12 +7,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from memlab._batches.batch import Batch
+from memlab._batches.batch import Batch, described_size
 from memlab._batches.evaluation import evaluated
 from memlab._batches.kept import Kept
 from memlab._batches.loader import divided
@@ -148,7 +149,10 @@ class InfinityBatch(Settings):
         Raises:
             RuntimeError: there is no model yet, or no way for it.
         """
-        return self._way(has_own_loop=False)
+        way = self._way(has_own_loop=False)
+        if way.name == WHOLE:
+            return way
+        return replace(way, pieces=described_size(self._model(), self.forward_device, self.micro_batch))
 
     def _way(self, *, has_own_loop: bool, samples: int | None = None) -> Way:
         """That of a batch of so many samples; None: of more than a piece has."""

@@ -78,6 +78,17 @@ def forget_sizes(model: nn.Module) -> None:
     _MEASURED.pop(model, None)
 
 
+def described_size(model: nn.Module, device: torch.device, micro_batch: int | None) -> str:
+    """How large the pieces of a model's batches are, in words."""
+    if micro_batch is not None:
+        return f"{micro_batch} samples (micro_batch), a remainder fewer"
+    if device.type != "cuda":
+        return "the whole batch, as on any CPU without micro_batch"
+    largest = max((one.largest_measured for one in _MEASURED.get(model, {}).values()), default=0)
+    known = f"{largest} samples so far" if largest else "found with the first batch"
+    return f"as many samples as fit, {known}"
+
+
 def _device_of(model: nn.Module, samples: Samples) -> torch.device:
     """Where the model computes: where its first parameter is."""
     parameter = next(model.parameters(), None)

@@ -121,6 +121,11 @@ class MeasuredSize:
         largest = max(self._largest(), 1)
         return -(-left // -(-left // largest)) if left > largest else left
 
+    @property
+    def largest_measured(self) -> int:
+        """Samples of the largest piece that was measured; 0: none was."""
+        return max(self._taken, default=0)
+
     def _largest(self) -> int:
         if len(self._taken) < 2:
             largest = 1 + len(self._taken)

@@ -23,6 +23,18 @@ WAYS = {
     WHOLE: "one forward, its activations off the GPU as far as they do not fit",
     LOCKSTEP: "pieces in threads, which meet at each BatchNorm",
 }
+# Why not the others.
+_NO_STATISTICS = "no layer is to have statistics of all samples"
+_OTHER_STATISTICS = "their pieces would have statistics of their own"
+_INSTEAD = {
+    PIECES: {REPLAY: "it would run each forward twice", f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS},
+    REPLAY: {
+        PIECES: "they need a loss that is known as a mean or a sum over samples",
+        f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS,
+    },
+    WHOLE: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, LOCKSTEP: "only where an operation of the whole batch does not fit"},
+    LOCKSTEP: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, WHOLE: "micro_batch asks for pieces"},
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,8 @@ class Way:
     batchnorm: str | None = None
     #: What is not exact about it, if the caller has allowed that.
     inexact: str | None = None
+    #: How large pieces are; None: there are none, or nobody has asked.
+    pieces: str | None = None
 
     def prepared(self, batch: Batch) -> Batch:
         """The batch, whose model's layers are as this way wants them while it is computed."""
@@ -47,9 +61,11 @@ class Way:
         return replace(batch, layers=layers, refuse=batch.refuse if self.batchnorm == "frozen" else None)
 
     def __str__(self) -> str:
-        """The ways, of which one is marked, and the reason."""
+        """The ways, of which one is marked, the reason, why not the others, and how large pieces are."""
         rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in WAYS.items()]
-        return "\n".join([*rows, "", f"{self.name}: {self.reason}"])
+        others = [f"not {names}: {why}" for names, why in _INSTEAD[self.name].items()]
+        pieces = [] if self.pieces is None else [f"pieces: {self.pieces}"]
+        return "\n".join([*rows, "", f"{self.name}: {self.reason}", *others, *pieces])
 
 
 def check_exact(exact: bool) -> None:
