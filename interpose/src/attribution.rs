@@ -33,6 +33,9 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         }
         // A Python autograd.Function, a hook, or activation checkpointing running forward again.
         let own = walk(recorder, python, thread, innermost, (backward.stack, backward.layer));
+        if own.roles.intersects(FrameRole::BENCHMARK) {
+            return benchmark(own, workspace);
+        }
         let again = if own.roles.intersects(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
         // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (If there were
         // frames before, the optimizer may have called backward.)
@@ -42,6 +45,9 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         return Attribution { stack: own.stack, layer: own.layer, flags };
     }
     let own = walk(recorder, python, thread, innermost, (0, 0));
+    if own.roles.intersects(FrameRole::BENCHMARK) {
+        return benchmark(own, workspace);
+    }
     // An autograd node was made with this same stack: the allocation belongs to the operation that made the node.
     let differentiable = own.stack != 0 && thread.nodes.last_stack == own.stack;
     // So does what a compiled function allocates if it has a backward; its node is made later, by another stack.
@@ -59,6 +65,12 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let outside = if own.roles.intersects(FrameRole::OUTSIDE) { Flags::OUTSIDE } else { 0 };
     let flags = phase | differentiable | moved | outside | exchanged(own.roles) | workspace;
     Attribution { stack: own.stack, layer: own.layer, flags }
+}
+
+/// What a compiler measures with belongs to no layer and no phase.
+#[cold]
+fn benchmark(own: Walked, workspace: u32) -> Attribution {
+    Attribution { stack: own.stack, layer: 0, flags: Phase::Other as u32 | Flags::BENCHMARK | workspace }
 }
 
 /// The flag of DDP's and FSDP's communication between ranks.

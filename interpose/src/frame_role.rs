@@ -28,6 +28,8 @@ bitflags! {
         const OUTSIDE = 256;
         /// The forward of a compiled function that has a backward.
         const COMPILED_FORWARD = 512;
+        /// Measures kernels: torch.compile's autotuning, and Triton's.
+        const BENCHMARK = 1024;
         /// Frames that call a layer.
         const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
     }
@@ -78,6 +80,8 @@ impl FrameRole {
             Self::WRAPPER
         } else if file.ends_with("torch/_functorch/_aot_autograd/runtime_wrappers.py") && name == "forward" {
             Self::COMPILED_FORWARD
+        } else if is_benchmark(file, name) {
+            Self::BENCHMARK
         } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
             Self::of_distributed(distributed, name)
         } else {
@@ -123,6 +127,27 @@ impl FrameRole {
             _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/"),
         };
         if communicates { Self::COMMUNICATION } else { Self::empty() }
+    }
+}
+
+/// Whether the function measures kernels with memory of its own. Files of which no name is asked for run only then.
+fn is_benchmark(file: &str, name: &str) -> bool {
+    if let Some((_, inductor)) = file.rsplit_once("/torch/_inductor/") {
+        match inductor {
+            "runtime/triton_heuristics.py" => {
+                matches!(
+                    name,
+                    "autotune_to_one_config" | "benchmark_all_configs" | "bench" | "coordinate_descent_tuning"
+                )
+            }
+            "utils.py" => name.contains("do_bench"),
+            "select_algorithm.py" | "autotune_process.py" | "runtime/benchmarking.py" | "fx_passes/pad_mm.py" => true,
+            _ => false,
+        }
+    } else if let Some((_, triton)) = file.rsplit_once("/triton/") {
+        matches!((triton, name), ("testing.py", "do_bench" | "do_bench_cudagraph") | ("runtime/autotuner.py", "_bench"))
+    } else {
+        false
     }
 }
 

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashMap;
 use memlab_compiled::SourceFrame;
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::BENCHMARKS;
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
@@ -179,6 +180,20 @@ impl Tables {
     }
 }
 
+/// The id of a frame of the program that other code stands for; defined at the first call.
+fn define_source_frame(tables: &mut Tables, log: &Log, file: &str, line: Option<u32>, function: &str) -> u32 {
+    // No frame of running code has this position.
+    let content = (tables.texts.hash_one((file, function)), usize::MAX, line);
+    if let Some(&known) = tables.frames_by_content.get(&content) {
+        return known;
+    }
+    tables.last_frame += 1;
+    let id = tables.last_frame;
+    tables.frames_by_content.insert(content, id);
+    log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, file, line, function));
+    id
+}
+
 #[derive(Default)]
 pub struct Interner {
     tables: Mutex<Tables>,
@@ -214,7 +229,10 @@ impl Interner {
             let id = tables.last_frame;
             tables.frames_by_content.insert(content, id);
             let mut buffer = LineBuffer::<4096>::new();
-            if role.intersects(FrameRole::WRAPPER) {
+            if role.intersects(FrameRole::BENCHMARK) {
+                let benchmarks = define_source_frame(&mut tables, log, BENCHMARKS, None, "");
+                log.append(encode::compiled_frame(&mut buffer, id, &file, line, &function, &[benchmarks]));
+            } else if role.intersects(FrameRole::WRAPPER) {
                 log.append(encode::compiled_frame(&mut buffer, id, &file, line, &function, &[]));
                 let place = WrapperPlace { file: file.clone(), line: line.unwrap_or(0), function: function.clone() };
                 tables.wrappers.insert(id, place);
@@ -326,16 +344,8 @@ impl Interner {
         let mut tables = self.tables.lock();
         let mut stands_for = Vec::with_capacity(lines.len());
         for SourceFrame { file, line, function } in lines {
-            let content = (tables.texts.hash_one((file, function)), usize::MAX, Some(*line));
-            let known = tables.frames_by_content.get(&content).copied();
-            stands_for.push(known.unwrap_or_else(|| {
-                tables.last_frame += 1;
-                let id = tables.last_frame;
-                tables.frames_by_content.insert(content, id);
-                log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, file, Some(*line), function));
-                self.sources.met(file, Some(*line));
-                id
-            }));
+            stands_for.push(define_source_frame(&mut tables, log, file, Some(*line), function));
+            self.sources.met(file, Some(*line));
         }
         let Some(WrapperPlace { file, line, function }) = tables.wrappers.get(&frame) else { return };
         let line = (*line != 0).then_some(*line);

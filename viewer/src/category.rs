@@ -3,10 +3,11 @@
 use memlab_trace::Category;
 
 /// One letter for each category, in the order of [`Category::ALL`]: for bars without colour.
-pub const LETTERS: [&str; Category::COUNT] = ["P", "G", "O", "B", "A", "I", "T", "N", "W", "b", "c", "x", "o", "?"];
+pub const LETTERS: [&str; Category::COUNT] =
+    ["P", "G", "O", "B", "A", "I", "T", "N", "W", "k", "b", "c", "x", "o", "?"];
 
 /// The categories of blocks. Memory of the others is not in blocks.
-pub const BLOCK_CATEGORIES: [Category; 11] = [
+pub const BLOCK_CATEGORIES: [Category; 12] = [
     Category::Parameter,
     Category::Gradient,
     Category::OptimizerState,
@@ -16,6 +17,7 @@ pub const BLOCK_CATEGORIES: [Category; 11] = [
     Category::Temporary,
     Category::Communication,
     Category::Workspace,
+    Category::Benchmark,
     Category::BeforeMemlab,
     Category::Other,
 ];
@@ -37,6 +39,7 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
         Category::Temporary => ("temporary", "temp"),
         Category::Communication => ("communication", "comm"),
         Category::Workspace => ("workspaces", "work"),
+        Category::Benchmark => ("benchmarks", "bench"),
         Category::BeforeMemlab => ("before memlab", "before"),
         Category::Cached => ("cached, free", "cached"),
         Category::Context => ("CUDA context", "ctx"),

@@ -145,6 +145,9 @@ pub fn place(line: &Line, directory: &str) -> String {
     line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
 }
 
+/// Shown behind the function of a line in whose place torch.compile's code runs.
+pub const COMPILED: &str = " (compiled)";
+
 /// Shown instead of a line where no Python frame asked for the memory.
 pub const NO_LINE: &str = "(no Python line)";
 /// Shown instead of a layer's name outside any layer.

@@ -28,6 +28,7 @@ _LOOKS = {
     "temporary": _Look("temporary", "T", "#c26094", "#0a0e12"),
     "communication": _Look("communication", "N", "#68a834", "#0a0e12"),
     "workspace": _Look("workspaces", "W", "#3ea0dc", "#0a0e12"),
+    "benchmark": _Look("benchmarks", "k", "#b0506e", "#fff"),
     "before_memlab": _Look("before memlab", "b", "#603a8c", "#fff"),
     "cached": _Look("cached, free", "c", "#969ca3", "#0a0e12"),
     "context": _Look("CUDA context", "x", "#8a683c", "#fff"),

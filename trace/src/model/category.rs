@@ -24,6 +24,8 @@ pub enum Category {
     Communication,
     /// Held by libraries: cuBLAS, cuDNN, NCCL.
     Workspace,
+    /// Taken while torch.compile or Triton measures kernels.
+    Benchmark,
     /// Allocated before memlab was loaded, and not known to be anything else.
     BeforeMemlab,
     /// Reserved by PyTorch's caching allocator but not allocated.
@@ -38,7 +40,7 @@ pub enum Category {
 
 impl Category {
     /// How many there are.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
 
     /// All categories, in the order in which they are shown.
     pub const ALL: [Self; Self::COUNT] = [
@@ -51,6 +53,7 @@ impl Category {
         Self::Temporary,
         Self::Communication,
         Self::Workspace,
+        Self::Benchmark,
         Self::BeforeMemlab,
         Self::Cached,
         Self::Context,
@@ -70,6 +73,7 @@ impl Category {
             Self::Temporary => "temporary",
             Self::Communication => "communication",
             Self::Workspace => "workspace",
+            Self::Benchmark => "benchmark",
             Self::BeforeMemlab => "before_memlab",
             Self::Cached => "cached",
             Self::Context => "context",

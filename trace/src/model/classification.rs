@@ -36,6 +36,7 @@ pub(crate) enum Classification {
     Temporary,
     Communication,
     Workspace,
+    Benchmark,
     BeforeMemlab,
     /// Not known.
     Other,
@@ -64,6 +65,7 @@ impl Classification {
             Self::Temporary | Self::InOptimizer => Category::Temporary,
             Self::Communication => Category::Communication,
             Self::Workspace => Category::Workspace,
+            Self::Benchmark => Category::Benchmark,
             Self::BeforeMemlab => Category::BeforeMemlab,
             Self::Other | Self::BeforeAnyForward => Category::Other,
         }
@@ -144,6 +146,9 @@ pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
 pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: bool) -> Classification {
     if flags.has(Flags::WORKSPACE) {
         return Classification::Workspace;
+    }
+    if flags.has(Flags::BENCHMARK) {
+        return Classification::Benchmark;
     }
     if flags.has(Flags::BEFORE) {
         return Classification::BeforeMemlab;

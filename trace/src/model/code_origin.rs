@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record;
+use crate::record::{self, BENCHMARKS, UNKNOWN_COMPILED};
 
 /// The origin of code, best first: a stack is counted at its innermost frame of the best origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,9 +47,6 @@ impl CodeOrigin {
         }
     }
 }
-
-/// The file of lines of which only is known that they run compiled.
-pub(crate) const UNKNOWN_COMPILED: &str = "(compiled code, unknown line)";
 
 /// The most folders kept; a process has a handful.
 const ROOTS: usize = 64;
@@ -90,7 +87,8 @@ impl CodeRoots {
     /// The origin of a function in a file.
     pub(crate) fn code_origin(&self, file: &str, function: &str) -> CodeOrigin {
         let said = |kind| self.roots.iter().any(|known| known.code == kind && is_below(file, &known.root));
-        if said(record::CodeKind::Program) || is_typed(file, function) || file == UNKNOWN_COMPILED {
+        if said(record::CodeKind::Program) || is_typed(file, function) || [UNKNOWN_COMPILED, BENCHMARKS].contains(&file)
+        {
             return CodeOrigin::User;
         }
         if !file.starts_with('/') || said(record::CodeKind::Generated) || is_compilers(file) {

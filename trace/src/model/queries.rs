@@ -127,6 +127,11 @@ impl Model {
         self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
     }
 
+    /// Whether torch.compile's code runs in place of a line, at least at times.
+    pub fn runs_compiled(&self, line: &Arc<Line>) -> bool {
+        self.symbols.is_compiled(line)
+    }
+
     /// The number of stacks deeper than [`MAX_STACK_DEPTH`](super::MAX_STACK_DEPTH), whose outermost calls are not shown.
     pub fn deep_stacks(&self) -> usize {
         self.symbols.deep_stacks()

@@ -8,12 +8,12 @@ use std::sync::{Arc, LazyLock};
 
 use hashbrown::{HashMap, HashSet};
 
-use super::code_origin::{CodeOrigin, CodeRoots, UNKNOWN_COMPILED};
+use super::code_origin::{CodeOrigin, CodeRoots};
 use super::line::Line;
 use super::scope::{ByScope, Scope};
 use super::sources::Sources;
 use super::views::RangePath;
-use crate::record;
+use crate::record::{self, UNKNOWN_COMPILED};
 
 /// The most frames of a stack that are read, from the innermost one. memlab writes at most 512 frames for a stack, plus those
 /// of backward.
@@ -105,7 +105,7 @@ pub(crate) struct Symbols {
     /// For each scope, the best frame of each resolved stack; `None`: it has none.
     stack_lines: ByScope<HashMap<u32, Option<Best>>>,
     /// The lines that count stacks for compiled code.
-    compiled_lines: HashSet<LineId>,
+    pub(crate) compiled_lines: HashSet<LineId>,
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
     places: CodeRoots,
@@ -332,8 +332,8 @@ impl Symbols {
     }
 
     /// Whether the line counts what compiled code allocated.
-    pub(crate) fn is_compiled(&self, line: LineId) -> bool {
-        self.compiled_lines.contains(&line)
+    pub(crate) fn is_compiled(&self, line: &Arc<Line>) -> bool {
+        self.line_ids.get(line).is_some_and(|id| self.compiled_lines.contains(id))
     }
 
     /// A frame and those that it stands for if it is compiled code, the outermost first.

@@ -197,6 +197,12 @@ impl CodeKind {
     }
 }
 
+/// The file of lines of which is only known that they run compiled.
+pub const UNKNOWN_COMPILED: &str = "(compiled code, unknown line)";
+
+/// The file of the line that counts what compilers measure kernels with.
+pub const BENCHMARKS: &str = "(torch.compile's benchmarks)";
+
 /// A Python frame: one place in one function.
 ///
 /// ```

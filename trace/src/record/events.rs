@@ -37,6 +37,8 @@ impl Flags {
     pub const BLOCK: u32 = 1024;
     /// In compiled code that no module called: the layer is that of the operations that were compiled.
     pub const OUTSIDE: u32 = 2048;
+    /// While torch.compile or Triton measures kernels.
+    pub const BENCHMARK: u32 = 4096;
 
     /// The phase of the program.
     #[inline]

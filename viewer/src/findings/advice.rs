@@ -101,6 +101,10 @@ fn by_category(category: Category) -> Option<&'static str> {
             "Communication buffers hold {}: with gradient_as_bucket_view=True DDP's buckets are the gradients; FSDP gathers less \
              at once from smaller units."
         }
+        Category::Benchmark => {
+            "torch.compile's benchmarks hold {}: it measures kernels when it compiles; compile with a small batch first, or without \
+             max-autotune."
+        }
         Category::Cached => {
             "PyTorch caches {} that no tensor uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         }

@@ -111,6 +111,8 @@ struct LineRow {
     line: Place,
     /// Whose code it is: `user`, `library`, `torch`, `standard_library`, `generated`; null: no Python frame.
     whose: Option<&'static str>,
+    /// Whether torch.compile's code runs in its place.
+    compiled: bool,
     allocations: u64,
     allocated_bytes: u64,
     live_bytes_at_peak: u64,
@@ -306,6 +308,7 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineR
         device,
         line: places.of(view.line.as_deref()),
         whose: view.line.as_deref().map(|line| model.code_origin(line).as_str()),
+        compiled: view.is_compiled,
         allocations: view.allocations,
         allocated_bytes: view.allocated_bytes,
         live_bytes_at_peak: view.live_bytes_at_peak,
@@ -355,8 +358,9 @@ fn ranges(model: &Model, device: i32) -> Vec<RangeRow> {
 
 fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {
     let views = model.categories(device).into_iter();
-    // These are there only if they hold something: what no rule knows, and what is older than memlab in the process.
-    let rare = |category| matches!(category, Category::Other | Category::BeforeMemlab);
+    // These are there only if they hold something: what no rule knows, what is older than memlab in the process, and what
+    // compilers measure with.
+    let rare = |category| matches!(category, Category::Other | Category::BeforeMemlab | Category::Benchmark);
     let views = views.filter(|view| !rare(view.category) || view.bytes > 0 || view.bytes_at_peak > 0);
     let row = |view: memlab_trace::CategoryView| CategoryRow {
         device,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memlab_trace::{LayerView, Line, Model};
 
-use crate::text::{NO_LAYER, NO_LINE, clean, place};
+use crate::text::{COMPILED, NO_LAYER, NO_LINE, clean, place};
 
 /// Names things of one trace.
 pub(crate) struct Names<'m> {
@@ -28,12 +28,13 @@ impl<'m> Names<'m> {
         Self { model, directory, several_roots: roots.len() > 1 }
     }
 
-    /// `train.py:31  main`.
+    /// `train.py:31  main`, and behind it whether it runs compiled.
     pub(crate) fn line(&self, line: Option<&Arc<Line>>) -> String {
         let Some(line) = line else { return NO_LINE.to_owned() };
         let place = place(line, self.directory);
         let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
-        clean(&format!("{place}  {function}")).into_owned()
+        let compiled = if self.model.runs_compiled(line) { COMPILED } else { "" };
+        clean(format!("{place}  {function}{compiled}").trim_end()).into_owned()
     }
 
     /// `blocks.0.mlp  Linear`.

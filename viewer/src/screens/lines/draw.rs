@@ -10,7 +10,7 @@ use super::state::LinesScreen;
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::format;
 use crate::screen::TablePane;
-use crate::text::{NO_LINE, place};
+use crate::text::{COMPILED, NO_LINE, place};
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, Look};
 
@@ -71,7 +71,10 @@ impl LinesScreen {
 
 fn label(row: &LineItem, context: &Context, whole: u64, directory: &str) -> Label {
     let (name, aside) = match row.line() {
-        Some(line) => (place(line, directory), line.function.to_string()),
+        Some(line) => {
+            let compiled = if row.figures.own.is_compiled { COMPILED } else { "" };
+            (place(line, directory), format!("{}{compiled}", line.function))
+        }
         None => (NO_LINE.to_owned(), String::new()),
     };
     let bytes = if context.moment == ShownMoment::Peak { row.live_bytes_at_peak() } else { row.live_bytes() };
