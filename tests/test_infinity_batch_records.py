@@ -159,6 +159,42 @@ def test_callbacks_that_would_never_be_called_are_refused():
     assert ib.callbacks == [listener]
 
 
+@pytest.mark.parametrize("way", ["micro-batches", "replay", "whole batch", "lockstep"])
+@pytest.mark.parametrize("keep", ["host", "disk", "last"])
+def test_epochs_keep_outputs_too(way, keep):
+    # GIVEN a training that keeps outputs, and one in a loop with the same model
+    def made():
+        ib, _ = training(keep=keep)
+        if way in ("whole batch", "lockstep"):
+            ib.micro_batch, ib.model.norm = (None if way == "whole batch" else 7), nn.BatchNorm1d(4)
+            forward = type(ib.model).forward
+            ib.model.forward = lambda x, model=ib.model: model.norm(forward(model, x))
+        ib.optimizer = torch.optim.Adam(ib.model.parameters())
+        if way == "replay":
+            ib.criterion = lambda outputs, targets: nn.functional.cross_entropy(outputs.mul_(2), targets)
+        assert ib.plan.name == way
+        return ib
+
+    ib, other = made(), made()
+    # WHEN it is trained by epochs
+    ib.train(2)
+    seen = []
+    for _ in range(2):
+        for _, targets in other.dataloader:
+            outputs = other.batch_()
+            seen.append(outputs.detach().clone())
+            other.criterion(outputs, targets).backward()
+            other.step()
+            other.zero_grad()
+    # THEN it has the outputs of whole batches, which have no graph
+    kept = [outputs for epoch in ib.outputs for outputs in epoch]
+    expected = seen[-1:] if keep == "last" else seen
+    assert len(kept) == len(expected)
+    for one, outputs in zip(kept, expected, strict=True):
+        assert not one.requires_grad
+        torch.testing.assert_close(one, outputs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("has_loss", [True, False], ids=["its loss", "another loss"])
 def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_path):
     # GIVEN a loop as in the seed's README: `loss.backward()`, of ib.loss() or of a criterion that it calls itself

@@ -17,7 +17,7 @@ from memlab._batches.criteria import Mean
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.mixing import look_for_mixing
 from memlab._batches.nested import Samples, is_stream
-from memlab._batches.observing import goes
+from memlab._batches.observing import goes, keeper
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
 from memlab._batches.parameter_hooks import once_for_all_pieces
 from memlab._batches.ranks import Ranks
@@ -233,7 +233,11 @@ def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Ca
         weight = mean.weight(len(batch.samples), whole)
         share = weight / batch.ranks.part_of_all(weight, batch.device)
 
+    keep = keeper()
+
     def loss_of(outputs: Any) -> Tensor:
+        if keep is not None:
+            keep(range(len(batch.samples)), outputs)
         if loss_fn is None:
             loss = loss_in(outputs)
         elif mean is not None:

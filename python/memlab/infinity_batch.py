@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from memlab._batches.batch import Batch, described_size
 from memlab._batches.evaluation import evaluated
-from memlab._batches.kept import Kept
+from memlab._batches.kept import Kept, PiecesKept
 from memlab._batches.loader import divided
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples, beside, is_stream
@@ -203,7 +203,8 @@ class InfinityBatch(Settings):
                 comes_in_pieces = is_stream(batch)
                 inputs, targets = (batch, None) if comes_in_pieces else divided(batch)
                 optimizer.zero_grad()
-                with self._telling(computation := Computation()):
+                outputs = PiecesKept() if self._kept.wants_outputs else None
+                with self._telling(computation := Computation(), outputs):
                     loss = accumulate(
                         model,
                         inputs,
@@ -219,8 +220,12 @@ class InfinityBatch(Settings):
                 self._phase.monitor.step(optimizer)
                 samples = computation.samples if comes_in_pieces else len(Samples(inputs))
                 self._note(loss, samples, computation)
-                # (Pieces are gone when they are computed.)
-                self._kept.add(inputs=None if comes_in_pieces else inputs, targets=targets, outputs=None)
+                # (Pieces that an iterable gave are gone when they are computed.)
+                self._kept.add(
+                    inputs=None if comes_in_pieces else inputs,
+                    targets=targets,
+                    outputs=None if outputs is None else outputs.whole(),
+                )
                 self._traced.step(self._name)
                 count += samples
                 self._callbacks.tell("on_step", self)
@@ -368,9 +373,13 @@ class InfinityBatch(Settings):
         """Whether outputs stay where the model computes."""
         return self.backward_device is None or torch.device(self.backward_device) == self.forward_device
 
-    def _telling(self, computation: Computation) -> AbstractContextManager[None]:
-        """Tells the callbacks of the pieces of batches that begin in a block."""
-        return observing(lambda rows, samples: self._callbacks.tell("on_micro_batch", self, rows, samples), computation)
+    def _telling(self, computation: Computation, outputs: PiecesKept | None = None) -> AbstractContextManager[None]:
+        """Tells the callbacks of the pieces of batches that begin in a block. `outputs`: has theirs."""
+
+        def tell(rows: range, samples: int) -> None:
+            self._callbacks.tell("on_micro_batch", self, rows, samples)
+
+        return observing(tell, computation, None if outputs is None else outputs.add)
 
     def _note_outputs(self) -> None:
         """The batch of the last outputs is done."""

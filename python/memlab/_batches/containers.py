@@ -47,7 +47,7 @@ class Containers:
 
     @property
     def outputs(self) -> list[Entries]:
-        """Their outputs, without graphs; those that a loop of one's own has made."""
+        """Their outputs, without graphs. None: they have no row for each sample, or an iterable gave the batch in pieces."""
         return self._kept.outputs
 
     @property

@@ -9,12 +9,42 @@ from typing import Any
 from torch import Tensor
 
 from memlab import _native
+from memlab._batches.nested import joined
 from memlab._batches.records import Records
 from memlab._batches.stored import Entries, Folder, nbytes_of
 from memlab._paging.torch_private import tree_map_only
 
 #: Nothing; the last batch; losses only, of all batches; everything, on the CPU or on the disk.
 POLICIES = ("none", "last", "metrics", "host", "disk")
+
+
+class PiecesKept:
+    """What a model returns for the pieces of a batch, on the CPU.
+
+    >>> import torch
+    >>> pieces = PiecesKept()
+    >>> pieces.add(range(2, 3), torch.zeros(1, 2))
+    >>> pieces.add(range(2), torch.ones(2, 2))
+    >>> pieces.whole()
+    tensor([[1., 1.],
+            [1., 1.],
+            [0., 0.]])
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, tuple[range, Any]] = {}
+
+    def add(self, rows: range, outputs: Any) -> None:
+        """Some samples. A piece that ran out of memory comes again, in halves."""
+        self._parts[rows.start] = (rows, tree_map_only(Tensor, lambda one: one.detach().to("cpu", copy=True), outputs))
+
+    def whole(self) -> Any:
+        """All of them together; None: there are none, or they have no row for each sample."""
+        parts = [self._parts[begin] for begin in sorted(self._parts)]
+        try:
+            return joined([outputs for _, outputs in parts], [rows for rows, _ in parts]) if parts else None
+        except ValueError:
+            return None
 
 
 class Kept:
@@ -40,6 +70,11 @@ class Kept:
         self._files = Folder(folder) if policy == "disk" else None
         self.records = Records()
         self._forget_tensors()
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are kept."""
+        return self.policy not in ("none", "metrics")
 
     def bound(self, nbytes: str | int | None) -> None:
         """Lets inputs, targets and outputs take so many bytes from now on."""

@@ -12,7 +12,7 @@ from memlab._batches.ahead import Ahead
 from memlab._batches.batch import Batch
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
-from memlab._batches.observing import observer
+from memlab._batches.observing import Keeper, keeper, observer
 from memlab._batches.pieces import Piece, run_pieces
 from memlab._batches.progress import Progress
 from memlab._batches.state import Autocast
@@ -50,12 +50,14 @@ class WeightedBackward:
         self._inputs = InputGradients(samples)
         self._ahead = Ahead(batch.device, [samples, targets])
         self._loss: Tensor | None = None
+        self._keep: Keeper | None = None
         # What is computed after these samples.
         self._after: WeightedBackward | None = None
 
     def run(self, scale: Scale) -> Tensor:
         """Adds to the gradients and returns the loss, without a graph."""
         tell, count = observer(), len(self._batch.samples)
+        self._keep = keeper()
         every = self._batch.ranks.part_of_all(self.weight, self._batch.device)
         with self._batch.layers(), Progress(self._batch) as progress:
             loss = self.add(scale, progress, every, lambda rows: tell(rows, count))
@@ -126,6 +128,8 @@ class WeightedBackward:
         if after is not None:
             after._ahead.allocate(after._first_piece())
         outputs = call(self._ranks.model(piece.is_last), self._inputs.separate(inputs))
+        if self._keep is not None:
+            self._keep(piece.rows, outputs)
         loss = self._mean(outputs, self._mean.countable(targets))
         if loss.dim() != 0:
             raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be one number")
