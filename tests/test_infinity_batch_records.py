@@ -231,7 +231,7 @@ def test_what_is_kept_may_be_bounded_later():
     ib, _ = training(keep="host")
     ib.train(2)
     # WHEN a bound is set; THEN the oldest are dropped now, and more as others come
-    of_an_epoch = sum(one.nbytes for container in (ib.inputs, ib.targets) for one in container[1])
+    of_an_epoch = sum(one.nbytes for container in (ib.inputs, ib.targets, ib.outputs) for one in container[1])
     ib.keep_nbytes = of_an_epoch
     assert ib.keep_nbytes == of_an_epoch and [one is None for one in ib.inputs[0]] == [True] * 3
     assert [one is None for one in ib.inputs[1]] == [False] * 3
@@ -274,7 +274,9 @@ def test_a_temporary_folder_is_removed():
     ib, _ = training(keep="disk", keep_nbytes="1MiB")
     ib.epoch()
     folder = ib._kept._files.path
-    assert len(list(folder.glob("*.pt"))) == 6 and ib.outputs[0][0] is None and ib.inputs[0][2].shape == (10, 1, 8, 8)
+    assert (
+        len(list(folder.glob("*.pt"))) == 9 and ib.outputs[0][0].shape == (20, 4) and ib.inputs[0][2].shape == (10, 1, 8, 8)
+    )
     ib.keep = "metrics"
     assert not folder.exists() and ib.inputs == [] and ib.keep_nbytes == 1 << 20
     with pytest.raises(ValueError, match="keep_nbytes=-1"):
