@@ -193,3 +193,21 @@ def test_what_cannot_be_exact_is_said():
     with pytest.raises(RuntimeError, match="for one device, and this is a DDPStrategy"):
         trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
         package.big_batches_callback(4).on_train_start(trainer, Model())
+
+
+def test_hooks_on_parameters_see_the_gradient_of_the_batch():
+    # GIVEN a hook that clamps a parameter's gradient; WHEN batches go through in pieces; THEN it ran once for each
+    class Clamped(Model):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+            self.layers[0].weight.register_hook(self.clamp)
+
+        def clamp(self, gradient):
+            self.calls += 1
+            return gradient.clamp(-0.01, 0.01)
+
+    plain, ours = trained(Clamped, []), trained(Clamped, [package.big_batches_callback(4)])
+    for one, other in zip(ours[0].parameters(), plain[0].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    assert ours[0].calls == plain[0].calls
