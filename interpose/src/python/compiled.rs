@@ -3,10 +3,10 @@
 
 use std::ffi::{c_char, c_uint};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use hashbrown::HashMap;
-use memlab_compiled::{Graph, Kind, Module, Origin, Origins, Wrapper, origins};
+use memlab_compiled::{Definitions, Graph, Kind, Module, Origin, Origins, Wrapper, origins};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
@@ -18,17 +18,19 @@ use crate::recorder::Recorder;
 /// The most graphs that are kept; a program that compiles more is compiling in a loop.
 const MAX_GRAPHS: usize = 4096;
 
-/// The longest wrapper that is read, in bytes. The largest seen is of 8 MiB.
-const MAX_WRAPPER: u64 = 64 << 20;
+/// The longest file that is read, in bytes. Wrappers of large models have some MiB.
+const MAX_SOURCE: u64 = 64 << 20;
 
 #[derive(Default)]
 struct Compiled {
     graphs: Vec<Arc<Graph>>,
     /// The origins of each wrapper's lines, by each graph that it was made from.
-    wrappers: Option<HashMap<String, Vec<Origins>>>,
+    wrappers: HashMap<String, Vec<Origins>>,
+    /// The functions of the program's files.
+    definitions: HashMap<String, Definitions>,
 }
 
-static COMPILED: Mutex<Compiled> = Mutex::new(Compiled { graphs: Vec::new(), wrappers: None });
+static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
 
 /// Called in a forked child, where the functions compiled before still run.
 pub fn reset_in_child() {
@@ -93,7 +95,7 @@ pub unsafe extern "C" fn wrapper(_: Object, arguments: Object) -> Object {
             let Ok(made) = serde_json::from_slice(text(json)) else { return };
             let mut compiled = COMPILED.lock();
             let found = origins_by_graph(&compiled.graphs, &path, &made);
-            compiled.wrappers.get_or_insert_default().insert(path, found);
+            compiled.wrappers.insert(path, found);
         });
         (api.Py_BuildValue)(c"".as_ptr())
     }
@@ -115,10 +117,17 @@ fn origins_by_graph(graphs: &[Arc<Graph>], path: &str, made: &Made) -> Vec<Origi
 }
 
 fn read(path: &str) -> Option<Wrapper> {
-    if std::fs::metadata(path).ok()?.len() > MAX_WRAPPER {
-        return None;
-    }
-    Some(Wrapper::parse(&String::from_utf8_lossy(&std::fs::read(path).ok()?)))
+    Some(Wrapper::parse(&source(path)?))
+}
+
+/// TorchDynamo names functions without their classes.
+fn definitions(path: &str) -> Definitions {
+    Definitions::parse(&source(path).unwrap_or_default())
+}
+
+fn source(path: &str) -> Option<String> {
+    let is_read = std::fs::metadata(path).ok()?.len() <= MAX_SOURCE;
+    is_read.then(|| std::fs::read(path).ok()).flatten().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Defines a frame of a wrapper again with the lines that it stands for; returns the modules around them, the outermost
@@ -138,10 +147,16 @@ pub unsafe extern "C" fn origin(_: Object, arguments: Object) -> Object {
         let modules = panics::catch(|| {
             let recorder = Recorder::current()?;
             let place = recorder.interner.wrapper_place(frame)?;
-            let origin = {
-                let compiled = COMPILED.lock();
-                common(compiled.wrappers.as_ref()?.get(&place.file)?, place.line)?
-            };
+            let mut compiled = COMPILED.lock();
+            let mut origin = common(compiled.wrappers.get(&place.file)?, place.line)?;
+            for frame in &mut origin.frames {
+                let definitions =
+                    compiled.definitions.entry_ref(&frame.file).or_insert_with(|| definitions(&frame.file));
+                if let Some(name) = definitions.qualified_name(frame.line, &frame.function) {
+                    frame.function = name;
+                }
+            }
+            drop(compiled);
             if !origin.frames.is_empty() {
                 recorder.interner.define_wrapper(&recorder.log, frame, &origin.frames);
             }
