@@ -19,6 +19,7 @@ import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
+import compiled
 import plan
 
 # Seconds, of nine minutes.
@@ -82,6 +83,9 @@ def alone():
     yield "activations exact", activations.check_exact
     yield "activations pack", activations.measure_pack
     yield "activations speed", activations.measure_speed
+    for mode in compiled.MODES:
+        yield f"compiled {mode}", compiled.check_mode, mode
+    yield "compiled speed", compiled.measure_speed
     yield "plan", plan.check
     yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories

@@ -1,0 +1,76 @@
+"""Programs with torch.compile on the real GPU: lines, layers and categories, and what memlab costs them."""
+
+import json
+import statistics
+
+from harness import OWN_PROGRAMS, Failed, difference
+
+MODES = ["default", "reduce-overhead", "max-autotune"]
+UNKNOWN = "(compiled code, unknown line)"
+# The share of the activations at the peak that has a line of the program and a layer inside the outermost.
+KNOWN = 0.99
+# Figures of a layer that must be those of the same program without torch.compile.
+SAME = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "buffer_bytes")
+
+
+def run(harness, folder, mode, cache, memlab=True):
+    folder = folder / f"{mode}-{cache}-{memlab}"
+    folder.mkdir(exist_ok=True)
+    env = {"TORCHINDUCTOR_CACHE_DIR": folder.parent / cache}
+    return harness.python(folder, OWN_PROGRAMS / "compiled.py", mode, memlab=memlab, env=env, timeout=280, quiet=memlab)
+
+
+def results(run):
+    result, times = (json.loads(line) for line in run.output.splitlines()[-2:])
+    return result["result"], times
+
+
+def check_mode(harness, folder, mode):
+    """Layers hold what they hold without torch.compile, lines and layers are known, and results are the same."""
+    eager = harness.report(run(harness, folder, "eager", "none").trace)
+    alone = run(harness, folder, mode, "plain", memlab=False)
+    wrong = []
+    for cache in ("cold", "warm"):  # The second time, everything is in the cache.
+        recorded = run(harness, folder, mode, "seen", memlab=True)
+        if not harness.simulated:
+            wrong += difference(f"{cache}: losses", results(recorded)[0], results(alone)[0])
+        report = harness.report(recorded.trace)
+        held = [
+            {row["name"]: [row[key] for key in SAME] for row in each["layers"] if row["root"]} for each in (report, eager)
+        ]
+        for name, bytes_held in held[1].items():
+            if any(bytes_held):
+                wrong += difference(f"{cache}: layer {name}: {SAME}", held[0].get(name), bytes_held)
+        layers = [(row["name"], row["activation_bytes"]) for row in report["layers"]]
+        inside = sum(size for name, size in layers if name)
+        unknown = sum(row["live_bytes_at_peak"] for row in report["lines"] if row["file"] == UNKNOWN)
+        activations = next(row["bytes_at_peak"] for row in report["categories"] if row["name"] == "activation")
+        facts = {"activations": activations, "in layers": inside, "unknown lines": unknown}
+        harness.note(f"{mode}, {cache}", facts)
+        if inside < KNOWN * activations or unknown > (1 - KNOWN) * activations:
+            wrong.append(f"{cache}: {facts}")
+        recorded.trace.unlink()
+    return wrong
+
+
+def measure_speed(harness, folder):
+    """Compilation (the first two steps) and a step, with memlab and without, in turns: nothing is asserted of them."""
+    turns = 1 if harness.simulated else 3
+    for cache in ("cold", "warm"):
+        found: dict[bool, list[dict]] = {True: [], False: []}
+        for turn in range(turns):
+            for memlab in (False, True):
+                name = f"{cache}-{turn}-{memlab}" if cache == "cold" else "cold-0-False"
+                try:
+                    found[memlab].append(results(run(harness, folder, "default", name, memlab))[1])
+                finally:
+                    for trace in folder.rglob("*.jsonl"):
+                        trace.unlink()
+        medians = {
+            key: [statistics.median(times[key] for times in found[memlab]) for memlab in (False, True)]
+            for key in ("first", "step")
+        }
+        if not all(min(values) > 0 for values in medians.values()):
+            raise Failed(str(found))
+        harness.note(f"compiled, {cache}: seconds without and with memlab", medians)
+    return []
