@@ -44,6 +44,7 @@ struct ReadNode {
 /// An operation, or an input.
 #[derive(Debug)]
 pub(crate) struct Node {
+    is_input: bool,
     pub(crate) trace: Option<usize>,
     pub(crate) modules: Option<usize>,
 }
@@ -86,7 +87,7 @@ impl Graph {
                     graph.of_trace.entry(trace).or_default().push(index);
                 }
             }
-            graph.nodes.push(Node { trace, modules });
+            graph.nodes.push(Node { is_input: node.placeholder, trace, modules });
         }
         Ok(graph)
     }
@@ -94,6 +95,11 @@ impl Graph {
     /// The operation of this name.
     pub(crate) fn operation(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
+    }
+
+    /// All operations, in order.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = usize> {
+        self.nodes.iter().enumerate().filter(|(_, node)| !node.is_input).map(|(index, _)| index)
     }
 
     /// The operations with this trace, in order.

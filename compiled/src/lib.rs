@@ -13,6 +13,7 @@
 //!
 //! ```text
 //! origins            the operations that lines of a wrapper stand for
+//! renamed            names in comments that the graph no longer has
 //! graph, wrapper     what TorchDynamo traced; what Inductor generated
 //! scan               tokens of a line of Python
 //! definitions        classes and functions of a source file
@@ -21,6 +22,7 @@
 mod definitions;
 mod graph;
 mod origins;
+mod renamed;
 mod scan;
 mod wrapper;
 

@@ -22,6 +22,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::graph::{Graph, Module, SourceFrame, without_line_numbers};
+use crate::renamed::renamed;
 use crate::scan::number;
 use crate::wrapper::{Kind, Value, Wrapper};
 
@@ -57,13 +58,13 @@ impl Origins {
 /// - `forward`: the wrapper of the same graph's forward, for one of backward.
 /// - `traces`: Inductor's map of lines: from a line on, the trace of the last node that a launch was made from.
 pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, traces: &[(u32, Option<&str>)]) -> Origins {
-    let search = Search { graph, forward, wrapper, traces: line_traces(graph, traces) };
+    let search = Search::new(graph, forward, wrapper, line_traces(graph, traces));
     let found = search.candidates();
     let mut of_line = FxHashMap::default();
     // An allocation belongs to the first value in it, which can be one that is there after a reuse only in name.
     let mut first_used: FxHashMap<usize, usize> = FxHashMap::default();
     for (value, made) in wrapper.values.iter().enumerate().filter(|(_, value)| value.first_launch.is_some()) {
-        let first = first_used.entry(wrapper.first_in_memory(value)).or_insert(value);
+        let first = first_used.entry(made.first_in_memory).or_insert(value);
         if made.first_launch < wrapper.values[*first].first_launch {
             *first = value;
         }
@@ -108,9 +109,39 @@ struct Search<'a> {
     forward: Option<&'a Wrapper>,
     wrapper: &'a Wrapper,
     traces: Vec<(u32, Option<usize>)>,
+    /// What names that the graph no longer has stand for.
+    renamed: FxHashMap<&'a str, usize>,
+    /// For each launch, the results whose values it computes.
+    results: Vec<Vec<usize>>,
+    /// For each value, the launches that use it.
+    readers: Vec<Vec<usize>>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(
+        graph: &'a Graph,
+        forward: Option<&'a Wrapper>,
+        wrapper: &'a Wrapper,
+        traces: Vec<(u32, Option<usize>)>,
+    ) -> Self {
+        // In backward, a name that is not the graph's is as a rule one of AOTAutograd's.
+        let is_backward = wrapper.kind() == Kind::Backward;
+        let renamed = if is_backward { FxHashMap::default() } else { renamed(graph, wrapper) };
+        let mut results = vec![Vec::new(); wrapper.launches.len()];
+        for (position, value) in wrapper.results.iter().enumerate() {
+            if let Some(launch) = value.and_then(|value| wrapper.values[value].first_launch) {
+                results[launch].push(position);
+            }
+        }
+        let mut readers = vec![Vec::new(); wrapper.values.len()];
+        for (index, launch) in wrapper.launches.iter().enumerate() {
+            for value in &launch.uses {
+                readers[*value].push(index);
+            }
+        }
+        Self { graph, forward, wrapper, traces, renamed, results, readers }
+    }
+
     fn candidates(&self) -> Vec<Candidates> {
         let launches = 0..self.wrapper.launches.len();
         if self.wrapper.kind() != Kind::Backward {
@@ -134,19 +165,32 @@ impl Search<'_> {
         Some(self.graph.of_trace((*trace)?).to_vec())
     }
 
-    /// The last node in the comment that the graph has.
+    /// The last node in the comment that the graph has. Without an answer if a later one was certainly the graph's: an operation
+    /// whose name has changed is not the one before it.
     fn last_named(&self, launch: usize) -> Option<Candidates> {
-        let sources = &self.wrapper.launches[launch].sources;
+        let made = &self.wrapper.launches[launch];
+        let sources = &made.sources;
+        if sources.last().is_some_and(|last| made.known.contains(last) && self.named(launch, last).is_none()) {
+            return None;
+        }
         let node = sources.iter().rev().find_map(|name| self.named(launch, name))?;
         Some(vec![node])
     }
 
     /// The node of the graph that a name in a comment stands for. Names of AOTAutograd's own nodes can be the same by chance.
     fn named(&self, launch: usize, name: &str) -> Option<usize> {
-        let node = self.graph.operation(name)?;
+        let Some(node) = self.graph.operation(name) else {
+            let node = self.renamed.get(name).copied();
+            return node.filter(|_| self.is_of_torchdynamo(launch, name));
+        };
         let is_certain = self.wrapper.launches[launch].known.contains(name);
         let is_of_backward = self.wrapper.kind() == Kind::Backward && !is_certain && is_name_of_aten(name);
         (!is_of_backward).then_some(node)
+    }
+
+    /// Whether a name that the graph does not have was one of TorchDynamo's, as far as can be told.
+    fn is_of_torchdynamo(&self, launch: usize, name: &str) -> bool {
+        self.wrapper.launches[launch].known.contains(name) || !is_name_of_aten(name)
     }
 
     fn of_backward(&self, launch: usize) -> Candidates {
@@ -184,10 +228,8 @@ impl Search<'_> {
                 found.extend(self.graph.operation(source));
             }
         }
-        for (input, result) in self.wrapper.results.iter().enumerate() {
-            if result.is_some_and(|value| self.wrapper.values[value].first_launch == Some(launch)) {
-                found.extend(self.users_of_gradient(input));
-            }
+        for result in &self.results[launch] {
+            found.extend(self.users_of_gradient(*result));
         }
         found
     }
@@ -206,10 +248,12 @@ impl Search<'_> {
     /// Leaves out candidates that lie behind what a launch is computed from, or before what is computed from it.
     fn narrow_by_order(&self, found: &mut [Candidates]) {
         let (producers, consumers) = self.neighbours();
-        // Each pass narrows, or is the last.
-        loop {
+        // Each pass narrows, or is the last but one. Their direction alternates, as bounds come from both sides.
+        let mut order: Vec<usize> = (0..found.len()).collect();
+        let mut unchanged = 0;
+        while unchanged < 2 {
             let mut changed = false;
-            for launch in 0..found.len() {
+            for &launch in &order {
                 if !self.is_ambiguous(&found[launch]) {
                     continue;
                 }
@@ -229,9 +273,8 @@ impl Search<'_> {
                     changed = true;
                 }
             }
-            if !changed {
-                return;
-            }
+            unchanged = if changed { 0 } else { unchanged + 1 };
+            order.reverse();
         }
     }
 
@@ -293,9 +336,8 @@ impl Search<'_> {
     /// The operation of the launches that read a value, if it is the same for all.
     fn of_readers(&self, value: usize, found: &[Candidates]) -> Option<usize> {
         let computed = self.wrapper.values[value].first_launch;
-        let mut readers = (self.wrapper.launches.iter().enumerate())
-            .filter(|(index, launch)| Some(*index) != computed && launch.uses.contains(&value))
-            .map(|(index, _)| &found[index]);
+        let others = self.readers[value].iter().filter(|launch| Some(**launch) != computed);
+        let mut readers = others.map(|launch| &found[*launch]);
         let first = *readers.next().filter(|candidates| !self.is_ambiguous(candidates))?.first()?;
         readers.all(|candidates| !self.is_ambiguous(candidates) && candidates.first() == Some(&first)).then_some(first)
     }

@@ -88,6 +88,8 @@ pub(crate) struct Value {
     pub(crate) first_launch: Option<usize>,
     /// What was in the same memory before.
     before: Option<usize>,
+    /// The first value in the same memory.
+    pub(crate) first_in_memory: usize,
 }
 
 /// A wrapper.
@@ -150,15 +152,6 @@ impl Wrapper {
             }
         }
         wrapper
-    }
-
-    /// The first value in the same memory as a value.
-    pub(crate) fn first_in_memory(&self, mut value: usize) -> usize {
-        // A value comes after what was there before it.
-        while let Some(before) = self.values[value].before {
-            value = before;
-        }
-        value
     }
 
     /// What the wrapper computes.
@@ -264,7 +257,8 @@ impl Wrapper {
         }
     }
 
-    fn new_value(&mut self, name: &str, value: Value) -> usize {
+    fn new_value(&mut self, name: &str, mut value: Value) -> usize {
+        value.first_in_memory = value.before.map_or(self.values.len(), |before| self.values[before].first_in_memory);
         self.values.push(value);
         self.names.insert(name.to_owned(), self.values.len() - 1);
         self.values.len() - 1

@@ -1,0 +1,184 @@
+//! The rules by which allocations get their operations, on small wrappers.
+
+use std::fmt::Write as _;
+
+use memlab_compiled::{Graph, Origins, Wrapper, origins};
+use proptest::prelude::*;
+
+const FORWARD: &str = "# AOT ID: ['0_forward']\n";
+const BACKWARD: &str = "# AOT ID: ['0_backward']\n";
+
+/// A graph of operations one after the other, each in a module of its name and on a line of its own; `x` is its input.
+fn graph(names: &[&str]) -> Graph {
+    let nodes: Vec<_> = std::iter::once(serde_json::json!({
+        "name": "x", "placeholder": true, "trace": null, "modules": null, "inputs": []
+    }))
+    .chain(names.iter().enumerate().map(|(index, name)| {
+        serde_json::json!({"name": name, "placeholder": false, "trace": index, "modules": index, "inputs": [index]})
+    }))
+    .collect();
+    let traces: Vec<_> = names.iter().enumerate().map(|(index, name)| trace(name, index + 1)).collect();
+    let modules: Vec<_> = names
+        .iter()
+        .map(|name| serde_json::json!([{"path": "net", "class": "Net"}, {"path": format!("net.{name}"), "class": "M"}]))
+        .collect();
+    let json = serde_json::json!({"traces": traces, "modules": modules, "nodes": nodes});
+    Graph::parse(json.to_string().as_bytes()).expect("the graph is read")
+}
+
+fn trace(name: &str, line: usize) -> String {
+    format!("  File \"net.py\", line {line}, in forward\n    {name}(x)\n")
+}
+
+/// The innermost module of what the line that makes `buffer` allocates.
+fn module(origins: &Origins, source: &str, buffer: &str) -> Option<String> {
+    let start = format!("{buffer} = ");
+    let line = (1..).zip(source.lines()).find(|(_, text)| text.trim_start().starts_with(&start)).map(|(line, _)| line);
+    let module = origins.at(line.expect("the buffer is made"))?.modules.last()?;
+    Some(module.path.clone())
+}
+
+fn forward_module(names: &[&str], source: &str, buffer: &str) -> Option<String> {
+    module(&origins(&graph(names), None, &Wrapper::parse(source), &[]), source, buffer)
+}
+
+#[test]
+fn given_a_kernel_of_several_nodes_when_nothing_else_is_said_then_the_buffer_belongs_to_the_last() {
+    let source = format!(
+        "{FORWARD}def call(args):\n    x, = args\n    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+         # Topologically Sorted Source Nodes: [linear, gelu], Original ATen: []\n    k.run(x, buf0, 8)\n"
+    );
+    assert_eq!(forward_module(&["linear", "gelu"], &source, "buf0").as_deref(), Some("net.gelu"));
+}
+
+const TWO_OUTPUTS: &str = "
+# Topologically Sorted Source Nodes: [linear, gelu, norm], Original ATen: []
+# Source node to ATen node mapping:
+#   gelu => mul_1, mul_2
+#   linear => view_1
+#   norm => rsqrt
+# Graph fragment:
+#   return %view_1,%buf7,%mul_2
+k = async_compile.triton('k', '''
+def k(in_out_ptr0, in_ptr0, out_ptr1, xnumel):
+''', device_str='cuda')
+def call(args):
+    x, = args
+    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [first], Original ATen: []
+    extern_kernels.mm(x, x, out=buf0)
+    buf5 = buf0; del buf0  # reuse
+    buf9 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [linear, gelu, norm], Original ATen: []
+    k.run(buf5, x, buf9, 8)
+    buf10 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    buf11 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [linear_1, gelu_1, norm_1], Original ATen: []
+    k.run(buf10, x, buf11, 8)
+";
+
+#[test]
+fn given_a_definition_that_lists_outputs_when_launched_again_for_other_nodes_then_each_output_has_its_own_operation() {
+    let names = ["first", "linear", "gelu", "norm", "linear_1", "gelu_1", "norm_1"];
+    let source = format!("{FORWARD}{TWO_OUTPUTS}");
+    let found = |buffer| forward_module(&names, &source, buffer);
+    assert_eq!(found("buf0").as_deref(), Some("net.first"), "memory belongs to the first value in it");
+    assert_eq!(found("buf9").as_deref(), Some("net.gelu"));
+    assert_eq!(found("buf10").as_deref(), Some("net.linear_1"));
+    assert_eq!(found("buf11").as_deref(), Some("net.gelu_1"));
+}
+
+#[test]
+fn given_calls_without_out_and_tuples_in_a_partition_when_read_then_the_calls_line_has_the_origin() {
+    let source = format!(
+        "{FORWARD}def partition_0(args):\n    x, = args\n    # Topologically Sorted Source Nodes: [attend], Original ATen: []\n    \
+         buf7 = torch.ops.aten.attention.default(x)\n    buf8 = buf7[0]\n    \
+         buf9 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+         # Topologically Sorted Source Nodes: [linear], Original ATen: []\n    \
+         extern_kernels.mm(reinterpret_tensor(buf8, (8, ), (1, ), 0), x, out=buf9)\n"
+    );
+    assert_eq!(forward_module(&["attend", "linear"], &source, "buf7").as_deref(), Some("net.attend"));
+    assert_eq!(forward_module(&["attend", "linear"], &source, "buf9").as_deref(), Some("net.linear"));
+}
+
+/// Three products one after the other.
+fn chain(names: [&str; 3]) -> String {
+    let mut source = format!("{FORWARD}def call(args):\n    x, = args\n");
+    let mut input = "x".to_owned();
+    for (number, name) in names.into_iter().enumerate() {
+        write!(
+            source,
+            "    buf{number} = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+             # Topologically Sorted Source Nodes: [{name}], Original ATen: []\n    \
+             extern_kernels.mm({input}, x, out=buf{number})\n"
+        )
+        .expect("a string takes any text");
+        input = format!("buf{number}");
+    }
+    source
+}
+
+#[test]
+fn given_a_name_that_the_graph_no_longer_has_when_one_operation_is_between_then_it_stands_for_that() {
+    let source = chain(["first", "old", "last"]);
+    assert_eq!(forward_module(&["first", "renamed", "last"], &source, "buf1").as_deref(), Some("net.renamed"));
+    assert_eq!(forward_module(&["first", "renamed", "other", "last"], &source, "buf1"), None, "it may be either");
+    let both = chain(["old", "older", "last"]);
+    assert_eq!(forward_module(&["first", "renamed", "last"], &both, "buf0"), None, "nothing is known before it");
+}
+
+#[test]
+fn given_backward_without_names_when_lines_have_traces_then_the_trace_says_the_operation_even_if_lines_moved() {
+    let source = format!(
+        "{BACKWARD}def call(args):\n    tangents_1, = args\n    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+         # Unsorted Source Nodes: [], Original ATen: []\n    extern_kernels.mm(tangents_1, tangents_1, out=buf0)\n"
+    );
+    let wrapper = Wrapper::parse(&source);
+    for line in [2, 70] {
+        let written = trace("gelu", line);
+        let found = origins(&graph(&["linear", "gelu"]), None, &wrapper, &[(6, Some(&written))]);
+        assert_eq!(module(&found, &source, "buf0").as_deref(), Some("net.gelu"));
+    }
+    let found = origins(&graph(&["linear", "gelu"]), None, &wrapper, &[]);
+    assert_eq!(module(&found, &source, "buf0"), None);
+}
+
+#[test]
+fn given_backward_with_a_name_of_aten_when_the_graph_has_it_by_chance_then_it_says_nothing() {
+    let source = format!(
+        "{BACKWARD}def call(args):\n    tangents_1, = args\n    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+         # Topologically Sorted Source Nodes: [mul_1], Original ATen: []\n    extern_kernels.mm(tangents_1, out=buf0)\n"
+    );
+    assert_eq!(forward_module(&["mul", "mul_1"], &source, "buf0"), None);
+}
+
+proptest! {
+    #[test]
+    fn given_any_wrapper_when_origins_are_determined_then_they_are_of_lines_that_exist(
+        lines in prop::collection::vec((prop::sample::select(vec![
+            "def call(args):", "    x, primals_1 = args", "    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)",
+            "    buf1 = buf0; del buf0  # reuse", "    buf0 = reinterpret_tensor(buf1, (8, ), 0); del buf1  # reuse",
+            "    # Topologically Sorted Source Nodes: [a, mul_1], Original ATen: []", "    # Unsorted Source Nodes: []",
+            "# Topologically Sorted Source Nodes: [a, old], Original ATen: []", "#   a => view_1, b", "#   return %view_1,%buf1",
+            "k = async_compile.triton('k', '''", "def k(in_out_ptr0, out_ptr0, xnumel):", "''', device_str='cuda')",
+            "    k.run(buf0, buf1, 8)", "    extern_kernels.mm(x, buf0, out=buf1)", "    buf2 = aten.f(buf0, primals_1)",
+            "    return (buf0, buf1, None, )", "    buf0 = buf2[0]", "# AOT ID: ['0_backward']", "'''\u{e9}(", "    [",
+        ]), any::<bool>()), 0..80)
+    ) {
+        let source: String = lines.iter().map(|(line, _)| format!("{line}\n")).collect();
+        let wrapper = Wrapper::parse(&source);
+        let written = trace("a", 9);
+        let traces: Vec<_> =
+            (1..).zip(&lines).filter(|(_, line)| line.1).map(|(line, _)| (line, Some(written.as_str()))).collect();
+        let found = origins(&graph(&["a", "b", "mul_1"]), Some(&wrapper), &wrapper, &traces);
+        for (line, _) in found.lines() {
+            prop_assert!(line >= 1 && line as usize <= lines.len());
+        }
+    }
+
+    #[test]
+    fn given_any_text_when_parsed_then_nothing_breaks(source in ".*(\n.*){0,8}", json in ".*") {
+        drop(Graph::parse(json.as_bytes()));
+        origins(&graph(&["a"]), None, &Wrapper::parse(&source), &[]);
+    }
+}
