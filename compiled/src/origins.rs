@@ -223,13 +223,13 @@ impl<'a> Search<'a> {
         let mut found: FxHashSet<usize> = made.sources.iter().filter_map(|name| self.named(launch, name)).collect();
         for argument in made.uses.iter().filter_map(|value| self.wrapper.values[*value].argument.as_ref()) {
             if let Some(input) = self.input(argument) {
-                found.extend(self.graph.users_of_input(input));
+                found.extend(few(self.graph.users_of_input(input)));
             } else if let Some(source) = self.forward.and_then(|forward| forward.source_of_node.get(argument)) {
                 found.extend(self.graph.operation(source));
             }
         }
         for result in &self.results[launch] {
-            found.extend(self.users_of_gradient(*result));
+            found.extend(few(self.users_of_gradient(*result)));
         }
         found
     }
@@ -361,6 +361,13 @@ impl<'a> Search<'a> {
         }
         origin
     }
+}
+
+/// The most operations of an input that say something of a launch that reads it: a mask that all layers use does not.
+const MAX_USERS: usize = 256;
+
+fn few(users: &[usize]) -> &[usize] {
+    if users.len() > MAX_USERS { &[] } else { users }
 }
 
 /// Whether a node of AOTAutograd's can have this name: it is called after an operation of ATen, with a number.

@@ -29,8 +29,8 @@ fn found(version: &str, kind: &str, with_lines: bool) -> String {
     if !with_lines {
         lines.clear();
     }
-    let forward = Wrapper::parse(&read(&format!("{version}-forward.py")));
-    let source = read(&format!("{version}-{kind}.py"));
+    let forward = Wrapper::parse(&read(&format!("{version}-forward.txt")));
+    let source = read(&format!("{version}-{kind}.txt"));
     let wrapper = Wrapper::parse(&source);
     let is_backward = wrapper.kind() == Kind::Backward;
     assert_eq!(is_backward, kind == "backward");
