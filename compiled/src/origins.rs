@@ -326,9 +326,15 @@ impl<'a> Search<'a> {
             }
         } else if let Some(launch) = computed.first_launch
             && let made = &self.wrapper.launches[launch]
-            && let Some(node) = made.source_of(value).and_then(|source| self.named(launch, &made.sources[source]))
+            && let Some(source) = made.source_of(value).map(|source| &made.sources[source])
         {
-            return self.origin(&[node]);
+            if let Some(node) = self.named(launch, source) {
+                return self.origin(&[node]);
+            }
+            // An operation whose name has changed: none of the others that the kernel was made from.
+            if made.known.contains(source) && made.sources.last() != Some(source) {
+                return Origin::default();
+            }
         }
         self.origin(candidates)
     }

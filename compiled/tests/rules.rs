@@ -89,6 +89,14 @@ fn given_a_definition_that_lists_outputs_when_launched_again_for_other_nodes_the
 }
 
 #[test]
+fn given_outputs_of_a_kernel_when_the_graph_lacks_the_name_of_one_then_that_counts_for_no_other() {
+    let names = ["first", "linear", "one", "other", "norm"];
+    let source = format!("{FORWARD}{TWO_OUTPUTS}");
+    assert_eq!(forward_module(&names, &source, "buf9"), None);
+    assert_eq!(forward_module(&["first", "linear", "one", "norm"], &source, "buf9").as_deref(), Some("net.one"));
+}
+
+#[test]
 fn given_calls_without_out_and_tuples_in_a_partition_when_read_then_the_calls_line_has_the_origin() {
     let source = format!(
         "{FORWARD}def partition_0(args):\n    x, = args\n    # Topologically Sorted Source Nodes: [attend], Original ATen: []\n    \
