@@ -15,12 +15,14 @@
 //! origins            the operations that lines of a wrapper stand for
 //! renamed            names in comments that the graph no longer has
 //! graph, wrapper     what TorchDynamo traced; what Inductor generated
+//! kernel             definitions of kernels
 //! scan               tokens of a line of Python
 //! definitions        classes and functions of a source file
 //! ```
 
 mod definitions;
 mod graph;
+mod kernel;
 mod origins;
 mod renamed;
 mod scan;

@@ -23,9 +23,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::scan::{arguments, assignment, names, number};
-
-const SOURCE_NODES: &str = "Source Nodes: [";
+use crate::kernel::{Kernel, source_nodes};
+use crate::scan::{arguments, assignment, names};
 
 /// What a wrapper computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,25 +35,6 @@ pub enum Kind {
     /// Without backward.
     #[default]
     Inference,
-}
-
-/// A kernel's definition.
-#[derive(Debug, Default)]
-pub(crate) struct Kernel {
-    /// The source nodes that its first launch was made from.
-    sources: Vec<String>,
-    /// The source node of each node of AOTAutograd's graph, as an index into `sources`.
-    source_of: FxHashMap<String, usize>,
-    /// Source nodes that are nodes of TorchDynamo's graph: AOTAutograd calls nodes that it made itself their own source.
-    known: FxHashSet<String>,
-    /// The nodes of AOTAutograd's graph (or names of buffers) whose values it writes.
-    outputs: Vec<String>,
-    /// The positions of its parameters that it writes.
-    written: Vec<usize>,
-    /// The positions of its parameters that it reads and writes.
-    in_place: Vec<usize>,
-    /// For parameters that it writes: the source node of the value, as an index into `sources`.
-    source_of_parameter: FxHashMap<usize, usize>,
 }
 
 /// A line that computes.
@@ -329,71 +309,4 @@ impl Wrapper {
         self.launch_of_line.insert(line, number);
         self.launches.push(launch);
     }
-}
-
-impl Kernel {
-    /// Takes in a comment above the definition.
-    fn describe(&mut self, comment: &str) {
-        if let Some(sources) = source_nodes(comment) {
-            *self = Self { sources, ..Self::default() };
-        } else if let Some((source, nodes)) = comment.split_once(" => ") {
-            let source = source.trim();
-            if let Some(index) = self.sources.iter().position(|known| known == source) {
-                let nodes: Vec<&str> = nodes.split(", ").map(str::trim).collect();
-                if nodes != [source] {
-                    self.known.insert(source.to_owned());
-                }
-                self.source_of.extend(nodes.into_iter().map(|node| (node.to_owned(), index)));
-            }
-        } else if let Some(outputs) = comment.trim_start().strip_prefix("return ") {
-            self.outputs =
-                outputs.split(',').filter_map(|output| output.trim().strip_prefix('%')).map(str::to_owned).collect();
-        }
-    }
-
-    /// At the first launch, which the definition describes: which source node makes the value of which parameter.
-    ///
-    /// Outputs are listed in the order of their buffers' numbers, with those that were optimized away.
-    fn match_outputs(&mut self, parameters: &[(&str, Option<usize>)]) {
-        let mut written: Vec<(usize, usize)> = Vec::new();
-        for parameter in &self.written {
-            match parameters.get(*parameter).and_then(|(name, _)| number(name, "buf")) {
-                Some(buffer) => written.push((buffer, *parameter)),
-                None => return self.outputs.clear(),
-            }
-        }
-        written.sort_unstable();
-        let mut outputs = std::mem::take(&mut self.outputs);
-        outputs.retain(|output| match number(output, "buf") {
-            Some(buffer) => {
-                written.retain(|(number, _)| *number != buffer);
-                false
-            }
-            None => true,
-        });
-        if outputs.len() == written.len() {
-            let sources = outputs.iter().map(|output| self.source_of.get(output).copied());
-            let found = written.iter().zip(sources).filter_map(|((_, parameter), source)| Some((*parameter, source?)));
-            self.source_of_parameter.extend(found);
-        }
-        self.written.clear();
-    }
-
-    /// Which source nodes of a launch are certainly TorchDynamo's: those in the place of one in the definition.
-    fn known_among(&self, sources: &[String]) -> FxHashSet<String> {
-        if sources.len() != self.sources.len() {
-            return FxHashSet::default();
-        }
-        let is_known = |(_, defined): &(&String, &String)| self.known.contains(*defined);
-        sources.iter().zip(&self.sources).filter(is_known).map(|(source, _)| source.clone()).collect()
-    }
-}
-
-fn source_nodes(comment: &str) -> Option<Vec<String>> {
-    let (kind, rest) = comment.split_once(SOURCE_NODES)?;
-    if !matches!(kind.trim(), "Topologically Sorted" | "Unsorted" | "") {
-        return None;
-    }
-    let (sources, _) = rest.split_once(']')?;
-    Some(sources.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
