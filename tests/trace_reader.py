@@ -43,6 +43,7 @@ class LiveMemory:
 class Trace:
     def __init__(self, path):
         self.frames, self.stacks, self.layers, self.ranges, self.events, self.tags = {}, {}, {}, {}, [], []
+        self.stands_for = {}  # Frames of compiled code -> the frames of the program that they stand for.
         self.warnings = []
         with open(path, "rb") as file:
             lines = file.read().replace(b"\0", b"").splitlines()
@@ -55,6 +56,8 @@ class Trace:
                 self.stacks[record["stack"]] = (record["parent"], record["frame"])
             elif "frame" in record:
                 self.frames[record["frame"]] = (record["file"], record["line"], record["function"])
+                if "stands_for" in record:
+                    self.stands_for[record["frame"]] = record["stands_for"]
             elif "layer" in record:
                 self.layers[record["layer"]] = record
             elif "range" in record:

@@ -1,0 +1,72 @@
+"""Which operations a line of Inductor's code may allocate memory for: a second, simple reader of its wrappers.
+
+It reads the wrapper as a person does, and asks Inductor's own knowledge (`programs/compiled_truth.py`) about the comment
+that it finds. The `compiled` crate has to do without that knowledge.
+"""
+
+import re
+from collections import defaultdict
+
+ALLOCATION = re.compile(r"(\w+) = empty_strided\w*\(")
+OTHER_NAME = re.compile(r"(\w+) = (?:reinterpret_tensor\()?(\w+)[,;]")
+TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in')
+
+
+def comment_of(source, number):
+    """The comment above the launch that first fills what a line (from 1) of a wrapper allocates."""
+    lines = source.splitlines()
+    allocation = ALLOCATION.match(lines[number - 1].strip())
+    if not allocation:  # A call that allocates its result itself.
+        return next(text.strip() for text in reversed(lines[: number - 1]) if "Source Nodes: [" in text)
+    names, comment = {allocation[1]}, None
+    for text in map(str.strip, lines[number:]):
+        if text.startswith("#"):
+            comment = text if "Source Nodes: [" in text else comment
+        elif (other := OTHER_NAME.match(text)) and other[2] in names:
+            names.add(other[1])
+        elif ALLOCATION.match(text) or text.startswith(("del ", "assert", "return")) or "(" not in text:
+            continue
+        elif names & set(re.findall(r"\w+", text)):
+            return comment
+    return None
+
+
+class Oracle:
+    """Says where memory may belong. `truth`: for each comment, the nodes as [name, path of the module, stack trace]."""
+
+    def __init__(self, truth):
+        self.truth = {
+            comment: [(layer_of(path), lines_of(trace)) for _, path, trace in nodes] for comment, nodes in truth.items()
+        }
+        # What autograd itself computes has the line of an operation, and no module.
+        self.layers_at = defaultdict(set)
+        for nodes in self.truth.values():
+            for layer, lines in nodes:
+                self.layers_at[lines].add(layer)
+
+    def allows_lines(self, comment, lines):
+        """Whether they are those of a node, or (innermost missing) common to several; none: if a node has none."""
+        known = [found for _, found in self.truth.get(comment, ())]
+        return lines in known or (lines != () and is_common(lines, known)) or (lines == () and not known)
+
+    def allows_layer(self, comment, layer):
+        """Whether it is that of a node, or one around those of several. `layer`: a name in the caller, "" for itself."""
+        known = set()
+        for found, lines in self.truth.get(comment, ()):
+            known |= self.layers_at[lines] if found == "" and lines else {found}
+        return layer in known or is_common(layer.split(".") if layer else [], [found.split(".") for found in known])
+
+
+def lines_of(trace):
+    return tuple((file, int(line)) for file, line in TRACE_LINE.findall(trace or ""))
+
+
+def layer_of(path):
+    """The qualified name of `L['self'].blocks.0.up`, `L['self']._modules['blocks'][0].up` or similar."""
+    path = re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", re.sub(r"^[LG]\['\w+'\]", "", path or ""))
+    return path.replace("._modules", "").lstrip(".")
+
+
+def is_common(part, wholes):
+    """Whether it begins two or more of several sequences."""
+    return sum(list(whole[: len(part)]) == list(part) for whole in wholes) > 1
