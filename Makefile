@@ -160,9 +160,10 @@ bindings:
 		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
 	rustfmt --edition 2024 bindgen/src/bindings.rs
 
-# Hostile traces against decoder and model, hostile requests against their reader; needs cargo-fuzz and a nightly compiler.
+# Hostile requests, files of compilers and traces against their readers; needs cargo-fuzz and a nightly compiler.
 fuzz:
 	cd fuzz && $(CARGO) +nightly fuzz run request -- -max_total_time=60
+	cd fuzz && $(CARGO) +nightly fuzz run wrapper -- -max_total_time=60
 	cd fuzz && $(CARGO) +nightly fuzz run replay
 
 $(VENV)/.installed: tests/requirements.txt

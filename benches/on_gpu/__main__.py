@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import activations
 import batches
+import compilation
 import device
 import exact
 import interception
@@ -19,7 +20,6 @@ import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
-import compiled
 import plan
 
 # Seconds, of nine minutes.
@@ -83,9 +83,9 @@ def alone():
     yield "activations exact", activations.check_exact
     yield "activations pack", activations.measure_pack
     yield "activations speed", activations.measure_speed
-    for mode in compiled.MODES:
-        yield f"compiled {mode}", compiled.check_mode, mode
-    yield "compiled speed", compiled.measure_speed
+    for mode in compilation.MODES:
+        yield f"compiled {mode}", compilation.check_mode, mode
+    yield "compiled speed", compilation.measure_speed
     yield "plan", plan.check
     yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories

@@ -9,6 +9,8 @@ MODES = ["default", "reduce-overhead", "max-autotune"]
 UNKNOWN = "(compiled code, unknown line)"
 # The share of the activations at the peak that has a line of the program and a layer inside the outermost.
 KNOWN = 0.99
+# Of a loss, between runs: six times the most that was seen on an H200.
+ROUNDING = 2e-5
 # Figures of a layer that must be those of the same program without torch.compile.
 SAME = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "buffer_bytes")
 
@@ -17,12 +19,16 @@ def run(harness, folder, mode, cache, memlab=True):
     folder = folder / f"{mode}-{cache}-{memlab}"
     folder.mkdir(exist_ok=True)
     env = {"TORCHINDUCTOR_CACHE_DIR": folder.parent / cache}
-    return harness.python(folder, OWN_PROGRAMS / "compiled.py", mode, memlab=memlab, env=env, timeout=280, quiet=memlab)
+    return harness.python(folder, OWN_PROGRAMS / "compiled_gpt.py", mode, memlab=memlab, env=env, timeout=280, quiet=memlab)
 
 
 def results(run):
     result, times = (json.loads(line) for line in run.output.splitlines()[-2:])
     return result["result"], times
+
+
+def held_by_layer(report):
+    return {row["name"]: [row[key] for key in SAME] for row in report["layers"] if row["root"]}
 
 
 def check_mode(harness, folder, mode):
@@ -32,22 +38,22 @@ def check_mode(harness, folder, mode):
     wrong = []
     for cache in ("cold", "warm"):  # The second time, everything is in the cache.
         recorded = run(harness, folder, mode, "seen", memlab=True)
-        if not harness.simulated:
-            wrong += difference(f"{cache}: losses", results(recorded)[0], results(alone)[0])
+        # Which kernels are the fastest is measured anew in each process, and they round differently.
+        pairs = zip(results(recorded)[0], results(alone)[0], strict=True)
+        if not harness.simulated and any(abs(one - other) > ROUNDING * abs(other) for one, other in pairs):
+            wrong.append(f"{cache}: losses are {results(recorded)[0]} instead of {results(alone)[0]}")
         report = harness.report(recorded.trace)
-        held = [
-            {row["name"]: [row[key] for key in SAME] for row in each["layers"] if row["root"]} for each in (report, eager)
-        ]
-        for name, bytes_held in held[1].items():
+        held = held_by_layer(report)
+        for name, bytes_held in held_by_layer(eager).items():
             if any(bytes_held):
-                wrong += difference(f"{cache}: layer {name}: {SAME}", held[0].get(name), bytes_held)
+                wrong += difference(f"{cache}: layer {name}: {SAME}", held.get(name), bytes_held)
         layers = [(row["name"], row["activation_bytes"]) for row in report["layers"]]
-        inside = sum(size for name, size in layers if name)
+        inside, everywhere = (sum(size for name, size in layers if name or not part) for part in (True, False))
         unknown = sum(row["live_bytes_at_peak"] for row in report["lines"] if row["file"] == UNKNOWN)
         activations = next(row["bytes_at_peak"] for row in report["categories"] if row["name"] == "activation")
-        facts = {"activations": activations, "in layers": inside, "unknown lines": unknown}
+        facts = {"activations": activations, "share in layers": inside / everywhere, "unknown lines": unknown}
         harness.note(f"{mode}, {cache}", facts)
-        if inside < KNOWN * activations or unknown > (1 - KNOWN) * activations:
+        if inside < KNOWN * everywhere or unknown > (1 - KNOWN) * activations:
             wrong.append(f"{cache}: {facts}")
         recorded.trace.unlink()
     return wrong
