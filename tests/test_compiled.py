@@ -101,10 +101,9 @@ CASES = {
 
 
 # The bodies of checkpointed calls are graphs of their own, in which nodes have the same names.
-KNOWN_WRONG = {"checkpointing": pytest.mark.xfail(strict=True, reason="blocks that are checkpointed count as the last one")}
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=KNOWN_WRONG.get(case, ())) for case in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_memory_is_where_its_operations_are(memlab, case):
     # GIVEN a compiled program, and what Inductor knew of each kernel when it generated it
     trace, out = run(memlab, case)

@@ -55,7 +55,7 @@ pub struct Graph {
     traces: Vec<String>,
     modules: Vec<Vec<Module>>,
     nodes: Vec<Node>,
-    by_name: FxHashMap<String, usize>,
+    by_name: FxHashMap<String, Vec<usize>>,
     /// For each input in order, the operations that use it.
     users_of_inputs: Vec<Vec<usize>>,
     /// The operations of a trace, in order.
@@ -82,7 +82,7 @@ impl Graph {
                 input_of.insert(index, graph.users_of_inputs.len());
                 graph.users_of_inputs.push(Vec::new());
             } else {
-                graph.by_name.insert(node.name, index);
+                graph.by_name.entry(node.name).or_default().push(index);
                 if let Some(trace) = trace {
                     graph.of_trace.entry(trace).or_default().push(index);
                 }
@@ -92,9 +92,17 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The operation of this name.
+    /// The operation of this name, if there is only one.
     pub(crate) fn operation(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        match self.operations_called(name) {
+            [only] => Some(*only),
+            _ => None,
+        }
+    }
+
+    /// The operations of this name, in order. Bodies of operations, such as what is checkpointed, have names of their own.
+    pub(crate) fn operations_called(&self, name: &str) -> &[usize] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// All operations, in order.

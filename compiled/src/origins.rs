@@ -104,6 +104,12 @@ fn line_traces(graph: &Graph, traces: &[(u32, Option<&str>)]) -> Vec<(u32, Optio
 /// Operations that a launch may stand for, in the order of the graph.
 type Candidates = Vec<usize>;
 
+/// For each launch, others whose operations its operation is not before, or not behind.
+struct Bounds {
+    not_before: Vec<Vec<usize>>,
+    not_behind: Vec<Vec<usize>>,
+}
+
 struct Search<'a> {
     graph: &'a Graph,
     forward: Option<&'a Wrapper>,
@@ -150,6 +156,7 @@ impl<'a> Search<'a> {
                 let of_launch = self.last_named(launch).unwrap_or_else(|| self.of_early_backward(launch, &found));
                 found.push(of_launch);
             }
+            self.narrow_by_order(&mut found);
             return found;
         }
         let mut found: Vec<_> = launches.map(|launch| self.of_backward(launch)).collect();
@@ -173,19 +180,42 @@ impl<'a> Search<'a> {
         if sources.last().is_some_and(|last| made.known.contains(last) && self.named(launch, last).is_none()) {
             return None;
         }
-        let node = sources.iter().rev().find_map(|name| self.named(launch, name))?;
-        Some(vec![node])
+        sources.iter().rev().map(|name| self.called(launch, name)).find(|nodes| !nodes.is_empty())
+    }
+
+    /// The nodes of the graph that a name in a comment may stand for: those that use an input which the launch reads, or all.
+    fn called(&self, launch: usize, name: &str) -> Candidates {
+        if let Some(node) = self.named(launch, name) {
+            return vec![node];
+        }
+        let nodes = self.graph.operations_called(name);
+        if nodes.is_empty() || self.may_be_of_backward(launch, name) {
+            return Vec::new();
+        }
+        let made = &self.wrapper.launches[launch];
+        let arguments = made.uses.iter().filter_map(|value| self.wrapper.values[*value].argument.as_ref());
+        let users: FxHashSet<usize> = arguments
+            .filter_map(|argument| self.input(argument))
+            .flat_map(|input| few(self.graph.users_of_input(input)))
+            .copied()
+            .collect();
+        let using: Candidates = nodes.iter().copied().filter(|node| users.contains(node)).collect();
+        if using.is_empty() { nodes.to_vec() } else { using }
     }
 
     /// The node of the graph that a name in a comment stands for. Names of AOTAutograd's own nodes can be the same by chance.
     fn named(&self, launch: usize, name: &str) -> Option<usize> {
         let Some(node) = self.graph.operation(name) else {
-            let node = self.renamed.get(name).copied();
+            let node = self.renamed.get(name).copied(); // Only of names that the graph does not have.
             return node.filter(|_| self.is_of_torchdynamo(launch, name));
         };
+        (!self.may_be_of_backward(launch, name)).then_some(node)
+    }
+
+    /// Whether a name in a comment may be one that AOTAutograd gave to a node of backward.
+    fn may_be_of_backward(&self, launch: usize, name: &str) -> bool {
         let is_certain = self.wrapper.launches[launch].known.contains(name);
-        let is_of_backward = self.wrapper.kind() == Kind::Backward && !is_certain && is_name_of_aten(name);
-        (!is_of_backward).then_some(node)
+        self.wrapper.kind() == Kind::Backward && !is_certain && is_name_of_aten(name)
     }
 
     /// Whether a name that the graph does not have was one of TorchDynamo's, as far as can be told.
@@ -245,9 +275,9 @@ impl<'a> Search<'a> {
         if is_gradient { self.graph.users_of_input(result) } else { &[] }
     }
 
-    /// Leaves out candidates that lie behind what a launch is computed from, or before what is computed from it.
+    /// Leaves out candidates that lie on the wrong side of what a launch is computed from, or of what is computed from it.
     fn narrow_by_order(&self, found: &mut [Candidates]) {
-        let (producers, consumers) = self.neighbours();
+        let Bounds { not_before, not_behind } = self.bounds();
         // Each pass narrows, or is the last but one. Their direction alternates, as bounds come from both sides.
         let mut order: Vec<usize> = (0..found.len()).collect();
         let mut unchanged = 0;
@@ -257,16 +287,12 @@ impl<'a> Search<'a> {
                 if !self.is_ambiguous(&found[launch]) {
                     continue;
                 }
-                let bound = |launches: &[usize], pick: fn(&Candidates) -> Option<&usize>| {
-                    launches.iter().filter_map(|other| pick(&found[*other])).copied().collect::<Vec<_>>()
-                };
-                let latest = bound(&producers[launch], |known| known.last()).into_iter().min();
-                let earliest = bound(&consumers[launch], |known| known.first()).into_iter().max();
+                let least = not_before[launch].iter().filter_map(|other| found[*other].first()).max().copied();
+                let most = not_behind[launch].iter().filter_map(|other| found[*other].last()).min().copied();
                 let narrowed: Candidates = found[launch]
                     .iter()
                     .copied()
-                    .filter(|node| latest.is_none_or(|latest| *node <= latest))
-                    .filter(|node| earliest.is_none_or(|earliest| *node >= earliest))
+                    .filter(|node| least.is_none_or(|least| *node >= least) && most.is_none_or(|most| *node <= most))
                     .collect();
                 if !narrowed.is_empty() && narrowed.len() < found[launch].len() {
                     found[launch] = narrowed;
@@ -278,31 +304,54 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// For each launch of backward, those that compute what it reads, and those that read what it computes. Launches that run
-    /// forward again are left out: they run in the other direction.
-    fn neighbours(&self) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+    /// Between which others each launch is in the order of the graph. What runs forward, also again in backward, is before what
+    /// reads its values; what runs backward is behind it.
+    fn bounds(&self) -> Bounds {
         let launches = &self.wrapper.launches;
-        let again: Vec<bool> = launches
-            .iter()
-            .enumerate()
-            .map(|(index, launch)| {
-                !launch.sources.is_empty() && launch.sources.iter().all(|name| self.named(index, name).is_some())
-            })
-            .collect();
-        let mut producers = vec![Vec::new(); launches.len()];
-        let mut consumers = vec![Vec::new(); launches.len()];
+        let is_backward = self.wrapper.kind() == Kind::Backward;
+        let runs_forward: Vec<bool> =
+            (0..launches.len()).map(|launch| !is_backward || self.has_forward_only(launch)).collect();
+        // Before PyTorch 2.11, comments leave out the nodes of backward: then nothing says what runs forward again.
+        let is_known = !is_backward
+            || launches
+                .iter()
+                .flat_map(|launch| &launch.sources)
+                .any(|name| self.graph.operations_called(name).is_empty());
+        // Of a kernel with several results, nothing says that the last of its operations is before what reads the first.
+        let mut results = vec![0; launches.len()];
+        for launch in
+            self.wrapper.values.iter().filter(|value| value.argument.is_none()).filter_map(|value| value.first_launch)
+        {
+            results[launch] += 1;
+        }
+        let mut bounds =
+            Bounds { not_before: vec![Vec::new(); launches.len()], not_behind: vec![Vec::new(); launches.len()] };
         for (reader, launch) in launches.iter().enumerate() {
             for value in &launch.uses {
                 let Value { argument: None, first_launch: Some(writer), .. } = &self.wrapper.values[*value] else {
                     continue;
                 };
-                if *writer != reader && !again[*writer] && !again[reader] {
-                    producers[reader].push(*writer);
-                    consumers[*writer].push(reader);
+                let forward = (runs_forward[*writer], runs_forward[reader]);
+                let says_nothing = match forward {
+                    (true, _) => !is_known || results[*writer] > 1,
+                    (false, true) => true,
+                    (false, false) => false,
+                };
+                if *writer == reader || says_nothing {
+                    continue;
                 }
+                let (first, second) = if forward.0 { (*writer, reader) } else { (reader, *writer) };
+                bounds.not_behind[first].push(second);
+                bounds.not_before[second].push(first);
             }
         }
-        (producers, consumers)
+        bounds
+    }
+
+    /// Whether all nodes that a launch was made from are of forward.
+    fn has_forward_only(&self, launch: usize) -> bool {
+        let sources = &self.wrapper.launches[launch].sources;
+        !sources.is_empty() && sources.iter().all(|name| !self.called(launch, name).is_empty())
     }
 
     /// Whether candidates differ in what is shown of them.
@@ -330,6 +379,9 @@ impl<'a> Search<'a> {
         {
             if let Some(node) = self.named(launch, source) {
                 return self.origin(&[node]);
+            }
+            if made.sources.last() != Some(source) && self.graph.operations_called(source).len() > 1 {
+                return self.origin(&self.called(launch, source));
             }
             // An operation whose name has changed: none of the others that the kernel was made from.
             if made.known.contains(source) && made.sources.last() != Some(source) {

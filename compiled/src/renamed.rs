@@ -15,7 +15,7 @@ pub(crate) fn renamed<'a>(graph: &Graph, wrapper: &'a Wrapper) -> FxHashMap<&'a 
     let launches = &wrapper.launches;
     let names = || launches.iter().flat_map(|launch| &launch.sources).map(String::as_str);
     let mut bounds: FxHashMap<&str, Bounds> =
-        names().filter(|name| graph.operation(name).is_none()).map(|name| (name, Bounds::default())).collect();
+        names().filter(|name| graph.operations_called(name).is_empty()).map(|name| (name, Bounds::default())).collect();
     if bounds.is_empty() {
         return FxHashMap::default();
     }
@@ -50,7 +50,7 @@ pub(crate) fn renamed<'a>(graph: &Graph, wrapper: &'a Wrapper) -> FxHashMap<&'a 
             }
         }
     }
-    let named: FxHashSet<usize> = names().filter_map(|name| graph.operation(name)).collect();
+    let named: FxHashSet<usize> = names().flat_map(|name| graph.operations_called(name)).copied().collect();
     let unnamed: Vec<usize> = graph.operations().filter(|node| !named.contains(node)).collect();
     let mut found: FxHashMap<&str, usize> = FxHashMap::default();
     let mut claims: FxHashMap<usize, usize> = FxHashMap::default();

@@ -71,7 +71,7 @@ class _Compiled:
             for name in made.co_names:
                 function = output.global_scope.get(name) if name.startswith("__compiled_fn") else None
                 if type(function) is types.FunctionType:
-                    self.graphs.append(_Graph(self.native.compiled_graph(_described_graph(output)), function))
+                    self.graphs.append(_Graph(self.native.compiled_graph(_Description(output).as_json()), function))
 
     def meet(self, wrapper):
         """Tells the library from which graphs a wrapper was made."""
@@ -101,29 +101,45 @@ def _is_compiling():
     return False
 
 
-def _described_graph(output):
-    """The nodes of a graph and of those that it calls, as the library reads them."""
-    traces, modules, nodes = {}, {}, []
-    # Bodies of operations such as activation checkpointing are graphs of their own.
-    parts = [module for _, module in output.graph.owning_module.named_modules()]
-    bodies = [part.graph for part in parts if hasattr(part, "graph") and part.graph is not output.graph]
-    for graph in [output.graph, *bodies]:
-        numbers = {}
+class _Description:
+    """The operations of a graph in order, and of those that it calls, in their place, as the library reads them."""
+
+    def __init__(self, output):
+        self.traces, self.modules, self.nodes = {}, {}, []
+        self.parts = dict(output.graph.owning_module.named_modules())
+        self.add(output.graph, "", {})
+
+    def add(self, graph, prefix, numbers):
+        """`numbers`: of the nodes of the graph that are known, which are those that it is called with."""
         for node in graph.nodes:
-            numbers[node] = len(nodes)
+            if node in numbers:
+                continue
+            bodies = [used for used in node.all_input_nodes if used.op == "get_attr" and self.body(prefix, used) is not None]
+            for used in bodies:  # Of an operation such as activation checkpointing.
+                body = self.body(prefix, used)
+                given = [numbers[other] for other in node.all_input_nodes if other not in bodies]
+                inputs = [inner for inner in body.nodes if inner.op == "placeholder"]
+                known = dict(zip(inputs, given)) if len(inputs) == len(given) else {}  # noqa: B905
+                self.add(body, f"{prefix}{used.target}.", known)
+            numbers[node] = len(self.nodes)
             trace = node.meta.get("stack_trace")
             around = tuple(_described_module(*known) for known in (node.meta.get("nn_module_stack") or {}).values())
-            nodes.append(
+            self.nodes.append(
                 {
                     "name": node.name,
-                    "placeholder": node.op == "placeholder" and graph is output.graph,
-                    "trace": traces.setdefault(trace, len(traces)) if trace else None,
-                    "modules": modules.setdefault(around, len(modules)),
+                    "placeholder": node.op == "placeholder" and not prefix,
+                    "trace": self.traces.setdefault(trace, len(self.traces)) if trace else None,
+                    "modules": self.modules.setdefault(around, len(self.modules)),
                     "inputs": [numbers[used] for used in node.all_input_nodes],
                 }
             )
-    described = [[{"path": path, "class": kind} for path, kind in around] for around in modules]
-    return json.dumps({"traces": list(traces), "modules": described, "nodes": nodes})
+
+    def body(self, prefix, node):
+        return getattr(self.parts.get(f"{prefix}{node.target}"), "graph", None)
+
+    def as_json(self):
+        modules = [[{"path": path, "class": kind} for path, kind in around] for around in self.modules]
+        return json.dumps({"traces": list(self.traces), "modules": modules, "nodes": self.nodes})
 
 
 def _described_module(path, kind):
