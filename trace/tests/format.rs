@@ -197,9 +197,11 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         })),
         (prop::sample::select(vec![CodeKind::Program, CodeKind::Generated, CodeKind::Unknown]), text())
             .prop_map(|(code, root)| Record::CodeRoot(CodeRoot { code, root })),
-        (i(), text(), any::<Option<u32>>(), text()).prop_map(|(frame, file, line, function)| {
-            Record::Frame(Frame { frame, stands_for: None, file: file.into(), line, function: function.into() })
-        }),
+        (i(), any::<Option<Vec<u32>>>(), text(), any::<Option<u32>>(), text()).prop_map(
+            |(frame, stands_for, file, line, function)| {
+                Record::Frame(Frame { frame, stands_for, file: file.into(), line, function: function.into() })
+            }
+        ),
         (text(), i(), text()).prop_map(|(source, line, text)| {
             Record::Source(Source { source: source.into(), line, text: text.into() })
         }),

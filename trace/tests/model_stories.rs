@@ -362,6 +362,60 @@ fn a_stack_counts_at_its_best_frame() {
 }
 
 #[test]
+fn compiled_code_counts_where_it_was_compiled_from() {
+    // GIVEN compiled code, called by the user's line 3, of which one line stands for line 14, one is unknown, and one is known
+    // later; and a benchmark that the first runs
+    let wrapper = |frame: u32, line: u32, stands_for: &str| {
+        format!(
+            r#"{{"frame":{frame},"stands_for":[{stands_for}],"file":"/tmp/x/ab/cab.py","line":{line},"function":"call"}}"#
+        )
+    };
+    let user = |frame: u32, line: u32| {
+        format!(r#"{{"frame":{frame},"file":"/gpt/net.py","line":{line},"function":"forward"}}"#)
+    };
+    let mut lines = vec![user(1, 3), user(2, 14), wrapper(10, 603, "2"), wrapper(11, 604, ""), wrapper(12, 605, "")];
+    lines.push(r#"{"frame":4,"file":"(torch.compile's benchmarks)","line":null,"function":""}"#.to_owned());
+    lines.push(wrapper(13, 7, "4"));
+    lines.extend(
+        [(1, 0, 1), (2, 1, 10), (3, 1, 11), (4, 1, 12), (5, 2, 13)]
+            .map(|(stack, parent, frame)| format!(r#"{{"stack":{stack},"parent":{parent},"frame":{frame}}}"#)),
+    );
+    lines.extend([2, 3, 4, 5].map(|stack| format!(r#"["a",{stack},1,0,{stack}000,{},{stack},0,0]"#, 1 << stack)));
+    let held = |model: &Model| {
+        let mut held: Vec<_> = (model.lines(0).iter())
+            .map(|view| {
+                (view.live_bytes, view.line.clone().map(|line| (line.file.to_string(), line.line)), view.is_compiled)
+            })
+            .collect();
+        held.sort();
+        held
+    };
+    let place = |file: &str, line| Some((file.to_owned(), line));
+    let unknown = |bytes| (bytes, place("(compiled code, unknown line)", None), true);
+    let benchmarks = (32, place("(torch.compile's benchmarks)", None), true);
+    // WHEN it is replayed THEN the bytes are at those lines
+    assert_eq!(
+        held(&replay(lines.clone())),
+        [(4, place("/gpt/net.py", Some(14)), true), unknown(8 + 16), benchmarks.clone()]
+    );
+    // AND after the line is known, there
+    lines.extend([user(3, 15), wrapper(12, 605, "3")]);
+    let model = replay(lines.clone());
+    let expected =
+        [(4, place("/gpt/net.py", Some(14)), true), unknown(8), (16, place("/gpt/net.py", Some(15)), true), benchmarks];
+    assert_eq!(held(&model), expected);
+    // AND stacks have the generated line and what it stands for, also after a keyframe
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    let restored = replay(String::from_utf8(keyframe).unwrap().lines().map(str::to_owned));
+    for model in [&model, &restored] {
+        let frames: Vec<_> = model.frames(4).iter().map(|line| line.line).collect();
+        assert_eq!(frames, [Some(15), Some(605), Some(3)]);
+        assert_eq!(held(model), expected);
+    }
+}
+
+#[test]
 fn library_lines_are_shown_if_the_users_lines_only_call_them() {
     let file_of = |view: &memlab_trace::LineView| view.line.as_ref().map_or("none", |line| &*line.file).to_owned();
     // GIVEN a user's line that holds most memory by calling a library, and one that allocates little itself

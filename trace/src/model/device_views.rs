@@ -94,7 +94,7 @@ impl DeviceState {
         let mut views: Vec<LineView> = slots
             .map(|slot| LineView {
                 line: symbols.line(slot.id).cloned(),
-                is_compiled: symbols.compiled_lines.contains(&slot.id),
+                is_compiled: symbols.line(slot.id).is_some_and(|line| symbols.is_compiled(line)),
                 peak_live_bytes: slot.peak,
                 ..LineView::default()
             })

@@ -104,8 +104,9 @@ pub(crate) struct Symbols {
     line_ids: HashMap<Arc<Line>, LineId>,
     /// For each scope, the best frame of each resolved stack; `None`: it has none.
     stack_lines: ByScope<HashMap<u32, Option<Best>>>,
-    /// The lines that count stacks for compiled code.
-    pub(crate) compiled_lines: HashSet<LineId>,
+    /// The frames that compiled code stands for, and their lines.
+    compiled_frames: HashSet<u32>,
+    compiled_lines: HashSet<Arc<Line>>,
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
     places: CodeRoots,
@@ -149,6 +150,15 @@ impl Symbols {
         });
         let stands_for = frame.stands_for.as_ref().map(|known| known[..known.len().min(MAX_STACK_DEPTH)].into());
         let new = Frame { origin: self.places.code_origin(&line.file, &line.function), line, stands_for };
+        if self.compiled_frames.contains(&frame.frame) {
+            self.compiled_lines.insert(new.line.clone());
+        }
+        if let Some(known) = &new.stands_for {
+            let unknown = known.is_empty().then(|| UNKNOWN.line.clone());
+            let lines = known.iter().filter_map(|id| self.frames.get(id)).map(|frame| frame.line.clone());
+            self.compiled_lines.extend(lines.chain(unknown));
+            self.compiled_frames.extend(known.iter());
+        }
         let changes = self.frames.insert(frame.frame, new.clone()).is_some_and(|old| old != new);
         if changes {
             self.forget_lines();
@@ -307,11 +317,7 @@ impl Symbols {
                 let shown: Vec<Frame> = self.stood_for(&frame).cloned().collect();
                 for inner in shown {
                     if best.is_none_or(|best| scope.rank(inner.origin) <= best.rank) {
-                        let line = self.intern_line(&inner.line);
-                        if frame.stands_for.is_some() {
-                            self.compiled_lines.insert(line);
-                        }
-                        best = Some(Best { rank: scope.rank(inner.origin), line });
+                        best = Some(Best { rank: scope.rank(inner.origin), line: self.intern_line(&inner.line) });
                     }
                 }
             }
@@ -331,9 +337,9 @@ impl Symbols {
         self.places.code_origin(&line.file, &line.function)
     }
 
-    /// Whether the line counts what compiled code allocated.
+    /// Whether compiled code stands for the line.
     pub(crate) fn is_compiled(&self, line: &Arc<Line>) -> bool {
-        self.line_ids.get(line).is_some_and(|id| self.compiled_lines.contains(id))
+        self.compiled_lines.contains(line)
     }
 
     /// A frame and those that it stands for if it is compiled code, the outermost first.

@@ -218,7 +218,7 @@ pub const BENCHMARKS: &str = "(torch.compile's benchmarks)";
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
-/// let line = br#"{"frame":14,"stands_for":[12,13],"file":"/tmp/torchinductor_ada/fi/cfi….py","line":603,"function":"call"}"#;
+/// let line = br#"{"frame":14,"stands_for":[12,13],"file":"/tmp/torchinductor_ada/fi/cfijm6.py","line":603,"function":"call"}"#;
 /// let Record::Frame(frame) = decode_line(line)? else { panic!() };
 /// assert_eq!(frame.stands_for, Some(vec![12, 13]));
 /// # Ok::<(), memlab_trace::DecodeError>(())

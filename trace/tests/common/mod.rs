@@ -36,6 +36,10 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Thread(t) => encode::thread(b, t.thread, t.tid, &t.name),
         Record::Software(s) => encode::software(b, &s.software, &s.version, &s.root),
         Record::CodeRoot(c) => encode::code_root(b, c.code, &c.root),
+        Record::Frame(f) if f.stands_for.is_some() => {
+            let known = f.stands_for.as_deref().unwrap_or_default();
+            encode::compiled_frame(b, f.frame, f.file.as_bytes(), f.line, f.function.as_bytes(), known)
+        }
         Record::Frame(f) => encode::frame(b, f.frame, f.file.as_bytes(), f.line, f.function.as_bytes()),
         Record::Source(s) => encode::source(b, s.source.as_bytes(), s.line, s.text.as_bytes()),
         Record::Stack(s) => encode::stack(b, s.stack, s.parent, s.frame),

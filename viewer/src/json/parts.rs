@@ -132,8 +132,8 @@ impl Places {
     /// A line, or no line.
     pub fn of(&self, line: Option<&Line>) -> Place {
         let Some(line) = line else { return Place { file: None, line: None, function: None } };
-        // `<string>` and `In[3]` are no files, and are called what they are.
-        let file = if line.file.starts_with(['/', '<']) || line.file.starts_with("In[") {
+        // `<string>`, `In[3]` and `(compiled code, unknown line)` are no files, and are called what they are.
+        let file = if line.file.starts_with(['/', '<', '(']) || line.file.starts_with("In[") {
             Some(line.file.to_string())
         } else if line.file.is_empty() || self.directory.is_empty() {
             // A relative path without a known directory cannot be made absolute.
