@@ -54,7 +54,7 @@ class _Compiled:
         """
         module: Any = sys.modules.get("torch._dynamo.convert_frame")
         hooks = getattr(module, "_bytecode_hooks", None)
-        if self.is_watching or hooks is None or _is_compiling():
+        if self.is_watching or hooks is None or self.native.is_compiling():
             return
         self.is_watching = True
         known = dict.copy(hooks)
@@ -88,17 +88,6 @@ class _Compiled:
         if made:
             self.native.compiled_wrapper(wrapper, json.dumps({"graphs": made, **_traces_of_lines(wrapper)}))
             self.told[wrapper] = _TIMES_TOLD
-
-
-def _is_compiling():
-    """Whether a thread is in the function of TorchDynamo that calls hooks."""
-    for frame in sys._current_frames().values():
-        around: types.FrameType | None = frame
-        while around is not None:
-            if around.f_code.co_name == "_compile_inner" and around.f_code.co_filename.endswith("convert_frame.py"):
-                return True
-            around = around.f_back
-    return False
 
 
 class _Description:

@@ -8,7 +8,7 @@ use memlab_trace::record::{CodeKind, TagCategory};
 use parking_lot::Mutex;
 
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
-use super::stacks::{arguments, is_in_backward, replicas, variables};
+use super::stacks::{arguments, is_compiling, is_in_backward, replicas, variables};
 use super::{compiled, frame_evaluation, step_hook};
 use crate::cuda::driver_memory;
 use crate::locks;
@@ -42,10 +42,11 @@ pub fn reset_in_child() {
     compiled::reset_in_child();
 }
 
-static METHODS: [Method; 28] = [
+static METHODS: [Method; 29] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
+    method(c"is_compiling", is_compiling),
     method(c"compilation_is_watched", compilation_is_watched),
     method(c"compiled_graph", compiled::graph),
     method(c"compiled_wrapper", compiled::wrapper),

@@ -180,6 +180,35 @@ pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object
     }
 }
 
+/// Whether a thread is in the function of TorchDynamo that calls hooks after a compilation.
+///
+/// Not written in Python: frames that Python code looks at stay alive with their variables, until the garbage collector
+/// finds them.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+pub unsafe extern "C" fn is_compiling(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let mut may_be = true;
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        if let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) {
+            panics::catch(|| {
+                may_be = false;
+                each_stack(api, interpreter, |frames| {
+                    may_be |= frames.len() == MAX_DEPTH
+                        || frames.iter().any(|raw| {
+                            interpreter.name(raw.code) == "_compile_inner"
+                                && interpreter.file(raw.code).ends_with("torch/_dynamo/convert_frame.py")
+                        });
+                });
+            });
+        }
+        (api.Py_BuildValue)(c"i".as_ptr(), i32::from(may_be))
+    }
+}
+
 /// Whether the thread that the agent interrupts is inside autograd's engine. The engine has returned if the function
 /// that calls it is the one that was interrupted.
 fn has_backward(interpreter: &Interpreter, frames: &[RawFrame]) -> bool {
