@@ -10,7 +10,8 @@ id), frame(id, file, line, function), variables(), arguments(), replicas(), inst
 tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
-compiled_origin(frame), compiled_root(class, variable), warn(text), run_again(), run_later(), finish(), and `reader`, the module.
+compiled_origin(frame), compiled_root(class, variable), warn(text), run_again(), run_later(), finish(), and `reader`,
+the module.
 """
 
 import atexit
