@@ -391,8 +391,8 @@ fn compiled_code_counts_where_it_was_compiled_from() {
         held
     };
     let place = |file: &str, line| Some((file.to_owned(), line));
-    let unknown = |bytes| (bytes, place("(compiled code, unknown line)", None), true);
-    let benchmarks = (32, place("(torch.compile's benchmarks)", None), true);
+    let unknown = |bytes| (bytes, place("(compiled code, unknown line)", None), false);
+    let benchmarks = (32, place("(torch.compile's benchmarks)", None), false);
     // WHEN it is replayed THEN the bytes are at those lines
     assert_eq!(
         held(&replay(lines.clone())),

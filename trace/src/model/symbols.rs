@@ -154,9 +154,8 @@ impl Symbols {
             self.compiled_lines.insert(new.line.clone());
         }
         if let Some(known) = &new.stands_for {
-            let unknown = known.is_empty().then(|| UNKNOWN.line.clone());
             let lines = known.iter().filter_map(|id| self.frames.get(id)).map(|frame| frame.line.clone());
-            self.compiled_lines.extend(lines.chain(unknown));
+            self.compiled_lines.extend(lines);
             self.compiled_frames.extend(known.iter());
         }
         let changes = self.frames.insert(frame.frame, new.clone()).is_some_and(|old| old != new);
@@ -337,9 +336,9 @@ impl Symbols {
         self.places.code_origin(&line.file, &line.function)
     }
 
-    /// Whether compiled code stands for the line.
+    /// Whether compiled code stands for the line. What stands for unknown lines, and for benchmarks, has no number.
     pub(crate) fn is_compiled(&self, line: &Arc<Line>) -> bool {
-        self.compiled_lines.contains(line)
+        line.line.is_some() && self.compiled_lines.contains(line)
     }
 
     /// A frame and those that it stands for if it is compiled code, the outermost first.
