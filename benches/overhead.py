@@ -4,11 +4,11 @@
 
 Trains a 12-layer transformer in fresh processes, interleaved: without recorder, with
 `_record_memory_history(stacks="python")`, and under memlab. Kernels take no time on the simulated GPU, so a step is Python,
-allocations and their recording. Repeats it 40 frames deep, and with four threads that each train. Prints
+allocations and their recording. Repeats it 40 frames deep, with four threads that each train, and compiled. Prints
 
     shallow: base … µs a step, PyTorch's recorder +… ns an event, memlab +… ns an event, ratio …
     …
-    ratio: X          (the worst of the three: memlab's addition divided by the recorder's)
+    ratio: X          (the worst of them: memlab's addition divided by the recorder's)
 
 An event is a block handed out or taken back. Each process counts with its quietest steps (the lower quartile), because the
 machines are shared. The figure is the median over rounds.
@@ -23,7 +23,8 @@ import sys
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent.parent / "target" / "release" / "libmemlab.so"
-SHAPES = {"shallow": (0, 1), "40 frames deep": (40, 1), "4 threads": (0, 4)}
+# How many frames deeper, and how many threads. Compiled code is compiled by the main thread, as memlab learns of it there.
+SHAPES = {"shallow": (0, 1), "40 frames deep": (40, 1), "4 threads": (0, 4), "compiled": (0, 0)}
 
 
 def measure(recorder, depth, threads, steps):
@@ -43,10 +44,11 @@ def measure(recorder, depth, threads, steps):
         model = nn.TransformerEncoder(layer, 12).cuda()
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         batch = torch.randn(2, 8, 64, device="cuda")
+        run = model if threads else torch.compile(model)
 
         def step():
             optimizer.zero_grad()
-            model(batch).sum().backward()
+            run(batch).sum().backward()
             optimizer.step()
 
         def deep(frames):
@@ -64,10 +66,12 @@ def measure(recorder, depth, threads, steps):
         worker.start()
     for worker in workers:
         worker.join()
+    if not workers:
+        train()
     counts = torch.cuda.memory_stats()
     events = counts["allocation.all.allocated"] + counts["allocation.all.freed"]
     times.sort()
-    print(json.dumps({"step": times[len(times) // 4], "events": events / (threads * (steps + 10))}))
+    print(json.dumps({"step": times[len(times) // 4], "events": events / (max(threads, 1) * (steps + 10))}))
     sys.stdout.flush()
     os._exit(0)  # Skips teardown, which is not measured.
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
 
 _WRAPPER = re.compile(r".*/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py")
 _MADE_BY = ("torch._dynamo", "torch._functorch", "torch._inductor", "functools")
+_FORWARD_AND_BACKWARD = 2
 _MOST_OBJECTS = 5000  # That are looked at to find the wrappers of one compiled function; some hundreds are usual.
 _MOST_ITEMS = 64  # Of a collection.
 _TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known graph.
@@ -31,10 +32,18 @@ _TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known g
 class _Graph:
     """A graph of TorchDynamo's, which the library knows by a number."""
 
-    def __init__(self, number, function):
+    def __init__(self, number, function, reader):
         self.number = number
         self.function = weakref.ref(function)
-        self.wrappers = set()  # Paths.
+        self.reader = reader
+        self.wrappers: set = set()  # Paths.
+        self.look()
+
+    def look(self):
+        """Looks for the wrappers that were made from it; that of backward is there only after the first backward."""
+        function = self.function()
+        if function is not None and len(self.wrappers) < _FORWARD_AND_BACKWARD:
+            self.wrappers |= _wrappers_of(function, self.reader)
 
 
 class _Compiled:
@@ -42,7 +51,7 @@ class _Compiled:
         self.native = native
         self.reader = reader
         self.pid = os.getpid()  # A forked child has another agent, and this one's hook.
-        self.is_watching = False
+        self.is_watching = self.has_failed = False
         self.graphs = []
         self.told = {}  # How often the library was told of a wrapper.
 
@@ -64,14 +73,23 @@ class _Compiled:
     def after_compilation(self, code, made):
         if self.pid != os.getpid():
             return
-        with _Harmless():
+        with _Harmless(self.failed):
             caller = sys._getframe(1).f_locals
             tracer = caller.get("tracer_output")  # Before PyTorch 2.11, the graph itself is there.
             output = caller["output"] if tracer is None else tracer.output_graph
             for name in made.co_names:
                 function = output.global_scope.get(name) if name.startswith("__compiled_fn") else None
                 if type(function) is types.FunctionType:
-                    self.graphs.append(_Graph(self.native.compiled_graph(_Description(output).as_json()), function))
+                    number = self.native.compiled_graph(_Description(output).as_json())
+                    graph = _Graph(number, function, self.reader)
+                    self.graphs.append(graph)
+                    for wrapper in graph.wrappers:  # It may be shared with a graph that the library knows.
+                        self.told.pop(wrapper, None)
+
+    def failed(self, error):
+        if not self.has_failed:
+            self.has_failed = True
+            self.native.warn(f"lines of compiled code are unknown ({type(error).__name__}: {error})")
 
     def meet(self, wrapper):
         """Tells the library from which graphs a wrapper was made."""
@@ -80,10 +98,14 @@ class _Compiled:
             return
         self.told[wrapper] = times + 1
         self.graphs = [graph for graph in self.graphs if graph.function() is not None]
-        for graph in self.graphs:
-            function = graph.function()
-            if function is not None and wrapper not in graph.wrappers:
-                graph.wrappers |= _wrappers_of(function, self.reader)
+        known = next((graph for graph in self.graphs if wrapper in graph.wrappers), None)
+        for graph in reversed(self.graphs if known is None else ()):
+            graph.look()
+            if wrapper in graph.wrappers:
+                for other in self.graphs:  # Graphs with the same forward have the same backward.
+                    if other.wrappers & graph.wrappers:
+                        other.look()
+                break
         made = [[graph.number, sorted(graph.wrappers)] for graph in self.graphs if wrapper in graph.wrappers]
         if made:
             self.native.compiled_wrapper(wrapper, json.dumps({"graphs": made, **_traces_of_lines(wrapper)}))
