@@ -328,7 +328,7 @@ impl Interner {
         if let Some(&(layer, _)) = tables.layers.get(&key) {
             return (layer, false);
         }
-        let class = "compiled".to_owned();
+        let class = String::new(); // Readers count what has no class at the caller.
         let (id, is_new) = tables.take_layer(parent, &class);
         let layer = UnnamedLayer { id, parent, module: 0, generated: frame, line: 0 };
         (tables.add_layer(log, key, 0, class, (layer, is_new)), true)

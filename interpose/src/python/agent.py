@@ -38,7 +38,6 @@ _LOCAL = re.compile(r"^[A-Z]\['[^']*'\]")
 _ITEM = re.compile(r"\[['\"]?([^]'\"]*)['\"]?\]")
 
 _HELD_IN = re.compile(r"^[LG]\['([^']*)'\]$")
-_NO_MODULE = ""  # The class of a layer that is no module: of compiled code outside of all modules.
 _NODE = 0xFFFFFFFF  # Instead of a frame: the layer is a graph's node, run by torch.fx's interpreter.
 
 
@@ -323,9 +322,7 @@ class Agent:
         self.compiled.meet(wrapper)
         modules = self.native.compiled_origin(frame)
         if not modules:
-            self.name_as_caller(layer, parent)
-            if parent == 0:
-                self.native.layer(layer, "", _NO_MODULE, "")
+            self.name_as_caller(layer, parent)  # Outside of all modules it stays without a class, and is none.
             return
         path, kind = modules[-1]
         name = _qualified(path)
