@@ -1,9 +1,11 @@
 """Helpers for the end-to-end tests: run programs under memlab on the simulated GPU and read the traces."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +123,21 @@ def rows():
             return {row.name: row for row in reporter.collect("cpu").devices["cpu"].tensors}
 
     return collect
+
+
+def strands():
+    """Threads of micro-batches in lockstep."""
+    return [thread for thread in threading.enumerate() if thread.name == "memlab strand"]
+
+
+@pytest.fixture(autouse=True)
+def no_strand_is_left():
+    """Micro-batches end with the last object that could ask for them."""
+    before = set(strands())
+    yield
+    if set(strands()) - before:
+        gc.collect()
+    assert not set(strands()) - before
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,12 @@
 """Outputs of `InfinityBatch.batch_`: what autograd is asked of them is as of a model's own outputs, or refused."""
 
+import gc
+from weakref import ref
+
 import memlab as package
 import pytest
 import torch
+from conftest import strands
 from criteria import CLASSES, IMAGES, VALUES, contrastive, model_for
 from torch import nn
 from torch.utils.data import DataLoader
@@ -73,6 +77,21 @@ def test_gradients_of_gradients_are_refused(make):
     with pytest.raises(RuntimeError, match="gradients of gradients, as of a gradient penalty"):
         torch.autograd.grad(outputs.sum(), images, create_graph=True)
     assert all(one.grad is None for one in model.parameters())
+
+
+@MODELS
+def test_a_batch_ends_with_the_last_that_could_ask_for_its_gradients(make):
+    # GIVEN an InfinityBatch
+    ours = package.InfinityBatch(make(CLASSES), verbose=False, micro_batch=4)
+    outputs = ours.batch_(IMAGES)
+    # WHEN it and its outputs are dropped, and their gradients never asked for
+    alive = ref(ours), ref(outputs)
+    del ours, outputs
+    gc.collect()
+    # THEN nothing of them is left: no memory, and no thread that waits
+    assert alive[0]() is None
+    assert alive[1]() is None
+    assert not strands()
 
 
 @MODELS

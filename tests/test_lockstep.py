@@ -4,11 +4,11 @@ import copy
 import dataclasses
 import os
 import signal
-import threading
 import time
 
 import pytest
 import torch
+from conftest import strands
 from memlab._batches.batch import Batch
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.observing import observing
@@ -31,11 +31,6 @@ def in_double_precision():
     torch.set_num_threads(threads)
     # Whatever a test did, nothing of it stays.
     assert functional.batch_norm.__module__ == "torch.nn.functional"
-    assert not strands()
-
-
-def strands():
-    return [thread for thread in threading.enumerate() if thread.name == "memlab strand"]
 
 
 def numbers(seed):

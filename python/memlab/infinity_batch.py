@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -375,9 +376,12 @@ class InfinityBatch(Settings):
 
     def _telling(self, computation: Computation, outputs: PiecesKept | None = None) -> AbstractContextManager[None]:
         """Tells the callbacks of the pieces of batches that begin in a block. `outputs`: has theirs."""
+        # (Threads of micro-batches hold what tells, and wait until nobody has their outputs: which this object has.)
+        weak = ref(self)
 
         def tell(rows: range, samples: int) -> None:
-            self._callbacks.tell("on_micro_batch", self, rows, samples)
+            if (alive := weak()) is not None:
+                alive._callbacks.tell("on_micro_batch", alive, rows, samples)
 
         return observing(tell, computation, None if outputs is None else outputs.add)
 
