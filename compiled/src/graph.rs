@@ -12,11 +12,21 @@ pub struct SourceFrame {
 }
 
 /// A module whose call an operation is part of.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Eq, Deserialize)]
 pub struct Module {
     /// How the traced function reaches it: `L['self'].blocks.3.mlp`.
     pub path: String,
     pub class: String,
+    /// Where it was when it was traced; 0: unknown.
+    #[serde(default)]
+    pub address: u64,
+}
+
+/// Modules are equal if they have the same place in their models: code is shared by models that differ in nothing else.
+impl PartialEq for Module {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.path, &self.class) == (&other.path, &other.class)
+    }
 }
 
 /// What memlab's agent reads of a graph.
@@ -63,7 +73,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads `{"traces": […], "modules": [[{"path", "class"}, …], …], "nodes": [{"name", "placeholder", "trace", "modules",
+    /// Reads `{"traces": […], "modules": [[{"path", "class", "address"}, …], …], "nodes": [{"name", "placeholder", "trace", "modules",
     /// "inputs"}, …]}`. Errors say what is not as expected.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         let Read { traces, modules, nodes: read } = serde_json::from_slice(json)?;

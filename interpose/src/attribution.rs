@@ -53,7 +53,9 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     // So does what a compiled function allocates if it has a backward; its node is made later, by another stack.
     let differentiable = differentiable || own.roles.contains(FrameRole::OUTSIDE | FrameRole::COMPILED_FORWARD);
     // The optimizer's code makes no nodes; the closure that it may call does.
-    let phase = if own.roles.intersects(FrameRole::OPTIMIZER_STEP) && !differentiable {
+    let phase = if own.roles.intersects(FrameRole::COMPILED_BACKWARD) {
+        Phase::Backward as u32
+    } else if own.roles.intersects(FrameRole::OPTIMIZER_STEP) && !differentiable {
         Phase::Optimizer as u32
     } else if own.layer != 0 {
         Phase::Forward as u32
@@ -171,7 +173,9 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         class: ptr::null(),
         innermost_module: below.innermost_module,
     };
-    if frame.role.intersects(FrameRole::GENERATED) {
+    if frame.role.intersects(FrameRole::COMPILED_BACKWARD) {
+        slot.layer = 0;
+    } else if frame.role.intersects(FrameRole::GENERATED) {
         slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
             recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
         });
@@ -179,15 +183,18 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         if below.layer == 0 {
             slot.roles |= FrameRole::OUTSIDE;
         }
-        slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
-            recorder.interner.wrapper_layer(&recorder.log, below.layer, frame.id)
+        // The graph that a captured backward runs is no layer: its operations are those of several.
+        let parent = if below.roles.intersects(FrameRole::COMPILED_BACKWARD) { 0 } else { below.layer };
+        slot.layer = layer(recorder, thread, (parent, frame.id as usize, 0), || {
+            recorder.interner.wrapper_layer(&recorder.log, parent, frame.id)
         });
     } else if let Some(local) = frame.role.local() {
         slot.module = python.local(raw.frame, local);
         slot.class = python.class(slot.module);
         let is_node = frame.role.intersects(FrameRole::GRAPH_NODE);
+        let is_graph = !is_node && below.roles.intersects(FrameRole::COMPILED_BACKWARD);
         // `_wrapped_call_impl` and `_call_impl` are two frames of one call; a graph runs each of its nodes once.
-        if !slot.module.is_null() && (is_node || slot.module != below.innermost_module) {
+        if !slot.module.is_null() && !is_graph && (is_node || slot.module != below.innermost_module) {
             if !is_node {
                 slot.innermost_module = slot.module;
             }

@@ -30,6 +30,9 @@ bitflags! {
         const COMPILED_FORWARD = 512;
         /// Measures kernels: torch.compile's autotuning, and Triton's.
         const BENCHMARK = 1024;
+        /// Runs a backward that compiled autograd has captured, and PyTorch's engine does not. The modules called in it
+        /// are graphs.
+        const COMPILED_BACKWARD = 2048;
         /// Frames that call a layer.
         const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
     }
@@ -80,6 +83,8 @@ impl FrameRole {
             Self::WRAPPER
         } else if file.ends_with("torch/_functorch/_aot_autograd/runtime_wrappers.py") && name == "forward" {
             Self::COMPILED_FORWARD
+        } else if file.ends_with("torch/_dynamo/compiled_autograd.py") && name == "runtime_wrapper" {
+            Self::COMPILED_BACKWARD
         } else if is_benchmark(file, name) {
             Self::BENCHMARK
         } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {

@@ -324,7 +324,7 @@ class Agent:
         if not modules:
             self.name_as_caller(layer, parent)  # Outside of all modules it stays without a class, and is none.
             return
-        path, kind = modules[-1]
+        path, kind, _ = modules[-1]
         name = _qualified(path)
         outermost = parent
         if parent in self.layers:
@@ -333,17 +333,30 @@ class Agent:
             if owner() is not None:
                 self.add_layer(layer, owner(), root, name)
         elif parent == 0:
-            outermost = self.compiled_root(*modules[0])
-            name = name.removeprefix(_qualified(modules[0][0])).lstrip(".")
+            outermost, caller = self.compiled_root(*modules[0])
+            name = ".".join(filter(None, [caller, name.removeprefix(_qualified(modules[0][0])).lstrip(".")]))
         self.native.layer(layer, name, kind, "", outermost)
 
-    def compiled_root(self, path, kind):
-        """The layer of an outermost module that is not called, since the function that calls it is compiled."""
-        key = path, kind
+    def compiled_root(self, path, kind, address):
+        """(layer, name in it) of an outermost module that is not called: the function that calls it is compiled, or it is
+        the backward of one that was."""
+        for layer, reference in list(self.roots.items()):
+            root = reference()
+            for name, part in self.reader.parts(root) if root is not None else ():
+                if id(part) == address and self.reader.class_name(type(part)) == kind:
+                    return layer, name
+        key = path, kind, address
         if key not in self.compiled_roots:
+            module = self.compiled.outermost_at(address)
             held = _HELD_IN.match(path)
-            self.compiled_roots[key] = self.native.compiled_root(kind, held[1] if held else "")
-        return self.compiled_roots[key]
+            variable = (self.variable_of(module) if module is not None else "") or (held[1] if held else "")
+            self.compiled_roots[key] = layer = self.native.compiled_root(kind, variable)
+            if module is not None:
+                self.watch(module)
+                self.add_layer(layer, module, layer, "")
+                self.roots[layer] = weakref.ref(module)
+                self.tags.met_model()
+        return self.compiled_roots[key], ""
 
     def alive_at(self, address):
         watched = self.watched.get(address)

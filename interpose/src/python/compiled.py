@@ -27,6 +27,10 @@ _FORWARD_AND_BACKWARD = 2
 _MOST_OBJECTS = 5000  # That are looked at to find the wrappers of one compiled function; some hundreds are usual.
 _MOST_ITEMS = 64  # Of a collection.
 _TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known graph.
+_SCOPE = re.compile(r"^([LG])\['([^']*)'\]")  # How paths begin: with a variable of the function, or of its file.
+_GENERATED_FILE = '  File "<eval_with_key>'
+# Stands in traces for operations of which compiled autograd knows no line.
+_NO_ORIGIN = re.compile(r"/torch/_dynamo/compiled_autograd\.py\", line [0-9]+, in set_node_origin\b")
 
 
 class _Graph:
@@ -53,6 +57,7 @@ class _Compiled:
         self.pid = os.getpid()  # A forked child has another agent, and this one's hook.
         self.is_watching = self.has_failed = False
         self.graphs = []
+        self.outermost = {}  # address -> weak module that compiled code runs, and no other module
         self.told = {}  # How often the library was told of a wrapper.
 
     def watch(self):
@@ -80,11 +85,16 @@ class _Compiled:
             for name in made.co_names:
                 function = output.global_scope.get(name) if name.startswith("__compiled_fn") else None
                 if type(function) is types.FunctionType:
-                    number = self.native.compiled_graph(_Description(output).as_json())
+                    description = _Description(output)
+                    self.outermost.update(description.outermost(self.reader))
+                    number = self.native.compiled_graph(description.as_json())
                     graph = _Graph(number, function, self.reader)
                     self.graphs.append(graph)
                     for wrapper in graph.wrappers:  # It may be shared with a graph that the library knows.
                         self.told.pop(wrapper, None)
+
+    def outermost_at(self, address):
+        return self.outermost[address]() if address in self.outermost else None
 
     def failed(self, error):
         if not self.has_failed:
@@ -116,8 +126,13 @@ class _Description:
     """The operations of a graph in order, and of those that it calls, in their place, as the library reads them."""
 
     def __init__(self, output):
+        self.output = output
         self.traces, self.modules, self.nodes = {}, {}, []
         self.parts = dict(output.graph.owning_module.named_modules())
+        backward = output.local_scope.get("self")
+        self.is_backward = type(backward).__name__.startswith("CompiledAutograd")
+        # What its nodes know by name. TorchDynamo traces the code of that graph, so nodes of its own know names and lines.
+        self.captured = {node.name: node.meta for node in backward.graph.nodes} if self.is_backward else {}
         self.add(output.graph, "", {})
 
     def add(self, graph, prefix, numbers):
@@ -133,8 +148,7 @@ class _Description:
                 known = dict(zip(inputs, given)) if len(inputs) == len(given) else {}  # noqa: B905
                 self.add(body, f"{prefix}{used.target}.", known)
             numbers[node] = len(self.nodes)
-            trace = node.meta.get("stack_trace")
-            around = tuple(_described_module(*known) for known in (node.meta.get("nn_module_stack") or {}).values())
+            trace, around = self.origin(node)
             self.nodes.append(
                 {
                     "name": node.name,
@@ -145,16 +159,48 @@ class _Description:
                 }
             )
 
+    def origin(self, node):
+        """The trace of a node, and the modules around it."""
+        trace, stack = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
+        if self.is_backward:
+            captured = self.captured.get(node.name, {})
+            trace = next(filter(_is_of_the_program, (trace, captured.get("stack_trace"))), None)
+            stack = stack or captured.get("nn_module_stack") or captured.get("fwd_nn_module_stack")
+        return trace, tuple(_described_module(address, *known) for address, known in (stack or {}).items())
+
+    def outermost(self, reader):
+        """Outermost modules that are called by no other, by address, as weak references."""
+        found = {}
+        for path, _, address in {around[0] for around in self.modules if around and around[0][2]}:
+            held = _SCOPE.match(path)
+            scope = held and (self.output.local_scope if held[1] == "L" else self.output.global_scope)
+            holder = reader.copied(scope).get(held[2]) if held else None
+            for _, part in reader.parts(holder) if reader.is_module(holder) else ():
+                if id(part) == address:
+                    found[address] = weakref.ref(part)
+        return found
+
     def body(self, prefix, node):
         return getattr(self.parts.get(f"{prefix}{node.target}"), "graph", None)
 
     def as_json(self):
-        modules = [[{"path": path, "class": kind} for path, kind in around] for around in self.modules]
+        modules = [
+            [{"path": path, "class": kind, "address": address} for path, kind, address in around] for around in self.modules
+        ]
         return json.dumps({"traces": list(self.traces), "modules": modules, "nodes": self.nodes})
 
 
-def _described_module(path, kind):
-    return str(path), getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]
+def _described_module(address, path, kind):
+    name = getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]
+    return str(path), name, int(address) if str(address).isdigit() else 0
+
+
+def _is_of_the_program(trace):
+    """Whether it says a line of the program: not of a graph's code, nor that there is none."""
+    if not trace:
+        return False
+    last = trace.rfind("  File ")
+    return not trace.startswith(_GENERATED_FILE, last) and _NO_ORIGIN.search(trace) is None
 
 
 def _traces_of_lines(wrapper):

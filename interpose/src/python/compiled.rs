@@ -131,7 +131,7 @@ fn source(path: &str) -> Option<String> {
 }
 
 /// Defines a frame of a wrapper again with the lines that it stands for; returns the modules around them, the outermost
-/// first, as a list of (path, class). None if nothing is known.
+/// first, as a list of (path, class, address or 0). None if nothing is known.
 ///
 /// # Safety
 ///
@@ -164,9 +164,9 @@ pub unsafe extern "C" fn origin(_: Object, arguments: Object) -> Object {
         });
         let Some(Some(modules)) = modules else { return (api.Py_BuildValue)(c"".as_ptr()) };
         let list = (api.PyList_New)(0);
-        for Module { path, class } in modules {
+        for Module { path, class, address } in modules {
             let (path, class) = (terminated(path), terminated(class));
-            let item = (api.Py_BuildValue)(c"(ss)".as_ptr(), path.as_ptr(), class.as_ptr());
+            let item = (api.Py_BuildValue)(c"(ssK)".as_ptr(), path.as_ptr(), class.as_ptr(), address);
             if !item.is_null() {
                 (api.PyList_Append)(list, item);
                 (api.Py_DecRef)(item);
@@ -180,8 +180,16 @@ pub unsafe extern "C" fn origin(_: Object, arguments: Object) -> Object {
 /// differ in their lines.
 fn common(found: &[Origins], line: u32) -> Option<Origin> {
     let mut origins = found.iter().map(|origins| origins.at(line));
-    let first = origins.next()??;
-    origins.all(|other| other == Some(first)).then(|| first.clone())
+    let mut common = origins.next()??.clone();
+    for other in origins {
+        let other = other.filter(|other| **other == common)?;
+        for (module, same) in common.modules.iter_mut().zip(&other.modules) {
+            if module.address != same.address {
+                module.address = 0; // Modules of two models.
+            }
+        }
+    }
+    Some(common)
 }
 
 fn terminated(text: String) -> std::ffi::CString {
