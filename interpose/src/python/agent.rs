@@ -20,6 +20,7 @@ use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 
 const TAGS_SOURCE: &CStr = source!("tags.py");
+const GRAPHS_SOURCE: &CStr = source!("graphs.py");
 const COMPILED_SOURCE: &CStr = source!("compiled.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
@@ -227,7 +228,7 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
-        started(api, &[GUARDS_SOURCE, TAGS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE], c"memlab_agent", native)
+        started(api, &[GUARDS_SOURCE, TAGS_SOURCE, GRAPHS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE], c"memlab_agent", native)
     }
 }
 

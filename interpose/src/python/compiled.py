@@ -1,6 +1,6 @@
 """What torch.compile made: which graph of TorchDynamo's each of Inductor's wrappers was generated from.
 
-Run in the namespace of `agent.py`, after `guards.py`. The agent does not attribute anything here: it gives the library
+Run in the namespace of `agent.py`, after `graphs.py`. The agent does not attribute anything here: it gives the library
 what only Python can read, and the library reads the wrappers' text (the crate `compiled`).
 
 TorchDynamo traces in every process, also when everything else comes from a cache. It calls hooks with the code that it
@@ -18,7 +18,8 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+    from graphs import _Description
     from guards import _Harmless
 
 _WRAPPER = re.compile(r".*/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py")
@@ -27,10 +28,6 @@ _FORWARD_AND_BACKWARD = 2
 _MOST_OBJECTS = 5000  # That are looked at to find the wrappers of one compiled function; some hundreds are usual.
 _MOST_ITEMS = 64  # Of a collection.
 _TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known graph.
-_SCOPE = re.compile(r"^([LG])\['([^']*)'\]")  # How paths begin: with a variable of the function, or of its file.
-_GENERATED_FILE = '  File "<eval_with_key>'
-# Stands in traces for operations of which compiled autograd knows no line.
-_NO_ORIGIN = re.compile(r"/torch/_dynamo/compiled_autograd\.py\", line [0-9]+, in set_node_origin\b")
 
 
 class _Graph:
@@ -120,87 +117,6 @@ class _Compiled:
         if made:
             self.native.compiled_wrapper(wrapper, json.dumps({"graphs": made, **_traces_of_lines(wrapper)}))
             self.told[wrapper] = _TIMES_TOLD
-
-
-class _Description:
-    """The operations of a graph in order, and of those that it calls, in their place, as the library reads them."""
-
-    def __init__(self, output):
-        self.output = output
-        self.traces, self.modules, self.nodes = {}, {}, []
-        self.parts = dict(output.graph.owning_module.named_modules())
-        backward = output.local_scope.get("self")
-        self.is_backward = type(backward).__name__.startswith("CompiledAutograd")
-        # What its nodes know by name. TorchDynamo traces the code of that graph, so nodes of its own know names and lines.
-        self.captured = {node.name: node.meta for node in backward.graph.nodes} if self.is_backward else {}
-        self.add(output.graph, "", {})
-
-    def add(self, graph, prefix, numbers):
-        """`numbers`: of the nodes of the graph that are known, which are those that it is called with."""
-        for node in graph.nodes:
-            if node in numbers:
-                continue
-            bodies = [used for used in node.all_input_nodes if used.op == "get_attr" and self.body(prefix, used) is not None]
-            for used in bodies:  # Of an operation such as activation checkpointing.
-                body = self.body(prefix, used)
-                given = [numbers[other] for other in node.all_input_nodes if other not in bodies]
-                inputs = [inner for inner in body.nodes if inner.op == "placeholder"]
-                known = dict(zip(inputs, given)) if len(inputs) == len(given) else {}  # noqa: B905
-                self.add(body, f"{prefix}{used.target}.", known)
-            numbers[node] = len(self.nodes)
-            trace, around = self.origin(node)
-            self.nodes.append(
-                {
-                    "name": node.name,
-                    "placeholder": node.op == "placeholder" and not prefix,
-                    "trace": self.traces.setdefault(trace, len(self.traces)) if trace else None,
-                    "modules": self.modules.setdefault(around, len(self.modules)),
-                    "inputs": [numbers[used] for used in node.all_input_nodes],
-                }
-            )
-
-    def origin(self, node):
-        """The trace of a node, and the modules around it."""
-        trace, stack = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
-        if self.is_backward:
-            captured = self.captured.get(node.name, {})
-            trace = next(filter(_is_of_the_program, (trace, captured.get("stack_trace"))), None)
-            stack = stack or captured.get("nn_module_stack") or captured.get("fwd_nn_module_stack")
-        return trace, tuple(_described_module(address, *known) for address, known in (stack or {}).items())
-
-    def outermost(self, reader):
-        """Outermost modules that are called by no other, by address, as weak references."""
-        found = {}
-        for path, _, address in {around[0] for around in self.modules if around and around[0][2]}:
-            held = _SCOPE.match(path)
-            scope = held and (self.output.local_scope if held[1] == "L" else self.output.global_scope)
-            holder = reader.copied(scope).get(held[2]) if held else None
-            for _, part in reader.parts(holder) if reader.is_module(holder) else ():
-                if id(part) == address:
-                    found[address] = weakref.ref(part)
-        return found
-
-    def body(self, prefix, node):
-        return getattr(self.parts.get(f"{prefix}{node.target}"), "graph", None)
-
-    def as_json(self):
-        modules = [
-            [{"path": path, "class": kind, "address": address} for path, kind, address in around] for around in self.modules
-        ]
-        return json.dumps({"traces": list(self.traces), "modules": modules, "nodes": self.nodes})
-
-
-def _described_module(address, path, kind):
-    name = getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]
-    return str(path), name, int(address) if str(address).isdigit() else 0
-
-
-def _is_of_the_program(trace):
-    """Whether it says a line of the program: not of a graph's code, nor that there is none."""
-    if not trace:
-        return False
-    last = trace.rfind("  File ")
-    return not trace.startswith(_GENERATED_FILE, last) and _NO_ORIGIN.search(trace) is None
 
 
 def _traces_of_lines(wrapper):

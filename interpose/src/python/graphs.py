@@ -1,0 +1,160 @@
+"""Descriptions of the graphs of TorchDynamo, as the library reads them.
+
+Run in the namespace of `agent.py`, before `compiled.py`.
+"""
+
+import json
+import re
+import weakref
+
+_SCOPE = re.compile(r"^([LG])\['([^']*)'\]")  # How paths begin: with a variable of the function, or of its file.
+_GENERATED_FILE = '  File "<eval_with_key>'
+# Stands in traces for operations of which compiled autograd knows no line.
+_NO_ORIGIN = re.compile(r"/torch/_dynamo/compiled_autograd\.py\", line [0-9]+, in set_node_origin\b")
+
+
+class _Description:
+    """The operations of a graph in order, and of those that it calls, in their place."""
+
+    def __init__(self, output):
+        self.output = output
+        self.traces, self.modules, self.nodes, self.results = {}, {}, [], []
+        self.parts = dict(output.graph.owning_module.named_modules())
+        captured = output.local_scope.get("self")
+        if type(captured).__name__.startswith("CompiledAutograd"):
+            self.add_backward(output.graph, _CapturedBackward(captured))
+        else:
+            self.add(output.graph, "", {})
+
+    def add(self, graph, prefix, numbers):
+        """`numbers`: of the nodes of the graph that are known, which are those that it is called with."""
+        for node in graph.nodes:
+            if node in numbers:
+                continue
+            bodies = [used for used in node.all_input_nodes if used.op == "get_attr" and self.body(prefix, used) is not None]
+            for used in bodies:  # Of an operation such as activation checkpointing.
+                body = self.body(prefix, used)
+                given = [numbers[other] for other in node.all_input_nodes if other not in bodies]
+                inputs = [inner for inner in body.nodes if inner.op == "placeholder"]
+                known = dict(zip(inputs, given)) if len(inputs) == len(given) else {}  # noqa: B905
+                self.add(body, f"{prefix}{used.target}.", known)
+            numbers[node] = len(self.nodes)
+            is_input = node.op == "placeholder" and not prefix
+            trace, modules = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
+            self.add_node(node.name, is_input, trace, modules, [numbers[used] for used in node.all_input_nodes])
+
+    def add_backward(self, graph, backward):
+        """The graph is of a backward that compiled autograd has captured. Its inputs come in one list."""
+        numbers: dict = {}
+        for node in [*backward.inputs(graph), *graph.nodes]:
+            passed = backward.passed(node)
+            if node.op == "output":
+                results = [numbers.get(result) for result in _flat(node.args)]
+                self.results = [result for result in results if result is not None]
+            elif passed is not None:
+                numbers[node] = numbers.get(passed)
+            elif node not in numbers and not backward.is_list(node) and not backward.passes(node):
+                inputs = [numbers[used] for used in node.all_input_nodes if numbers.get(used) is not None]
+                numbers[node] = len(self.nodes)
+                self.add_node(node.name, backward.is_input(node), *backward.origin(node), inputs)
+
+    def add_node(self, name, is_input, trace, modules, inputs):
+        around = tuple(_described_module(address, *known) for address, known in (modules or {}).items())
+        self.nodes.append(
+            {
+                "name": name,
+                "placeholder": is_input,
+                "trace": self.traces.setdefault(trace, len(self.traces)) if trace else None,
+                "modules": self.modules.setdefault(around, len(self.modules)),
+                "inputs": inputs,
+            }
+        )
+
+    def outermost(self, reader):
+        """Outermost modules that are called by no other, by address, as weak references."""
+        found = {}
+        for path, _, address in {around[0] for around in self.modules if around and around[0][2]}:
+            held = _SCOPE.match(path)
+            scope = held and (self.output.local_scope if held[1] == "L" else self.output.global_scope)
+            holder = reader.copied(scope).get(held[2]) if held else None
+            for _, part in reader.parts(holder) if reader.is_module(holder) else ():
+                if id(part) == address:
+                    found[address] = weakref.ref(part)
+        return found
+
+    def body(self, prefix, node):
+        return getattr(self.parts.get(f"{prefix}{node.target}"), "graph", None)
+
+    def as_json(self):
+        modules = [
+            [{"path": path, "class": kind, "address": address} for path, kind, address in around] for around in self.modules
+        ]
+        return json.dumps({"traces": list(self.traces), "modules": modules, "nodes": self.nodes, "results": self.results})
+
+
+class _CapturedBackward:
+    """A backward that compiled autograd has captured. TorchDynamo traces the code of that graph, so nodes of its own know
+    little but their names, which are the same."""
+
+    def __init__(self, captured):
+        self.known = {node.name: node.meta for node in captured.graph.nodes}
+
+    def origin(self, node):
+        """The trace of a node, and the modules around it."""
+        known = self.known.get(node.name, {})
+        trace = next(filter(_is_of_the_program, (node.meta.get("stack_trace"), known.get("stack_trace"))), None)
+        modules = (node.meta.get("nn_module_stack"), known.get("nn_module_stack"), known.get("fwd_nn_module_stack"))
+        return trace, next(filter(None, modules), None)
+
+    def inputs(self, graph):
+        """Inputs of the graph in order: those in a list one by one."""
+        inputs = []
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                inputs += sorted(node.users, key=lambda item: item.args[1]) if self.is_list(node) else [node]
+        return inputs
+
+    def is_input(self, node):
+        return node.op == "placeholder" or (self.is_item(node) and node.args[0].op == "placeholder")
+
+    def is_list(self, node):
+        """Whether it is an input of which only items are used."""
+        return node.op == "placeholder" and all(self.is_item(user) for user in node.users)
+
+    def is_item(self, node):
+        return getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[1], int)
+
+    def passes(self, node):
+        """The values that an operation of compiled autograd's own passes on; none for others."""
+        kind, arguments = getattr(node.target, "__name__", ""), node.args
+        if kind in ("validate_outputs", "AccumulateGrad"):
+            return _flat(arguments[0])
+        if kind == "call_aot_bwd_prologue":
+            saved, sizes, *others = arguments
+            return [*_flat(sizes), *_flat(saved), *_flat(others)]
+        return []
+
+    def passed(self, node):
+        """The node whose value this one only hands out."""
+        if not self.is_item(node):
+            return None
+        source, index = node.args
+        values = self.passes(source)
+        return values[index] if index < len(values) and hasattr(values[index], "op") else None
+
+
+def _flat(value):
+    return [inner for item in value for inner in _flat(item)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _described_module(address, path, kind):
+    name = getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]
+    return str(path), name, int(address) if str(address).isdigit() else 0
+
+
+def _is_of_the_program(trace):
+    """Whether it says a line of the program: not of a graph's code, nor that there is none."""
+    if not trace:
+        return False
+    last = trace.rfind("  File ")
+    return not trace.startswith(_GENERATED_FILE, last) and _NO_ORIGIN.search(trace) is None
