@@ -134,9 +134,19 @@ impl Graph {
         self.nodes.get(node).and_then(|node| self.modules.get(node.modules?)).map_or(&[], Vec::as_slice)
     }
 
-    /// The operations that use the input of this number.
+    /// Whether operations differ in what is shown of them.
+    pub(crate) fn is_ambiguous(&self, operations: &[usize]) -> bool {
+        let Some((first, rest)) = operations.split_first() else { return false };
+        rest.iter().any(|node| {
+            self.modules_of(*node) != self.modules_of(*first) || self.trace_of(*node) != self.trace_of(*first)
+        })
+    }
+
+    /// The operations that use the input of this number, if they are few enough to say something of a launch that reads it: a
+    /// mask that all layers use does not.
     pub(crate) fn users_of_input(&self, input: usize) -> &[usize] {
-        self.users_of_inputs.get(input).map_or(&[], Vec::as_slice)
+        const MAX_USERS: usize = 256;
+        self.users_of_inputs.get(input).filter(|users| users.len() <= MAX_USERS).map_or(&[], Vec::as_slice)
     }
 
     /// How many inputs there are.

@@ -12,17 +12,24 @@
 //! # Layers
 //!
 //! ```text
-//! origins            the operations that lines of a wrapper stand for
-//! renamed            names in comments that the graph no longer has
-//! graph, wrapper     what TorchDynamo traced; what Inductor generated
-//! kernel             definitions of kernels
-//! scan               tokens of a line of Python
-//! definitions        classes and functions of a source file
+//! origins                the operations that lines of a wrapper stand for
+//! candidates             the operations that each launch may stand for
+//! order                  which of them the order of the graph leaves
+//! names, line_traces     the operations that names in comments, and Inductor's traces, stand for
+//! renamed                names in comments that the graph no longer has
+//! graph, wrapper         what TorchDynamo traced; what Inductor generated
+//! kernel                 definitions of kernels
+//! scan                   tokens of a line of Python
+//! definitions            classes and functions of a source file
 //! ```
 
+mod candidates;
 mod definitions;
 mod graph;
 mod kernel;
+mod line_traces;
+mod names;
+mod order;
 mod origins;
 mod renamed;
 mod scan;

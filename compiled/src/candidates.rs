@@ -1,0 +1,120 @@
+//! The operations that each launch of a wrapper may stand for: its *candidates*.
+//!
+//! **Forward.** The last node that a kernel was made from.
+//!
+//! **Backward.** AOTAutograd makes its nodes itself, and the comments have their names, which TorchDynamo does not know. But
+//! Inductor remembers for each launch the stack trace of the last node, and the nodes of backward have those of the operations
+//! of forward that they belong to. So the trace says the line. A line in a loop stands for an operation of each turn of the
+//! loop, with the same trace. Which of them it is follows, in this order, from
+//!
+//! 1. what the launch has to do with: nodes of forward in its comment, values that forward kept and that it reads, inputs that it
+//!    reads, and inputs (such as weights) whose gradients it computes,
+//! 2. the order of the graph.
+
+use rustc_hash::FxHashSet;
+
+use crate::graph::Graph;
+use crate::line_traces::LineTraces;
+use crate::names::Names;
+use crate::order::Order;
+use crate::wrapper::{Kind, Wrapper};
+
+/// Operations that a launch may stand for, in the order of the graph.
+pub(crate) type Candidates = Vec<usize>;
+
+/// The candidates of each launch of a wrapper.
+///
+/// - `forward`: the wrapper of the same graph's forward, for one of backward.
+pub(crate) fn candidates(
+    graph: &Graph,
+    names: &Names,
+    forward: Option<&Wrapper>,
+    wrapper: &Wrapper,
+    traces: &LineTraces,
+) -> Vec<Candidates> {
+    let search = Search { graph, names, forward, wrapper, traces, results: results(wrapper) };
+    let mut found: Vec<Candidates> = Vec::new();
+    for launch in 0..wrapper.launches.len() {
+        let of_launch = if wrapper.kind() == Kind::Backward {
+            search.of_backward(launch)
+        } else {
+            names.last_operations(launch).unwrap_or_else(|| search.of_early_backward(launch, &found))
+        };
+        found.push(of_launch);
+    }
+    Order::new(graph, names, wrapper).narrow(graph, &mut found);
+    found
+}
+
+/// For each launch, the positions of the results whose values it computes.
+fn results(wrapper: &Wrapper) -> Vec<Vec<usize>> {
+    let mut results = vec![Vec::new(); wrapper.launches.len()];
+    for (position, value) in wrapper.results.iter().enumerate() {
+        if let Some(launch) = value.and_then(|value| wrapper.values[value].first_launch) {
+            results[launch].push(position);
+        }
+    }
+    results
+}
+
+struct Search<'a> {
+    graph: &'a Graph,
+    names: &'a Names<'a>,
+    forward: Option<&'a Wrapper>,
+    wrapper: &'a Wrapper,
+    traces: &'a LineTraces,
+    /// For each launch, the results whose values it computes.
+    results: Vec<Vec<usize>>,
+}
+
+impl Search<'_> {
+    fn of_backward(&self, launch: usize) -> Candidates {
+        let evidence = self.evidence(launch);
+        self.narrowed(launch, &evidence).or_else(|| self.names.last_operations(launch)).unwrap_or_else(|| {
+            let mut known: Candidates = evidence.into_iter().collect();
+            known.sort_unstable();
+            known
+        })
+    }
+
+    /// A part of backward that was moved into forward works on what forward has computed.
+    fn of_early_backward(&self, launch: usize, found: &[Candidates]) -> Candidates {
+        let writers =
+            self.wrapper.launches[launch].uses.iter().filter_map(|value| self.wrapper.values[*value].first_launch);
+        let evidence =
+            writers.filter(|writer| *writer != launch).filter_map(|writer| found.get(writer)).flatten().copied();
+        self.narrowed(launch, &evidence.collect()).unwrap_or_default()
+    }
+
+    /// The operations with the launch's trace, if there are any: those that are in the evidence, or all.
+    fn narrowed(&self, launch: usize, evidence: &FxHashSet<usize>) -> Option<Candidates> {
+        let line = self.wrapper.launches[launch].line;
+        let traced = self.traces.operations(self.graph, line).filter(|traced| !traced.is_empty())?;
+        let narrowed: Candidates = traced.iter().copied().filter(|node| evidence.contains(node)).collect();
+        Some(if narrowed.is_empty() { traced.to_vec() } else { narrowed })
+    }
+
+    /// The operations of forward that have to do with a launch of backward.
+    fn evidence(&self, launch: usize) -> FxHashSet<usize> {
+        let made = &self.wrapper.launches[launch];
+        let mut found: FxHashSet<usize> =
+            made.sources.iter().filter_map(|name| self.names.operation(launch, name)).collect();
+        for argument in made.uses.iter().filter_map(|value| self.wrapper.values[*value].argument.as_ref()) {
+            if let Some(users) = self.names.users_of_argument(argument) {
+                found.extend(users);
+            } else if let Some(source) = self.forward.and_then(|forward| forward.source_of_node.get(argument)) {
+                found.extend(self.graph.operation(source));
+            }
+        }
+        for result in &self.results[launch] {
+            found.extend(self.users_of_gradient(*result));
+        }
+        found
+    }
+
+    /// The operations that use the input whose gradient is the result of this number.
+    fn users_of_gradient(&self, result: usize) -> &[usize] {
+        let is_gradient = self.wrapper.kind() == Kind::Backward && self.wrapper.results.len() == self.graph.inputs();
+        if is_gradient { self.graph.users_of_input(result) } else { &[] }
+    }
+}

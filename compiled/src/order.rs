@@ -1,0 +1,86 @@
+//! What the order of a graph says of the operations that launches stand for.
+//!
+//! Backward runs against the order of forward. A value lies in that order between those it is computed from and those computed
+//! from it.
+
+use crate::graph::Graph;
+use crate::names::Names;
+use crate::wrapper::{Kind, Value, Wrapper};
+
+/// For each launch, others whose operations its operation is not before, or not behind.
+pub(crate) struct Order {
+    not_before: Vec<Vec<usize>>,
+    not_behind: Vec<Vec<usize>>,
+}
+
+impl Order {
+    /// Between which others each launch is in the order of the graph. What runs forward, also again in backward, is before what
+    /// reads its values; what runs backward is behind it.
+    pub(crate) fn new(graph: &Graph, names: &Names, wrapper: &Wrapper) -> Self {
+        let launches = &wrapper.launches;
+        let is_backward = wrapper.kind() == Kind::Backward;
+        let runs_forward: Vec<bool> =
+            (0..launches.len()).map(|launch| !is_backward || names.are_of_forward(launch)).collect();
+        // Before PyTorch 2.11, comments leave out the nodes of backward: then nothing says what runs forward again.
+        let is_known = !is_backward
+            || launches.iter().flat_map(|launch| &launch.sources).any(|name| graph.operations_called(name).is_empty());
+        // Of a kernel with several results, nothing says that the last of its operations is before what reads the first.
+        let mut results = vec![0; launches.len()];
+        for launch in
+            wrapper.values.iter().filter(|value| value.argument.is_none()).filter_map(|value| value.first_launch)
+        {
+            results[launch] += 1;
+        }
+        let mut order =
+            Self { not_before: vec![Vec::new(); launches.len()], not_behind: vec![Vec::new(); launches.len()] };
+        for (reader, launch) in launches.iter().enumerate() {
+            for value in &launch.uses {
+                let Value { argument: None, first_launch: Some(writer), .. } = &wrapper.values[*value] else {
+                    continue;
+                };
+                let forward = (runs_forward[*writer], runs_forward[reader]);
+                let says_nothing = match forward {
+                    (true, _) => !is_known || results[*writer] > 1,
+                    (false, true) => true,
+                    (false, false) => false,
+                };
+                if *writer == reader || says_nothing {
+                    continue;
+                }
+                let (first, second) = if forward.0 { (*writer, reader) } else { (reader, *writer) };
+                order.not_behind[first].push(second);
+                order.not_before[second].push(first);
+            }
+        }
+        order
+    }
+
+    /// Leaves out candidates that lie on the wrong side of what a launch is computed from, or of what is computed from it.
+    pub(crate) fn narrow(&self, graph: &Graph, found: &mut [Vec<usize>]) {
+        let Self { not_before, not_behind } = self;
+        // Each pass narrows, or is the last but one. Their direction alternates, as bounds come from both sides.
+        let mut order: Vec<usize> = (0..found.len()).collect();
+        let mut unchanged = 0;
+        while unchanged < 2 {
+            let mut changed = false;
+            for &launch in &order {
+                if !graph.is_ambiguous(&found[launch]) {
+                    continue;
+                }
+                let least = not_before[launch].iter().filter_map(|other| found[*other].first()).max().copied();
+                let most = not_behind[launch].iter().filter_map(|other| found[*other].last()).min().copied();
+                let narrowed: Vec<usize> = found[launch]
+                    .iter()
+                    .copied()
+                    .filter(|node| least.is_none_or(|least| *node >= least) && most.is_none_or(|most| *node <= most))
+                    .collect();
+                if !narrowed.is_empty() && narrowed.len() < found[launch].len() {
+                    found[launch] = narrowed;
+                    changed = true;
+                }
+            }
+            unchanged = if changed { 0 } else { unchanged + 1 };
+            order.reverse();
+        }
+    }
+}
