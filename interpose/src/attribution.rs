@@ -175,18 +175,16 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
     };
     if frame.role.intersects(FrameRole::COMPILED_BACKWARD) {
         slot.layer = 0;
-    } else if frame.role.intersects(FrameRole::GENERATED) {
-        slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
-            recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
-        });
-    } else if frame.role.intersects(FrameRole::WRAPPER) {
-        if below.layer == 0 {
+    } else if frame.role.intersects(FrameRole::GENERATED | FrameRole::WRAPPER) {
+        let is_wrapper = frame.role.intersects(FrameRole::WRAPPER);
+        if below.layer == 0 && is_wrapper {
             slot.roles |= FrameRole::OUTSIDE;
         }
         // The graph that a captured backward runs is no layer: its operations are those of several.
-        let parent = if below.roles.intersects(FrameRole::COMPILED_BACKWARD) { 0 } else { below.layer };
+        let is_captured = is_wrapper && below.roles.intersects(FrameRole::COMPILED_BACKWARD);
+        let parent = if is_captured { 0 } else { below.layer };
         slot.layer = layer(recorder, thread, (parent, frame.id as usize, 0), || {
-            recorder.interner.wrapper_layer(&recorder.log, parent, frame.id)
+            recorder.interner.generated_layer(&recorder.log, python, parent, frame, raw)
         });
     } else if let Some(local) = frame.role.local() {
         slot.module = python.local(raw.frame, local);

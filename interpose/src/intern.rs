@@ -297,41 +297,30 @@ impl Interner {
         (tables.add_layer(log, key, kind, class, (layer, is_new)), true)
     }
 
-    /// The layer that a frame of generated code stands for, when layer `parent` runs it; returns as
-    /// [`layer`](Self::layer).
+    /// The layer that a frame of generated code, or of a wrapper of Inductor's, stands for when layer `parent` runs it;
+    /// returns as [`layer`](Self::layer).
     pub fn generated_layer(
         &self,
         log: &Log,
         python: &Interpreter,
         parent: u32,
-        frame: u32,
+        frame: Frame,
         raw: &RawFrame,
     ) -> (u32, bool) {
         let mut tables = self.tables.lock();
         // Frame ids are small numbers, which are never module addresses.
-        let key = (parent, frame as usize);
+        let key = (parent, frame.id as usize);
         if let Some(&(layer, _)) = tables.layers.get(&key) {
             return (layer, false);
         }
-        let (module, line) = (python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0));
-        let class = "GraphModule".to_owned();
-        let (id, is_new) = tables.take_layer(parent, &class);
-        let layer = UnnamedLayer { id, parent, module, generated: frame, line };
-        (tables.add_layer(log, key, 0, class, (layer, is_new)), true)
-    }
-
-    /// The layer that a frame of a wrapper of Inductor's stands for, when layer `parent` runs it; returns as
-    /// [`layer`](Self::layer).
-    pub fn wrapper_layer(&self, log: &Log, parent: u32, frame: u32) -> (u32, bool) {
-        let mut tables = self.tables.lock();
-        let key = (parent, frame as usize);
-        if let Some(&(layer, _)) = tables.layers.get(&key) {
-            return (layer, false);
-        }
-        let class = String::new(); // Readers count what has no class at the caller.
-        let (id, is_new) = tables.take_layer(parent, &class);
-        let layer = UnnamedLayer { id, parent, module: 0, generated: frame, line: 0 };
-        (tables.add_layer(log, key, 0, class, (layer, is_new)), true)
+        let (class, module, line) = if frame.role.intersects(FrameRole::WRAPPER) {
+            ("", 0, 0) // Readers count what has no class at the caller.
+        } else {
+            ("GraphModule", python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0))
+        };
+        let (id, is_new) = tables.take_layer(parent, class);
+        let layer = UnnamedLayer { id, parent, module, generated: frame.id, line };
+        (tables.add_layer(log, key, 0, class.to_owned(), (layer, is_new)), true)
     }
 
     /// Where a frame of a wrapper is.
