@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PROGRAMS
-from trace_reader import OPTIMIZER, Trace
+from trace_reader import BACKWARD, OPTIMIZER, Trace
 from wrapper_oracle import Oracle, comment_of
 
 PROGRAM = PROGRAMS / "compiled.py"
@@ -63,6 +63,25 @@ class Compiled:
             lines = tuple((Path(file).name, line) for file, line in self.lines(frame))
             found[lines, self.trace.layer_name(layer), phase] += size
         return found
+
+
+def states(report):
+    """What each layer holds, by name."""
+    rows = ((row["name"], [row[state] for state in STATE]) for row in report["layers"])
+    return {name: held for name, held in rows if any(held)}
+
+
+def gradients(trace):
+    """For each parameter's name, the layers in which the memory of its gradients was allocated."""
+    allocated, found = {}, {}
+    for event in trace.events:
+        if event[0] == "a":
+            allocated[event[4]] = trace.layer_name(event[7])
+        elif event[0] == "tag" and event[4] in ("parameter", "gradient"):
+            layers = found.setdefault(event[7], set())
+            if event[4] == "gradient":
+                layers.add(allocated[event[3]])
+    return found
 
 
 def within(name, caller):
@@ -125,11 +144,7 @@ def test_an_eager_and_a_compiled_training_agree(memlab):
         # THEN the lines' bytes are what PyTorch says is allocated
         assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
     # AND each layer has the same parameters, gradients, optimizer state and buffers
-    eager, compiled = (
-        {row["name"]: [row[state] for state in STATE] for row in report["layers"] if any(row[state] for state in STATE)}
-        for report in reports.values()
-    )
-    assert eager == compiled
+    assert states(reports["eager"]) == states(reports["whole"])
     # AND at the peak, activations are in named layers and on lines of the program
     activations = Counter()
     for row in reports["whole"]["layers"]:
@@ -164,6 +179,31 @@ def test_caches_make_no_difference(memlab, autograd_cache):
     for (lines, layer, phase), size in attributed.items():
         expected[tuple((file, line + moved) for file, line in lines), layer, phase] += size
     assert Compiled(later).attributed() == expected
+
+
+def test_a_backward_that_compiled_autograd_captures(memlab):
+    # GIVEN an eager training, and one whose backward is compiled apart from its forward, with an empty cache and a full one
+    eager, _ = run(memlab, "eager")
+    expected = states(memlab.report(eager))
+    for _ in range(2):
+        trace, out = run(memlab, "captured")
+        report, compiled = memlab.report(trace), Compiled(trace)
+        # THEN each layer has the same parameters, gradients, optimizer state and buffers
+        assert states(report) == expected
+        assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
+        # AND what its code allocates is backward's, on lines of the program's forward, in layers of the model
+        layers = Counter()
+        for (frame, layer, phase), size in compiled.places.items():
+            if phase == BACKWARD:
+                assert {file for file, _ in compiled.lines(frame)} == {str(PROGRAM)}
+                layers[compiled.trace.layer_name(layer)] += size
+        assert {"blocks.0.up", "blocks.1.down", "blocks.2.norm", "head"} <= layers.keys()
+        assert layers[None] + layers[""] <= layers.total() / 100, layers
+        # AND gradients are allocated in the layers of their parameters, but for small ones in memory that was used before
+        of_gradients = gradients(compiled.trace)
+        elsewhere = {name for name, layers in of_gradients.items() if layers != {name.rpartition(".")[0]}}
+        assert len(elsewhere) <= len(of_gradients) / 4, of_gradients
+        assert all(name.endswith("bias") for name in elsewhere), of_gradients
 
 
 def test_a_compiled_step_is_the_optimizers(memlab):

@@ -37,6 +37,9 @@ struct Read {
     /// Modules around an operation, the outermost first.
     modules: Vec<Vec<Module>>,
     nodes: Vec<ReadNode>,
+    /// Indices of the nodes that it returns, if they are known.
+    #[serde(default)]
+    results: Vec<usize>,
 }
 
 #[derive(Deserialize)]
@@ -57,6 +60,8 @@ pub(crate) struct Node {
     is_input: bool,
     pub(crate) trace: Option<usize>,
     pub(crate) modules: Option<usize>,
+    /// The nodes it is computed from, all before it.
+    inputs: Vec<usize>,
 }
 
 /// A graph.
@@ -68,15 +73,16 @@ pub struct Graph {
     by_name: FxHashMap<String, Vec<usize>>,
     /// For each input in order, the operations that use it.
     users_of_inputs: Vec<Vec<usize>>,
+    results: Vec<usize>,
     /// The operations of a trace, in order.
     of_trace: FxHashMap<usize, Vec<usize>>,
 }
 
 impl Graph {
     /// Reads `{"traces": […], "modules": [[{"path", "class", "address"}, …], …], "nodes": [{"name", "placeholder", "trace", "modules",
-    /// "inputs"}, …]}`. Errors say what is not as expected.
+    /// "inputs"}, …], "results": […]}`. Errors say what is not as expected.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
-        let Read { traces, modules, nodes: read } = serde_json::from_slice(json)?;
+        let Read { traces, modules, nodes: read, results } = serde_json::from_slice(json)?;
         let mut graph = Self { traces, modules, ..Self::default() };
         let mut input_of = FxHashMap::default();
         for (index, node) in read.into_iter().enumerate() {
@@ -97,8 +103,11 @@ impl Graph {
                     graph.of_trace.entry(trace).or_default().push(index);
                 }
             }
-            graph.nodes.push(Node { is_input: node.placeholder, trace, modules });
+            let inputs = node.inputs.into_iter().filter(|input| *input < index).collect();
+            graph.nodes.push(Node { is_input: node.placeholder, trace, modules, inputs });
         }
+        graph.results = results;
+        graph.results.retain(|result| *result < graph.nodes.len());
         Ok(graph)
     }
 
@@ -118,6 +127,25 @@ impl Graph {
     /// All operations, in order.
     pub(crate) fn operations(&self) -> impl Iterator<Item = usize> {
         self.nodes.iter().enumerate().filter(|(_, node)| !node.is_input).map(|(index, _)| index)
+    }
+
+    /// How many nodes there are: operations and inputs.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn is_input(&self, node: usize) -> bool {
+        self.nodes[node].is_input
+    }
+
+    /// The nodes that one is computed from, all before it.
+    pub(crate) fn inputs_of(&self, node: usize) -> &[usize] {
+        &self.nodes[node].inputs
+    }
+
+    /// The nodes that the graph returns; none if they are not known.
+    pub(crate) fn results(&self) -> &[usize] {
+        &self.results
     }
 
     /// The operations with this trace, in order.

@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! origins                the operations that lines of a wrapper stand for
-//! candidates             the operations that each launch may stand for
+//! candidates, dataflow   the operations that each launch may stand for; of wrappers that name none
 //! order                  which of them the order of the graph leaves
 //! names, line_traces     the operations that names in comments, and Inductor's traces, stand for
 //! renamed                names in comments that the graph no longer has
@@ -24,6 +24,7 @@
 //! ```
 
 mod candidates;
+mod dataflow;
 mod definitions;
 mod graph;
 mod kernel;

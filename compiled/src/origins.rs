@@ -12,10 +12,11 @@
 use rustc_hash::FxHashMap;
 
 use crate::candidates::{Candidates, candidates};
+use crate::dataflow::candidates_of_values;
 use crate::graph::{Graph, Module, SourceFrame};
 use crate::line_traces::LineTraces;
 use crate::names::Names;
-use crate::wrapper::{Kind, Wrapper};
+use crate::wrapper::{Kind, Value, Wrapper};
 
 /// What is known of the operation that a line of a wrapper stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +52,9 @@ impl Origins {
 pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, traces: &[(u32, Option<&str>)]) -> Origins {
     let names = Names::new(graph, wrapper);
     let found = candidates(graph, &names, forward, wrapper, &LineTraces::new(graph, traces));
-    let known = Known { graph, wrapper, names, found, readers: readers(wrapper) };
+    let has_traces = traces.iter().any(|(_, trace)| trace.is_some());
+    let of_values = if has_traces { None } else { candidates_of_values(graph, wrapper) };
+    let known = Known { graph, wrapper, names, found, of_values, readers: readers(wrapper) };
     let mut of_line = FxHashMap::default();
     // An allocation belongs to the first value in it, which can be one that is there after a reuse only in name.
     let mut first_used: FxHashMap<usize, usize> = FxHashMap::default();
@@ -67,7 +70,7 @@ pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, trac
         }
     }
     for (&line, &launch) in &wrapper.launch_of_line {
-        of_line.insert(line, known.in_common(&known.found[launch]));
+        of_line.insert(line, known.of_launch(launch));
     }
     of_line.retain(|_, origin| !origin.frames.is_empty() || !origin.modules.is_empty());
     Origins { of_line }
@@ -91,13 +94,28 @@ struct Known<'a> {
     names: Names<'a>,
     /// What each launch may stand for.
     found: Vec<Candidates>,
+    /// What each value may hold, where nothing names what a launch stands for.
+    of_values: Option<Vec<Candidates>>,
     /// For each value, the launches that use it.
     readers: Vec<Vec<usize>>,
 }
 
 impl Known<'_> {
+    /// The origin of what a call allocates itself.
+    fn of_launch(&self, launch: usize) -> Origin {
+        let is_computed = |value: &Value| value.argument.is_none() && value.first_launch == Some(launch);
+        let computed = self.wrapper.values.iter().position(is_computed);
+        match (&self.of_values, computed) {
+            (Some(of_values), Some(value)) => self.in_common(&of_values[value]),
+            _ => self.in_common(&self.found[launch]),
+        }
+    }
+
     /// The origin of a value.
     fn of_value(&self, value: usize) -> Origin {
+        if let Some(of_values) = &self.of_values {
+            return self.in_common(&of_values[value]);
+        }
         let computed = &self.wrapper.values[value];
         let candidates = computed.first_launch.map_or(&[][..], |launch| &self.found[launch]);
         if self.wrapper.kind() == Kind::Backward {

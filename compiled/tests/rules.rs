@@ -190,3 +190,59 @@ proptest! {
         origins(&graph(&["a"]), None, &Wrapper::parse(&source), &[]);
     }
 }
+
+/// Two layers, each with a weight of its own, whose backward a wrapper computes that names nothing.
+fn captured() -> Graph {
+    let node = |name: &str, place: Option<usize>, inputs: &[usize]| {
+        let is_input = name.starts_with("in");
+        serde_json::json!({"name": name, "placeholder": is_input, "trace": place, "modules": place, "inputs": inputs})
+    };
+    let nodes = [
+        node("in_gradient", None, &[]),
+        node("in_weight", None, &[]),
+        node("in_kept", None, &[]),
+        node("in_first", None, &[]),
+        node("mm", Some(0), &[0, 1]),
+        node("gelu_backward", Some(1), &[4, 2]),
+        node("mm_1", Some(2), &[5, 3]),
+        node("sum_1", Some(2), &[5]),
+    ];
+    let traces: Vec<_> = ["down", "gelu", "up"].iter().zip(1..).map(|(name, line)| trace(name, line)).collect();
+    let modules = ["net.down", "net", "net.up"].map(|path| serde_json::json!([{"path": path, "class": "M"}]));
+    let json = serde_json::json!({"traces": traces, "modules": modules, "nodes": nodes, "results": [6, 7]});
+    Graph::parse(json.to_string().as_bytes()).expect("the graph is read")
+}
+
+const CAPTURED: &str = "# AOT ID: ['1_inference']
+k = async_compile.triton('k', '''
+def k(in_out_ptr0, in_ptr0, out_ptr0, xnumel):
+''', device_str='cuda')
+def call(args):
+    arg0_1, arg1_1, arg2_1, arg3_1 = args
+    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [], Original ATen: []
+    extern_kernels.mm(arg0_1, arg1_1, out=buf0)
+    buf1 = buf0; del buf0  # reuse
+    buf2 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [], Original ATen: []
+    k.run(buf1, arg2_1, buf2, 8)
+    buf3 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [], Original ATen: []
+    extern_kernels.mm(buf1, arg3_1, out=buf3)
+    buf4 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [], Original ATen: []
+    k.run(buf4, buf1, buf4, 8)
+    return (buf3, buf2, )
+";
+
+#[test]
+fn given_a_wrapper_that_names_nothing_when_origins_are_determined_then_what_values_depend_on_says_it() {
+    let of = |source: &str| origins(&captured(), None, &Wrapper::parse(source), &[]);
+    let found = of(CAPTURED);
+    assert_eq!(module(&found, CAPTURED, "buf0").as_deref(), Some("net.down"), "of the gradient and the weight");
+    assert_eq!(module(&found, CAPTURED, "buf3").as_deref(), Some("net.up"), "the first result");
+    assert_eq!(module(&found, CAPTURED, "buf2").as_deref(), Some("net.up"), "the second result");
+    assert_eq!(module(&found, CAPTURED, "buf4"), None, "the operations with these inputs have no module in common");
+    let other = CAPTURED.replace("arg3_1 = args", "arg3_1, arg4_1 = args");
+    assert_eq!(of(&other).lines().count(), 0, "with other arguments nothing is known");
+}

@@ -86,6 +86,23 @@ def function():
     return model
 
 
+def captured():
+    """Compiled autograd captures the backward, and compiles it too."""
+    torch._dynamo.config.compiled_autograd = True
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @torch.compile
+    def step(x, labels):
+        model(x, labels).backward()
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        step(*batch())
+        optimizer.step()
+    return model, optimizer
+
+
 def inference():
     model = torch.compile(Net().cuda().eval())
     with torch.no_grad():

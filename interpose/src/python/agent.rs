@@ -228,7 +228,8 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
-        started(api, &[GUARDS_SOURCE, TAGS_SOURCE, GRAPHS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE], c"memlab_agent", native)
+        let sources = [GUARDS_SOURCE, TAGS_SOURCE, GRAPHS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE];
+        started(api, &sources, c"memlab_agent", native)
     }
 }
 
