@@ -28,7 +28,7 @@ WHEEL_VENV := target/wheel-venv
 WHEEL_PLATFORM ?= linux
 # The names by which programs open the simulated GPU's libraries (viewer/src/simulation.rs), and what Cargo builds.
 SIMGPU_LIBRARIES := libcuda.so.1:libsimgpu_cuda.so libcuda.so:libsimgpu_cuda.so libnvidia-ml.so.1:libsimgpu_nvml.so \
-	libsimgpu_cudart.so libsimgpu_libraries.so
+	libsimgpu_cudart.so libsimgpu_libraries.so libcupti.so.13:libsimgpu_cupti.so
 wheel: all $(WHEEL_VENV)/.installed
 	@rm -rf target/wheel/dist python/memlab/bin && mkdir -p dist python/memlab/bin/simgpu
 	trap 'rm -rf python/memlab/bin' EXIT && \

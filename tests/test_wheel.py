@@ -15,7 +15,14 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "python" / "memlab"
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
-SIMULATED = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libsimgpu_cudart.so", "libsimgpu_libraries.so")
+SIMULATED = (
+    "libcuda.so",
+    "libcuda.so.1",
+    "libcupti.so.13",
+    "libnvidia-ml.so.1",
+    "libsimgpu_cudart.so",
+    "libsimgpu_libraries.so",
+)
 BINARIES = ["memlab/_native.abi3.so", "memlab/bin/libmemlab.so", "memlab/bin/memlab"]
 BINARIES += [f"memlab/bin/simgpu/{name}" for name in SIMULATED]
 

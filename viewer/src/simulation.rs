@@ -17,15 +17,17 @@ use crate::clock::now_unix_ns;
 const FOLDER: &str = "simgpu";
 
 /// The names there, and what `cargo build` calls them.
-const LIBRARIES: [(&str, &str); 5] = [
+const LIBRARIES: [(&str, &str); 6] = [
     ("libcuda.so.1", "libsimgpu_cuda.so"),
     ("libcuda.so", "libsimgpu_cuda.so"),
     ("libnvidia-ml.so.1", "libsimgpu_nvml.so"),
     (RUNTIME, RUNTIME),
     (COMPUTING, COMPUTING),
+    (PROFILING, "libsimgpu_cupti.so"),
 ];
 const RUNTIME: &str = "libsimgpu_cudart.so";
 const COMPUTING: &str = "libsimgpu_libraries.so";
+const PROFILING: &str = "libcupti.so.13";
 
 /// Autograd's threads wait until a simulated process has ended; PyTorch would give them longer.
 const SHUTDOWN_WAIT: (&str, &str) = ("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "3");
@@ -53,7 +55,7 @@ impl Simulation {
         // Each piece of physical memory that the program creates is an open file.
         let most = getrlimit(Resource::Nofile).maximum;
         let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
-        let preloaded = [folder.join(RUNTIME), folder.join(COMPUTING)].map(PathBuf::into_os_string);
+        let preloaded = [RUNTIME, COMPUTING, PROFILING].map(|name| folder.join(name).into_os_string());
         // At the end, so that what is preloaded already, such as memlab's own library, stays first.
         command.env("LD_PRELOAD", joined(env::var_os("LD_PRELOAD").into_iter().chain(preloaded)));
         let before = env::var_os("LD_LIBRARY_PATH");

@@ -40,6 +40,22 @@ impl Model {
         Limits::of(self.capability)
     }
 
+    /// Bytes per second of its memory at the highest clock: two transfers for each cycle.
+    pub fn memory_bandwidth(&self) -> u64 {
+        u64::from(self.memory_clock_khz) * 1000 * 2 * u64::from(self.bus_bits) / 8
+    }
+
+    /// Bytes per second of its link to the host in one direction: 16 lanes of the PCI Express of its generation (PCI-SIG:
+    /// 8, 16 and 32 GT/s, 128 bits in 130).
+    pub fn link_bandwidth(&self) -> u64 {
+        let transfers: u64 = match self.capability {
+            (7, _) => 8_000_000_000,
+            (8, _) => 16_000_000_000,
+            _ => 32_000_000_000,
+        };
+        transfers * 16 / 8 * 128 / 130
+    }
+
     /// What the driver keeps of the board's memory for itself.
     pub fn reserved(&self) -> u64 {
         self.board - self.memory

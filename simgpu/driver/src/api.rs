@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Answer, Code};
 use crate::fail;
+use crate::observed::OBSERVER;
 
 /// One exported function, as collected by the linker in the section `simgpu_api`.
 #[repr(C)]
@@ -78,15 +79,20 @@ pub(crate) use {api, export, export_all, export_also, list};
 
 /// Runs the body of an entry point: injected failures first; panics do not unwind into the caller.
 pub fn call(name: &'static str, body: impl FnOnce() -> Answer) -> i32 {
+    let observed = OBSERVER.enter(name);
     let answer = catch_unwind(AssertUnwindSafe(|| {
         fail::injected(name)?;
         body()
     }));
-    match answer {
+    let status = match answer {
         Ok(Ok(())) => 0,
         Ok(Err(code)) => code.0,
         Err(_) => Code::UNKNOWN.0,
+    };
+    if let Some(observed) = observed {
+        observed.leave(status);
     }
+    status
 }
 
 /// Writes an answer through a pointer that must not be null.

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use simgpu_observer::Task;
+
 use crate::api::{answer, answer_if_asked, api};
 use crate::code::{Answer, Code};
 use crate::graph_parts;
@@ -54,6 +56,11 @@ pub fn of(state: &State, stream: usize) -> Result<Option<usize>, Code> {
 /// Submits work to a stream: true if the caller must execute it now, false if it became a node. Work on the legacy
 /// stream fails while a stream that synchronises with it captures.
 pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code> {
+    submit_task(state, stream, work, None)
+}
+
+/// Like [`submit`], of work on the device: a node is told what it does.
+pub fn submit_task(state: &mut State, stream: usize, work: Work, task: Option<Task>) -> Result<bool, Code> {
     if state.captures.is_empty() {
         return Ok(true);
     }
@@ -63,7 +70,11 @@ pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code
         let implicit = state.captures.values().any(|capture| blocking(&capture.origin));
         return if implicit { Err(Code::STREAM_CAPTURE_IMPLICIT) } else { Ok(true) };
     }
-    Ok(add(state, stream, work)?.is_none())
+    let node = add(state, stream, work)?;
+    if let Some(node) = node.and_then(|node| state.nodes.get_mut(&node)) {
+        node.task = task;
+    }
+    Ok(node.is_none())
 }
 
 /// Adds a node for work on a capturing stream; None when the stream does not capture.

@@ -1,5 +1,7 @@
 //! Copying and filling memory, at the time of the call.
 
+use simgpu_observer::{GraphNode, Submitted, Task};
+
 use crate::api::api;
 use crate::arrays;
 use crate::capture;
@@ -9,6 +11,7 @@ use crate::objects::Work;
 use crate::pages;
 use crate::state::{State, state};
 use crate::stream_handle;
+use crate::submitted;
 
 /// How a call relates to streams.
 #[derive(Clone, Copy)]
@@ -31,34 +34,51 @@ const HOST_TO_DEVICE: Sides = Sides { to_device: true, from_device: false };
 const DEVICE_TO_HOST: Sides = Sides { to_device: false, from_device: true };
 const DEVICE_TO_DEVICE: Sides = Sides { to_device: true, from_device: true };
 
+impl Order {
+    fn stream(self) -> usize {
+        match self {
+            Order::Synchronous => 0,
+            Order::Stream(stream) => stream,
+        }
+    }
+
+    fn is_async(self) -> bool {
+        matches!(self, Order::Stream(_))
+    }
+}
+
 /// Submits the work: true if the caller must execute it now.
-fn accept(state: &mut State, order: Order, work: Work) -> Result<bool, Code> {
+fn accept(state: &mut State, order: Order, work: Work, task: Task) -> Result<bool, Code> {
     match order {
         Order::Synchronous => {
             current(state)?;
             capture::forbid_unsafe(state)?;
-            capture::submit(state, 0, work)
         }
-        Order::Stream(stream) => {
-            stream_handle::check(state, stream)?;
-            capture::submit(state, stream, work)
-        }
+        Order::Stream(stream) => stream_handle::check(state, stream)?,
     }
+    capture::submit_task(state, order.stream(), work, Some(task))
+}
+
+/// What to tell of work that was executed.
+fn done(state: &State, order: Order, task: Task) -> Option<Submitted> {
+    submitted::on_stream(state, task, order.stream(), GraphNode::default())
 }
 
 /// # Safety
 /// Addresses that are not this driver's memory are host memory that the caller vouches for.
 unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> Answer {
-    let droppable = {
+    let (droppable, told) = {
         let mut state = state()?;
-        let now = accept(&mut state, order, Work::MEMCPY)?;
+        let task = submitted::copy(&state, to, from, bytes as u64, order.is_async());
+        let now = accept(&mut state, order, Work::MEMCPY, task)?;
         state.space.check(to, bytes as u64, sides.to_device)?;
         state.space.check(from, bytes as u64, sides.from_device)?;
         if !now {
             return Ok(());
         }
         let on_device = |address| state.space.find(address).is_some_and(|block| !block.is_host());
-        on_device(to) && on_device(from) && to.abs_diff(from) >= bytes as u64
+        let droppable = on_device(to) && on_device(from) && to.abs_diff(from) >= bytes as u64;
+        (droppable, done(&state, order, task))
     };
     // SAFETY: both ranges were checked to be accessible memory of this driver, or are the caller's host memory.
     unsafe {
@@ -68,6 +88,7 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> 
             std::ptr::copy(from as *const u8, to as *mut u8, bytes);
         }
     }
+    submitted::tell(told);
     Ok(())
 }
 
@@ -75,7 +96,7 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> 
 ///
 /// # Safety
 /// The range is checked to be accessible memory of this driver; host memory is refused.
-unsafe fn fill<T: Copy + Default + PartialEq>(
+unsafe fn fill<T: Copy + Default + PartialEq + Into<u32>>(
     to: u64,
     pitch: usize,
     value: T,
@@ -90,27 +111,31 @@ unsafe fn fill<T: Copy + Default + PartialEq>(
     if row == 0 || height == 0 {
         return Ok(());
     }
-    let droppable = {
+    let (droppable, told) = {
         let mut state = state()?;
-        let now = accept(&mut state, order, Work::MEMSET)?;
+        let task = Task::Fill { bytes: (row * height) as u64, value: value.into(), is_async: order.is_async() };
+        let now = accept(&mut state, order, Work::MEMSET, task)?;
         let bytes = pitch * (height - 1) + row;
         state.space.check(to, bytes as u64, true)?;
         if !now {
             return Ok(());
         }
         // The pages of registered memory belong to the program and can be those of a file.
-        value == T::default() && height == 1 && state.space.find(to).is_some_and(|block| !block.is_host())
+        let droppable =
+            value == T::default() && height == 1 && state.space.find(to).is_some_and(|block| !block.is_host());
+        (droppable, done(&state, order, task))
     };
     // SAFETY: the whole range was checked to be accessible memory of this driver.
     unsafe {
         if droppable {
             pages::zero(to, row as u64);
-            return Ok(());
-        }
-        for line in 0..height {
-            std::slice::from_raw_parts_mut((to as usize + line * pitch) as *mut T, width).fill(value);
+        } else {
+            for line in 0..height {
+                std::slice::from_raw_parts_mut((to as usize + line * pitch) as *mut T, width).fill(value);
+            }
         }
     }
+    submitted::tell(told);
     Ok(())
 }
 
@@ -199,6 +224,18 @@ pub struct Copy2d {
 
 const _: () = assert!(size_of::<Copy3d>() == 200 && size_of::<Copy2d>() == 128);
 
+/// What a copy of a box is to an observer.
+fn task_of_box(
+    state: &State,
+    from: &(Place, [u64; 3]),
+    to: &(Place, [u64; 3]),
+    extent: [u64; 3],
+    order: Order,
+) -> Result<Task, Code> {
+    let first = |(place, [x, y, z]): &(Place, [u64; 3])| Ok(place.side(state, *x, *y, *z)?.first);
+    Ok(submitted::copy(state, first(to)?, first(from)?, extent.iter().product(), order.is_async()))
+}
+
 /// # Safety
 /// As for [`copy`].
 unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64; 3], order: Order) -> Answer {
@@ -206,9 +243,10 @@ unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64;
     if extent.contains(&0) {
         return Ok(());
     }
-    let (from, to) = {
+    let (from, to, told) = {
         let mut state = state()?;
-        let now = accept(&mut state, order, Work::MEMCPY)?;
+        let task = task_of_box(&state, &from, &to, extent, order)?;
+        let now = accept(&mut state, order, Work::MEMCPY, task)?;
         let checked = |(place, [x, y, z]): (Place, [u64; 3])| {
             let side = place.side(&state, x, y, z)?;
             if height > 1 && side.pitch < width {
@@ -218,11 +256,11 @@ unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64;
             state.space.check(side.first, bytes, place.kind == 2)?;
             Ok(side)
         };
-        let sides = (checked(from)?, checked(to)?);
+        let (from, to) = (checked(from)?, checked(to)?);
         if !now {
             return Ok(());
         }
-        sides
+        (from, to, done(&state, order, task))
     };
     for z in 0..depth {
         for y in 0..height {
@@ -232,6 +270,7 @@ unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64;
             unsafe { std::ptr::copy(source as *const u8, target as *mut u8, width as usize) };
         }
     }
+    submitted::tell(told);
     Ok(())
 }
 

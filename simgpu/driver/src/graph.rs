@@ -3,6 +3,8 @@
 //! A launch executes only memory nodes. Graph memory follows the documentation: a node's address is fixed when the node
 //! is added, its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
+use simgpu_observer::{GraphNode, Submitted};
+
 use crate::api::{answer, api};
 use crate::capture;
 use crate::code::{Answer, Code};
@@ -12,6 +14,7 @@ use crate::objects::Work;
 use crate::objects::{Executable, Graph, Node};
 use crate::state::state;
 use crate::stream_handle;
+use crate::submitted;
 use crate::userobject;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
@@ -24,10 +27,11 @@ fn instantiate(to: *mut usize, graph: usize, flags: u64) -> Answer {
         let node = state.nodes.get(node)?;
         (node.memory != 0).then_some((node.work, node.memory))
     });
-    let (memory, objects) = (memory.collect(), known.objects.clone());
+    let tasks = known.nodes.iter().filter_map(|node| Some((*node, state.nodes.get(node)?.task?)));
+    let (memory, tasks, objects) = (memory.collect(), tasks.collect(), known.objects.clone());
     userobject::retain_all(&objects);
     let handle = state.new_handle();
-    state.executables.insert(handle, Executable { flags, memory, objects });
+    state.executables.insert(handle, Executable { flags, tasks, memory, objects });
     // SAFETY: the caller of cuGraphInstantiate vouches for the pointer.
     unsafe { answer(to, handle) }
 }
@@ -37,6 +41,13 @@ fn launch(executable: usize, stream: usize) -> Answer {
     stream_handle::check(&state, stream)?;
     let known = state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?;
     let (actions, auto_free) = (known.memory.clone(), known.flags & AUTO_FREE_ON_LAUNCH != 0);
+    let told: Vec<Submitted> = known
+        .tasks
+        .iter()
+        .filter_map(|(node, task)| {
+            submitted::on_stream(&state, *task, stream, GraphNode { graph: executable, node: *node })
+        })
+        .collect();
     if !capture::submit(&mut state, stream, Work::GRAPH)? {
         return Ok(());
     }
@@ -52,6 +63,8 @@ fn launch(executable: usize, stream: usize) -> Answer {
             free_block(&mut state, address)?;
         }
     }
+    drop(state);
+    submitted::tell(told);
     Ok(())
 }
 
@@ -82,10 +95,11 @@ api! {
         let handle = state.new_handle();
         state.graphs.insert(handle, Graph::default());
         for node in original {
-            let Node { work, dependencies, memory, .. } = &state.nodes[&node];
-            let (work, dependencies, memory) = (*work, dependencies.clone(), *memory);
+            let Node { work, dependencies, task, memory, .. } = &state.nodes[&node];
+            let (work, dependencies, task, memory) = (*work, dependencies.clone(), *task, *memory);
             let copy = add_node(&mut state, handle, work, dependencies)?;
-            state.nodes.get_mut(&copy).ok_or(Code::UNKNOWN)?.memory = memory;
+            let copy = state.nodes.get_mut(&copy).ok_or(Code::UNKNOWN)?;
+            (copy.task, copy.memory) = (task, memory);
         }
         answer(clone, handle)?;
     }

@@ -28,7 +28,7 @@ pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<u
         return Err(Code::INVALID_VALUE);
     }
     let handle = state.new_handle();
-    state.nodes.insert(handle, Node { graph, work, dependencies, memory: 0 });
+    state.nodes.insert(handle, Node { graph, work, dependencies, task: None, memory: 0 });
     state.graphs.get_mut(&graph).ok_or(Code::INVALID_VALUE)?.nodes.push(handle);
     Ok(handle)
 }

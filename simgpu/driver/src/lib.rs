@@ -10,6 +10,7 @@
 //! stream, memory, pool, graph, node, context, module, arrays, vmm, host, pointer, device
 //! event, userobject
 //! capture         stream capture
+//! submitted       what an observer is told of work
 //! graph_parts     nodes of graphs, and their memory
 //! stream_handle   what a stream handle names
 //! allocation      blocks of device memory
@@ -17,6 +18,7 @@
 //! state           everything, behind one lock
 //! objects         what handles name
 //! api             the macro of the entry points
+//! observed        who is told of calls and of work
 //! fail            injected failures
 //! space, pages    blocks by address; mapped memory
 //! addresses       which addresses large blocks get
@@ -44,6 +46,7 @@ mod memory;
 mod module;
 mod node;
 mod objects;
+mod observed;
 mod pages;
 mod pointer;
 mod pool;
@@ -52,5 +55,6 @@ mod space;
 mod state;
 mod stream;
 mod stream_handle;
+mod submitted;
 mod userobject;
 mod vmm;

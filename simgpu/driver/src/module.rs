@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use simgpu_cards::Model;
+use simgpu_observer::{GraphNode, Task};
 
 use crate::allocation::allocate_on;
 use crate::api::{answer, answer_if_asked, api};
@@ -14,9 +15,13 @@ use crate::objects::{Function, Library};
 use crate::space::Kind;
 use crate::state::{State, state};
 use crate::stream_handle;
+use crate::submitted;
 
 /// The size of a module's variable is unknown, so each gets this much address space, committed where touched.
 const GLOBAL_BYTES: u64 = 16 << 20;
+
+/// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
+const REGISTERS: usize = 4;
 
 /// `CUfunction_attribute` of a new kernel: 1024 threads per block, 32 registers, compiled for this card, 48 KiB of shared
 /// memory.
@@ -60,7 +65,7 @@ unsafe fn function(to: *mut usize, library: usize, name: *const c_char) -> Answe
     let handle = known.unwrap_or_else(|| {
         let handle = state.new_handle();
         let attributes = attributes(state.cards.model());
-        state.functions.insert(handle, Function { library, name: name.to_owned(), attributes });
+        state.functions.insert(handle, Function { library, name: Box::leak(name.into()), attributes });
         if let Some(library) = state.libraries.get_mut(&library) {
             library.functions.insert(name.to_owned(), handle);
         }
@@ -112,16 +117,21 @@ fn set_attribute(state: &mut State, function: usize, attribute: i32, value: i32)
 }
 
 /// Launches a kernel: a no-op, or a node when the stream captures.
-fn launch(function: usize, block: [u32; 3], stream: usize) -> Answer {
+fn launch(function: usize, grid: [u32; 3], block: [u32; 3], shared: u32, stream: usize) -> Answer {
     let mut state = state()?;
     stream_handle::check(&state, stream)?;
-    if !state.functions.contains_key(&function) {
-        return Err(Code::INVALID_HANDLE);
-    }
+    let known = state.functions.get(&function).ok_or(Code::INVALID_HANDLE)?;
+    let registers = known.attributes[REGISTERS] as u32;
+    let task = Task::Kernel { name: known.name.as_ptr(), grid, block, shared, registers };
     if block.iter().product::<u32>() == 0 || block.iter().product::<u32>() > 1024 {
         return Err(Code::INVALID_VALUE);
     }
-    capture::submit(&mut state, stream, Work::KERNEL).map(|_| ())
+    if capture::submit_task(&mut state, stream, Work::KERNEL, Some(task))? {
+        let told = submitted::on_stream(&state, task, stream, GraphNode::default());
+        drop(state);
+        submitted::tell(told);
+    }
+    Ok(())
 }
 
 fn blocks_per_multiprocessor(state: &State, block_size: i32) -> i32 {
@@ -272,25 +282,25 @@ api! {
     fn cuFuncLoad(_function: usize) {}
 
     fn cuLaunchKernel | cuLaunchKernel_ptsz (
-        function: usize, _grid_x: u32, _grid_y: u32, _grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        _shared: u32, stream: usize, _params: *mut *mut u8, _extra: *mut *mut u8,
+        function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, stream: usize, _params: *mut *mut u8, _extra: *mut *mut u8,
     ) {
-        launch(function, [block_x, block_y, block_z], stream)?;
+        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, stream)?;
     }
 
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz (
-        function: usize, _grid_x: u32, _grid_y: u32, _grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        _shared: u32, stream: usize, _params: *mut *mut u8,
+        function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, stream: usize, _params: *mut *mut u8,
     ) {
-        launch(function, [block_x, block_y, block_z], stream)?;
+        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, stream)?;
     }
 
     fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz (
         config: *const u32, function: usize, _params: *mut *mut u8, _extra: *mut *mut u8,
     ) {
         // CUlaunchConfig: the grid at 0, the block at 12, shared memory at 24, the stream at 32.
-        let block = config.add(3).cast::<[u32; 3]>().read();
-        launch(function, block, config.add(8).cast::<usize>().read())?;
+        let (grid, block) = (config.cast::<[u32; 3]>().read(), config.add(3).cast::<[u32; 3]>().read());
+        launch(function, grid, block, config.add(6).read(), config.add(8).cast::<usize>().read())?;
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -1,8 +1,10 @@
 //! The objects that handles name.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::time::Instant;
+
+use simgpu_observer::Task;
 
 use crate::space::Block;
 
@@ -127,13 +129,16 @@ pub struct Node {
     pub graph: usize,
     pub work: Work,
     pub dependencies: Vec<usize>,
+    /// What a launch does on the device, of nodes that a capture made.
+    pub task: Option<Task>,
     /// The address a memory node allocates or frees.
     pub memory: u64,
 }
 
-/// A graph ready to launch: the operations of its memory nodes, in order.
+/// A graph ready to launch: the operations of its memory nodes, and what its nodes do on the device, in order.
 pub struct Executable {
     pub flags: u64,
+    pub tasks: Vec<(usize, Task)>,
     pub memory: Vec<(Work, u64)>,
     pub objects: References,
 }
@@ -178,7 +183,8 @@ pub struct Library {
 /// A function or kernel.
 pub struct Function {
     pub library: usize,
-    pub name: CString,
+    /// Never freed: nodes of graphs name it, and they can outlive the module.
+    pub name: &'static CStr,
     pub attributes: [i32; 16],
 }
 

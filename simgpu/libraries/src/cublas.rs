@@ -1,7 +1,10 @@
 //! cuBLAS handles and their settings.
 
+use std::ffi::CStr;
+
 use crate::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
 use crate::device_memory;
+use crate::kernels;
 use crate::table::Table;
 
 /// The settings and memory of a handle.
@@ -25,11 +28,23 @@ const OWN_MEMORY: usize = 4 << 20;
 const NOT_INITIALIZED: i32 = 1;
 const ALLOC_FAILED: i32 = 3;
 
+/// `CUBLAS_STATUS_EXECUTION_FAILED`.
+pub const EXECUTION_FAILED: i32 = 13;
+
 /// `cublasGetVersion` of the cuBLAS that comes with CUDA 13.2.
 pub const VERSION: i32 = 130_400;
 
 fn with(handle: usize, body: impl FnOnce(&mut Handle)) -> i32 {
     HANDLES.get(handle, body).map_or(NOT_INITIALIZED, |()| SUCCESS)
+}
+
+/// Launches a kernel on the stream of a handle.
+pub fn launch(handle: usize, kernel: &'static CStr, blocks: u32) -> i32 {
+    match HANDLES.get(handle, |handle| handle.stream) {
+        None => NOT_INITIALIZED,
+        Some(stream) if kernels::launch(kernel, blocks, stream) => SUCCESS,
+        Some(_) => EXECUTION_FAILED,
+    }
 }
 
 api! {

@@ -1,8 +1,12 @@
 //! cuBLASLt: descriptors, and a heuristic that returns one algorithm without a workspace.
 
 use crate::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
-use crate::cublas::VERSION;
-use crate::table::new_handle;
+use crate::cublas::{EXECUTION_FAILED, VERSION};
+use crate::kernels::{self, kernel_name};
+use crate::table::{Table, new_handle};
+
+/// Rows and columns of the matrices that layouts describe.
+static LAYOUTS: Table<(u64, u64)> = Table::new();
 
 /// `cublasLtMatmulHeuristicResult_t` (96 bytes).
 #[repr(C)]
@@ -30,9 +34,24 @@ api! {
         SUCCESS
     }
 
-    fn cublasLtMatrixLayoutCreate(to: *mut usize, _kind: i32, _rows: u64, _columns: u64, _stride: i64) {
-        answer(to, new_handle());
+    fn cublasLtMatrixLayoutCreate(to: *mut usize, _kind: i32, rows: u64, columns: u64, _stride: i64) {
+        answer(to, LAYOUTS.add((rows, columns)));
         SUCCESS
+    }
+
+    fn cublasLtMatrixLayoutDestroy(layout: usize) {
+        LAYOUTS.remove(layout);
+        SUCCESS
+    }
+
+    fn cublasLtMatmul(
+        _handle: usize, _operation: usize, _alpha: usize, _a: usize, _a_layout: usize, _b: usize, _b_layout: usize,
+        _beta: usize, _c: usize, _c_layout: usize, _d: usize, layout: usize, _algorithm: usize, _workspace: usize,
+        _bytes: usize, stream: usize,
+    ) {
+        let (rows, columns) = LAYOUTS.get(layout, |layout| *layout).unwrap_or((1, 1));
+        let launched = kernels::launch(kernel_name!(cublasLtMatmul), kernels::tiles(rows, columns), stream);
+        if launched { SUCCESS } else { EXECUTION_FAILED }
     }
 
     fn cublasLtMatmulPreferenceCreate(to: *mut usize) {

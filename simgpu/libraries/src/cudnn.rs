@@ -211,11 +211,6 @@ api! {
         SHAPES.get(descriptor, get).map_or(CUDNN_BAD_PARAM, |()| SUCCESS)
     }
 
-    fn cudnnGetStream(_handle: usize, to: *mut usize) {
-        answer(to, 0);
-        SUCCESS
-    }
-
     fn cudnnGetProperty(which: i32, to: *mut i32) {
         let Some(part) = usize::try_from(which).ok().and_then(|which| version().get(which).copied()) else {
             return CUDNN_BAD_PARAM;

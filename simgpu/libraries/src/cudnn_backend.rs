@@ -1,10 +1,13 @@
-//! cuDNN's backend (graph) API. What the installed cuDNN can plan without a device, it plans; nothing is executed.
+//! cuDNN's backend (graph) API. What the installed cuDNN can plan without a device, it plans; to execute a plan is to launch one
+//! kernel, which does nothing.
 
 mod planned;
 mod simulated;
 
 use crate::api::{SUCCESS, api};
 use crate::cudnn_planner::planner;
+use crate::cudnn_stream;
+use crate::kernels::kernel_name;
 
 api! {
     fn cudnnBackendCreateDescriptor(kind: i32, to: *mut usize) {
@@ -39,7 +42,7 @@ api! {
         }
     }
 
-    fn cudnnBackendExecute(_handle: usize, _plan: usize, _variants: usize) {
-        SUCCESS
+    fn cudnnBackendExecute(handle: usize, _plan: usize, _variants: usize) {
+        cudnn_stream::launch(handle, kernel_name!(cudnnBackendExecute))
     }
 }

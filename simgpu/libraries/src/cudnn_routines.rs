@@ -1,27 +1,46 @@
-//! Compute routines of cuDNN, and setters of values that are never read: no-ops.
+//! Compute routines of cuDNN, each of which launches one kernel that does nothing; setters of values that are never read: no-ops.
 
 use crate::api::nothing;
+use crate::cudnn_stream;
+use crate::kernels::kernel_name;
 
-nothing! {
+/// Exports routines that launch one block.
+macro_rules! launching {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        extern "C" fn $name(handle: usize) -> i32 {
+            cudnn_stream::launch(handle, kernel_name!($name))
+        }
+    )*};
+}
+
+launching! {
     cudnnActivationBackward cudnnActivationForward cudnnAddTensor cudnnBatchNormalizationBackward
     cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
     cudnnBatchNormalizationForwardTraining cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss
     cudnnCTCLoss_v8 cudnnConvolutionBackwardBias cudnnConvolutionBackwardData
     cudnnConvolutionBackwardFilter cudnnConvolutionBiasActivationForward cudnnConvolutionForward
-    cudnnDestroy cudnnDestroyActivationDescriptor cudnnDestroyAttnDescriptor
-    cudnnDestroyCTCLossDescriptor cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor
-    cudnnDestroyFusedOpsConstParamPack cudnnDestroyFusedOpsPlan cudnnDestroyFusedOpsVariantParamPack
-    cudnnDestroyLRNDescriptor cudnnDestroyOpTensorDescriptor cudnnDestroyPoolingDescriptor
-    cudnnDestroyReduceTensorDescriptor cudnnDestroySeqDataDescriptor
-    cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorTransformDescriptor
     cudnnDivisiveNormalizationBackward cudnnDivisiveNormalizationForward cudnnDropoutBackward
     cudnnDropoutForward cudnnLRNCrossChannelBackward cudnnLRNCrossChannelForward
     cudnnMultiHeadAttnBackwardData cudnnMultiHeadAttnBackwardWeights cudnnMultiHeadAttnForward
     cudnnNormalizationBackward cudnnNormalizationForwardInference cudnnNormalizationForwardTraining
     cudnnOpTensor cudnnPoolingBackward cudnnPoolingForward cudnnRNNBackwardData_v8
-    cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnRNNGetClip_v8 cudnnRNNGetClip_v9
-    cudnnRNNSetClip_v8 cudnnRNNSetClip_v9 cudnnReduceTensor cudnnReorderFilterAndBias
-    cudnnRestoreDropoutDescriptor cudnnScaleTensor cudnnSetActivationDescriptor
+    cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnReduceTensor cudnnScaleTensor
+    cudnnSoftmaxBackward cudnnSoftmaxForward cudnnSpatialTfGridGeneratorBackward
+    cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward
+    cudnnTransformFilter cudnnTransformTensor cudnnTransformTensorEx
+}
+
+nothing! {
+    cudnnDestroyActivationDescriptor cudnnDestroyAttnDescriptor cudnnDestroyCTCLossDescriptor
+    cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor
+    cudnnDestroyFusedOpsConstParamPack cudnnDestroyFusedOpsPlan cudnnDestroyFusedOpsVariantParamPack
+    cudnnDestroyLRNDescriptor cudnnDestroyOpTensorDescriptor cudnnDestroyPoolingDescriptor
+    cudnnDestroyReduceTensorDescriptor cudnnDestroySeqDataDescriptor
+    cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorTransformDescriptor
+    cudnnRNNGetClip_v8 cudnnRNNGetClip_v9 cudnnRNNSetClip_v8 cudnnRNNSetClip_v9
+    cudnnReorderFilterAndBias cudnnRestoreDropoutDescriptor cudnnSetActivationDescriptor
     cudnnSetActivationDescriptorSwishBeta cudnnSetAttnDescriptor cudnnSetCTCLossDescriptor
     cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v8 cudnnSetCTCLossDescriptor_v9
     cudnnSetCallback cudnnSetConvolution2dDescriptor cudnnSetConvolutionGroupCount
@@ -29,10 +48,7 @@ nothing! {
     cudnnSetDropoutDescriptor cudnnSetFilter4dDescriptor cudnnSetFusedOpsConstParamPackAttribute
     cudnnSetFusedOpsVariantParamPackAttribute cudnnSetLRNDescriptor cudnnSetOpTensorDescriptor
     cudnnSetPooling2dDescriptor cudnnSetPoolingNdDescriptor cudnnSetReduceTensorDescriptor
-    cudnnSetSeqDataDescriptor cudnnSetSpatialTransformerNdDescriptor cudnnSetStream cudnnSetTensor
+    cudnnSetSeqDataDescriptor cudnnSetSpatialTransformerNdDescriptor cudnnSetTensor
     cudnnSetTensor4dDescriptor cudnnSetTensor4dDescriptorEx cudnnSetTensorNdDescriptorEx
-    cudnnSetTensorTransformDescriptor cudnnSoftmaxBackward cudnnSoftmaxForward
-    cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
-    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cudnnTransformFilter
-    cudnnTransformTensor cudnnTransformTensorEx
+    cudnnSetTensorTransformDescriptor
 }

@@ -14,7 +14,7 @@ pub fn allocate(bytes: usize) -> Option<u64> {
 }
 
 /// `cudaFree` of nothing, which is CUDA's idiom for it.
-fn initialize_device() {
+pub fn initialize_device() {
     // SAFETY: the name is NUL-terminated; the type is that of cudaFree in cuda_runtime_api.h.
     unsafe {
         let free = libc::dlsym(libc::RTLD_DEFAULT, c"cudaFree".as_ptr());

@@ -1,4 +1,4 @@
-//! Simulated cuBLAS, cuBLASLt, cuDNN and NCCL: compute routines are no-ops; queries that programs size their
+//! Simulated cuBLAS, cuBLASLt, cuDNN and NCCL: compute routines launch kernels that do nothing; queries that programs size their
 //! allocations by return plausible values.
 //!
 //! # Layers
@@ -7,7 +7,8 @@
 //! cublaslt, cublas_routines, cudnn_backend, cudnn_rnn, cudnn_routines, nccl
 //! cudnn_rnn_sizes              the workspace and reserve of recurrent networks
 //! cudnn_rnn_network
-//! cublas, cudnn
+//! cublas, cudnn, cudnn_stream
+//! kernels                      what compute routines launch
 //! cudnn_planner                what the installed cuDNN plans without a device
 //! device_memory, table
 //! driver
@@ -25,7 +26,9 @@ mod cudnn_rnn;
 mod cudnn_rnn_network;
 mod cudnn_rnn_sizes;
 mod cudnn_routines;
+mod cudnn_stream;
 mod device_memory;
 mod driver;
+mod kernels;
 mod nccl;
 mod table;

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Answer, Error};
 use crate::driver_calls::Driver;
+use crate::observed::OBSERVER;
 
 thread_local! {
     /// What `cudaGetLastError` returns.
@@ -46,7 +47,7 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
-            $crate::api::$how($crate::driver_calls::$table, |$cu| {
+            $crate::api::$how(stringify!($name), $crate::driver_calls::$table, |$cu| {
                 // SAFETY: the caller vouches for its pointers, as the CUDA documentation asks of it.
                 #[allow(unused_unsafe, unreachable_code)]
                 unsafe { $body; Ok(()) }
@@ -57,15 +58,22 @@ macro_rules! export {
 
 pub(crate) use {api, api_without_context, export, export_all};
 
+/// What gives an entry point the driver.
+type Table = fn() -> Result<&'static Driver, Error>;
+
 /// Runs the body of an entry point: panics do not unwind into the caller, and the error is stored.
-pub fn plain(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
+pub fn plain(name: &'static str, table: Table, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
+    let observed = OBSERVER.enter(name);
     let answer = catch_unwind(AssertUnwindSafe(|| body(table()?)));
-    let code = match answer {
-        Ok(Ok(())) => return 0,
-        Ok(Err(error)) => error,
-        Err(_) => Error::UNKNOWN,
+    let status = match answer {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => fail(error),
+        Err(_) => fail(Error::UNKNOWN),
     };
-    fail(code)
+    if let Some(observed) = observed {
+        observed.leave(status);
+    }
+    status
 }
 
 /// Stores an error and returns its number.
@@ -77,8 +85,8 @@ pub fn fail(error: Error) -> i32 {
 }
 
 /// Like [`plain`], with the thread's context made current first.
-pub fn bound(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
-    plain(table, |driver| {
+pub fn bound(name: &'static str, table: Table, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
+    plain(name, table, |driver| {
         crate::current::make_current(driver)?;
         body(driver)
     })

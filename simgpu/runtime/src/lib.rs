@@ -12,7 +12,7 @@
 //! api             the macros of the entry points
 //! current         the thread's device and context
 //! driver_calls    the driver's functions
-//! code            error codes
+//! code, observed  error codes; who is told of calls
 //! ```
 
 mod api;
@@ -27,6 +27,7 @@ mod error;
 mod graph;
 mod kernel;
 mod memory;
+mod observed;
 mod stream;
 mod thread_exit;
 mod unsupported;

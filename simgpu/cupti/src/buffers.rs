@@ -1,0 +1,165 @@
+//! The program's buffers. They are asked for on the threads that fill them; a thread of CUPTI returns the full ones, and a
+//! flush returns all of them on the thread that asks for it.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+
+use crate::records::Record;
+
+/// `CUpti_BuffersCallbackRequestFunc`.
+pub type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+
+/// `CUpti_BuffersCallbackCompleteFunc`: context, stream, buffer, size, bytes of records.
+pub type Complete = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+
+/// A buffer of the program.
+struct Buffer {
+    start: *mut u8,
+    size: usize,
+    used: usize,
+    /// How many records it can take; 0 for as many as fit.
+    most_records: usize,
+    records: usize,
+}
+
+// SAFETY: from request to completion the memory is CUPTI's, and only one thread at a time has the buffer.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.size - self.used >= bytes && (self.most_records == 0 || self.records < self.most_records)
+    }
+
+    fn add(&mut self, record: &Record) {
+        let (from, bytes) = record.bytes();
+        // SAFETY: `has_room` was true, and the program's buffer is as long as it said.
+        unsafe { std::ptr::copy_nonoverlapping(from, self.start.add(self.used), bytes) };
+        self.used += bytes;
+        self.records += 1;
+    }
+}
+
+struct State {
+    callbacks: Option<(Request, Complete)>,
+    open: Option<Buffer>,
+    full: VecDeque<Buffer>,
+    /// Buffers that threads are returning at the moment.
+    returning: usize,
+    /// How long an open buffer is kept; zero for any time.
+    period: Duration,
+}
+
+static STATE: Mutex<State> =
+    Mutex::new(State { callbacks: None, open: None, full: VecDeque::new(), returning: 0, period: Duration::ZERO });
+
+/// Something about the state has changed.
+static CHANGED: Condvar = Condvar::new();
+
+/// Records that no buffer took, since they were last asked for.
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets who gives buffers and gets them back.
+pub fn register(request: Request, complete: Complete) {
+    static THREAD: Once = Once::new();
+    state().callbacks = Some((request, complete));
+    THREAD.call_once(|| {
+        // Without it, buffers are returned by flushes only.
+        std::thread::Builder::new().name("cupti".to_owned()).spawn(return_full_buffers).ok();
+    });
+}
+
+/// Sets how long records stay in a buffer that is not full; zero for any time.
+pub fn set_period(period: Duration) {
+    state().period = period;
+    CHANGED.notify_all();
+}
+
+/// How many records were dropped since the last question.
+pub fn take_dropped() -> usize {
+    DROPPED.swap(0, Ordering::Relaxed)
+}
+
+/// Adds records, in this order.
+pub fn write(records: &[Record]) {
+    let mut state = state();
+    for record in records {
+        match state.buffer_for(record.bytes().1) {
+            Some(buffer) => buffer.add(record),
+            None => {
+                DROPPED.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl State {
+    /// The open buffer if it has room, else a new one.
+    fn buffer_for(&mut self, bytes: usize) -> Option<&mut Buffer> {
+        if self.open.as_ref().is_none_or(|open| !open.has_room(bytes)) {
+            self.full.extend(self.open.take());
+            CHANGED.notify_all();
+            let (mut start, mut size, mut most_records) = (std::ptr::null_mut(), 0, 0);
+            // SAFETY: the pointers are to locals.
+            unsafe { self.callbacks?.0(&mut start, &mut size, &mut most_records) };
+            if start.is_null() {
+                return None;
+            }
+            self.open = Some(Buffer { start, size, used: 0, most_records, records: 0 });
+        }
+        self.open.as_mut().filter(|open| open.has_room(bytes))
+    }
+}
+
+/// Returns a buffer to the program, with the state unlocked.
+fn give_back(mut state: MutexGuard<'static, State>, buffer: Buffer) -> MutexGuard<'static, State> {
+    let complete = state.callbacks.map(|(_, complete)| complete);
+    state.returning += 1;
+    drop(state);
+    if let Some(complete) = complete {
+        // SAFETY: the buffer came from the program, and its first `used` bytes are records.
+        unsafe { complete(std::ptr::null_mut(), 0, buffer.start, buffer.size, buffer.used) };
+    }
+    let mut state = self::state();
+    state.returning -= 1;
+    CHANGED.notify_all();
+    state
+}
+
+/// Returns all buffers with records in them; when it returns, the program has them.
+pub fn flush() {
+    let mut state = state();
+    let open = state.open.take_if(|open| open.used > 0);
+    state.full.extend(open);
+    while let Some(buffer) = state.full.pop_front() {
+        state = give_back(state, buffer);
+    }
+    while state.returning > 0 {
+        state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn return_full_buffers() {
+    let mut state = state();
+    loop {
+        if let Some(buffer) = state.full.pop_front() {
+            state = give_back(state, buffer);
+        } else if state.period.is_zero() {
+            state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
+        } else {
+            let period = state.period;
+            let (woken, waited) = CHANGED.wait_timeout(state, period).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            if waited.timed_out() {
+                let open = state.open.take_if(|open| open.used > 0);
+                state.full.extend(open);
+            }
+        }
+    }
+}

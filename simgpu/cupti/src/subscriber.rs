@@ -1,0 +1,108 @@
+//! Who is called back at the beginning and the end of calls. There can be one.
+
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::names::{Domain, Function};
+use crate::settings::CALLBACKS;
+
+/// `CUpti_CallbackFunc`: the program's data, domain, callback id, `CUpti_CallbackData`.
+pub type Callback = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void);
+
+/// `CUpti_CallbackData`.
+#[repr(C)]
+struct Data {
+    /// 0 at the beginning, 1 at the end.
+    site: u32,
+    function: *const c_char,
+    /// Null: what the functions were called with is not told.
+    parameters: *const c_void,
+    status: *mut c_void,
+    symbol: *const c_char,
+    context: *mut c_void,
+    context_id: u32,
+    correlation_data: *mut u64,
+    correlation: u32,
+}
+
+const _: () = assert!(size_of::<Data>() == 72);
+
+/// The subscriber: its function and its data.
+static SUBSCRIBER: Mutex<Option<(Callback, usize)>> = Mutex::new(None);
+
+/// The functions it is called for, by domain.
+static WANTED: [[AtomicBool; CALLBACKS]; 2] = [const { [const { AtomicBool::new(false) }; CALLBACKS] }; 2];
+
+fn subscriber() -> Option<(Callback, usize)> {
+    *SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Subscribes; false if there is a subscriber.
+pub fn subscribe(callback: Callback, data: usize) -> bool {
+    let mut subscriber = SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner);
+    if subscriber.is_some() {
+        return false;
+    }
+    *subscriber = Some((callback, data));
+    true
+}
+
+/// Ends the subscription; false if there is none.
+pub fn unsubscribe() -> bool {
+    [Domain::Driver, Domain::Runtime].into_iter().for_each(|domain| want_all(domain, false));
+    SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+}
+
+/// Sets whether calls of a function are wanted; false if there is no such function.
+pub fn want(domain: Domain, callback: u32, wanted: bool) -> bool {
+    let function = WANTED[domain as usize - 1].get(callback as usize);
+    function.map(|function| function.store(wanted, Ordering::Relaxed)).is_some()
+}
+
+/// Sets whether calls of all functions are wanted.
+pub fn want_all(domain: Domain, wanted: bool) {
+    WANTED[domain as usize - 1].iter().for_each(|function| function.store(wanted, Ordering::Relaxed));
+}
+
+/// Whether any calls are wanted.
+pub fn is_any_wanted() -> bool {
+    WANTED.iter().flatten().any(|function| function.load(Ordering::Relaxed))
+}
+
+/// Whether calls of a function are wanted.
+pub fn is_wanted(domain: Domain, callback: u32) -> bool {
+    WANTED[domain as usize - 1].get(callback as usize).is_some_and(|function| function.load(Ordering::Relaxed))
+}
+
+/// Where in a call the subscriber is called.
+pub enum Site {
+    Enter,
+    /// With the status that the call returns.
+    Exit(i32),
+}
+
+/// Calls the subscriber, if it wants this call. `correlation_data` is its own from the beginning of the call to the end.
+pub fn tell(domain: Domain, function: Function, site: Site, correlation: u32, correlation_data: &mut u64) {
+    if !is_wanted(domain, function.callback) {
+        return;
+    }
+    let Some((callback, own)) = subscriber() else { return };
+    let (site, mut status) = match site {
+        Site::Enter => (0, 0),
+        Site::Exit(status) => (1, status),
+    };
+    let data = Data {
+        site,
+        function: function.name.as_ptr(),
+        parameters: std::ptr::null(),
+        status: (&raw mut status).cast(),
+        symbol: std::ptr::null(),
+        context: std::ptr::null_mut(),
+        context_id: 0,
+        correlation_data,
+        correlation,
+    };
+    // SAFETY: the program promised such a function; the data is valid during the call.
+    unsafe { callback(own as *mut c_void, domain as u32, function.callback, (&raw const data).cast()) };
+}

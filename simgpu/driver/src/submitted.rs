@@ -1,0 +1,40 @@
+//! What an observer is told of work.
+
+use simgpu_observer::{GraphNode, MemoryKind, Speeds, Submitted, Task};
+
+use crate::current::current_handle;
+use crate::observed::OBSERVER;
+use crate::space::Kind;
+use crate::state::State;
+
+/// What to tell of work on a stream once the state is unlocked; None if nobody asks.
+pub fn on_stream(state: &State, task: Task, stream: usize, node: GraphNode) -> Option<Submitted> {
+    OBSERVER.observer()?;
+    let context = state.streams.get(&stream).map_or_else(current_handle, |stream| stream.context);
+    let model = state.cards.model();
+    Some(Submitted {
+        task,
+        device: state.contexts.get(&context)?.device as u32,
+        context,
+        stream,
+        node,
+        speeds: Speeds { memory: model.memory_bandwidth(), link: model.link_bandwidth() },
+    })
+}
+
+/// Tells of work. Not to be called with the state locked: the observer can call the program.
+pub fn tell(work: impl IntoIterator<Item = Submitted>) {
+    work.into_iter().for_each(|work| OBSERVER.submit(&work));
+}
+
+/// A copy between two addresses.
+pub fn copy(state: &State, to: u64, from: u64, bytes: u64, is_async: bool) -> Task {
+    let side = |address| match state.space.find(address) {
+        None => (MemoryKind::Pageable, 0),
+        Some(block) if block.is_host() => (MemoryKind::Pinned, 0),
+        Some(block) if block.kind == Kind::Managed => (MemoryKind::Managed, block.device as u32),
+        Some(block) => (MemoryKind::Device, block.device as u32),
+    };
+    let ((from, from_device), (to, to_device)) = (side(from), side(to));
+    Task::Copy { from, to, devices: [from_device, to_device], bytes, is_async }
+}

@@ -1,0 +1,36 @@
+//! The streams of cuDNN's handles.
+
+use std::ffi::CStr;
+
+use crate::api::{SUCCESS, answer, api};
+use crate::kernels;
+use crate::table::Table;
+
+/// `CUDNN_STATUS_EXECUTION_FAILED` of cuDNN 9.
+const EXECUTION_FAILED: i32 = 5000;
+
+/// By the handle; those on the default stream are not here.
+static STREAMS: Table<usize> = Table::new();
+
+/// Launches a kernel on the stream of a handle.
+pub fn launch(handle: usize, kernel: &'static CStr) -> i32 {
+    let stream = STREAMS.get(handle, |stream| *stream).unwrap_or(0);
+    if kernels::launch(kernel, 1, stream) { SUCCESS } else { EXECUTION_FAILED }
+}
+
+api! {
+    fn cudnnSetStream(handle: usize, stream: usize) {
+        STREAMS.with(|streams| streams.insert(handle, stream));
+        SUCCESS
+    }
+
+    fn cudnnGetStream(handle: usize, to: *mut usize) {
+        answer(to, STREAMS.get(handle, |stream| *stream).unwrap_or(0));
+        SUCCESS
+    }
+
+    fn cudnnDestroy(handle: usize) {
+        STREAMS.remove(handle);
+        SUCCESS
+    }
+}

@@ -1,0 +1,84 @@
+//! What the device does.
+
+use std::ffi::c_char;
+
+/// `dim3`: x, y, z.
+pub type Dimensions = [u32; 3];
+
+/// Where memory is, with the numbers of `CUpti_ActivityMemoryKind`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    Pageable = 1,
+    Pinned = 2,
+    Device = 3,
+    Array = 4,
+    Managed = 5,
+}
+
+/// A piece of work for the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Task {
+    Kernel {
+        /// The name in the module, mangled; NUL-terminated, valid while the module is loaded.
+        name: *const c_char,
+        grid: Dimensions,
+        block: Dimensions,
+        /// Dynamic shared memory of a block.
+        shared: u32,
+        /// Registers of a thread.
+        registers: u32,
+    },
+    Copy {
+        from: MemoryKind,
+        to: MemoryKind,
+        /// The devices of the two sides, if they are device memory.
+        devices: [u32; 2],
+        bytes: u64,
+        is_async: bool,
+    },
+    Fill {
+        bytes: u64,
+        /// The value of one element.
+        value: u32,
+        is_async: bool,
+    },
+}
+
+// SAFETY: the name is only an address; who follows it knows how long it is valid.
+unsafe impl Send for Task {}
+
+/// A node of a launched graph, by their handles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphNode {
+    /// The executable graph.
+    pub graph: usize,
+    pub node: usize,
+}
+
+/// How fast a card is, in bytes per second.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speeds {
+    /// Its memory.
+    pub memory: u64,
+    /// Its link to the host.
+    pub link: u64,
+}
+
+/// Work that a call has submitted to a stream.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Submitted {
+    pub task: Task,
+    pub device: u32,
+    /// The handle of the context.
+    pub context: usize,
+    /// The handle of the stream.
+    pub stream: usize,
+    /// Both null outside of a graph.
+    pub node: GraphNode,
+    pub speeds: Speeds,
+}
