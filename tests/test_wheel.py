@@ -209,10 +209,10 @@ def test_simulates(memlab, installed, with_torch):
     command = [installed.command, "simulate", "--card", "a100-40gb", "--", with_torch, "-c", script]
     output = outcome(memlab, *command)
     assert output.startswith("NVIDIA A100-SXM4-40GB 42297786368 ")
-    loaded = set(re.findall(r"/\S*/(lib(?:cuda|simgpu_\w+)\.so\S*)", output))
-    assert loaded == {"libcuda.so.1", "libsimgpu_cudart.so", "libsimgpu_libraries.so"}
+    loaded = set(re.findall(r"/\S*/(lib(?:cuda|cupti|simgpu_\w+)\.so\S*)", output))
+    assert loaded == {"libcuda.so.1", "libcupti.so.13", "libsimgpu_cudart.so", "libsimgpu_libraries.so"}
     folder = os.path.join(installed.folder, "lib")
-    assert all(path.startswith(folder) for path in re.findall(r"/\S*/lib(?:cuda|simgpu_\w+)\.so\S*", output))
+    assert all(path.startswith(folder) for path in re.findall(r"/\S*/lib(?:cuda|cupti|simgpu_\w+)\.so\S*", output))
     # AND under the recorder, which finds its own
     command = [installed.command, "simulate", "--", installed.command, "run", "-o", "simulated.jsonl", "--", with_torch]
     outcome(memlab, *command, "-c", "import torch; torch.ones(1 << 20, device='cuda')")

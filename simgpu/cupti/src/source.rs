@@ -1,7 +1,7 @@
 //! Where calls and work are told of: the simulated driver and runtime.
 
 use std::ffi::{CStr, c_void};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use simgpu_observer::{OBSERVE_DRIVER, OBSERVE_RUNTIME, Observe, Observer, Submitted};
 
@@ -43,12 +43,19 @@ fn observe(library: *mut c_void, name: &CStr) -> Option<Observe> {
     unsafe { std::mem::transmute::<*mut c_void, Option<Observe>>(libc::dlsym(library, name.as_ptr())) }
 }
 
-/// Sets or removes the observers.
-fn set(is_observing: bool) {
+/// What sets the observers of the driver and the runtime, once they were looked for.
+static OBSERVES: OnceLock<[Option<Observe>; 2]> = OnceLock::new();
+
+fn find_both() -> [Option<Observe>; 2] {
     // SAFETY: the name is NUL-terminated; the driver is never unloaded.
     let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) };
     let driver = if driver.is_null() { None } else { observe(driver, OBSERVE_DRIVER) };
-    for (observe, observer) in [(driver, &DRIVER), (observe(libc::RTLD_DEFAULT, OBSERVE_RUNTIME), &RUNTIME)] {
+    [driver, observe(libc::RTLD_DEFAULT, OBSERVE_RUNTIME)]
+}
+
+/// Sets or removes the observers.
+fn set(observes: &[Option<Observe>; 2], is_observing: bool) {
+    for (observe, observer) in observes.iter().zip([&DRIVER, &RUNTIME]) {
         if let Some(observe) = observe {
             // SAFETY: the observers never end.
             unsafe { observe(if is_observing { observer } else { std::ptr::null() }) };
@@ -63,7 +70,7 @@ pub fn update() {
     let mut observing = OBSERVING.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = settings::is_any_wanted() || subscriber::is_any_wanted();
     if wanted != *observing {
-        set(wanted);
+        set(OBSERVES.get_or_init(find_both), wanted);
         *observing = wanted;
     }
     // SAFETY: the function meets the requirements of a child of a process with threads.
@@ -74,5 +81,7 @@ pub fn update() {
 
 /// In a forked child nothing is recorded: CUDA does not work there, and the thread that returns buffers is missing.
 extern "C" fn forked() {
-    set(false);
+    if let Some(observes) = OBSERVES.get() {
+        set(observes, false);
+    }
 }
