@@ -74,22 +74,22 @@ def test_records_and_callbacks(memlab):
     correlation = said["records"][0]["correlation"]
     expected = [(2, 31, 0), (1, 276, 0), (1, 276, 1), (2, 31, 1)]
     assert said["calls"] == [[*call, correlation] for call in expected]
-    # AND each call has a record, before it the program's own id, after it what it had the device do
+    # AND each call has a record, before it what it had the device do and the program's own id
     plain = [{key: value for key, value in record.items() if key != "correlation"} for record in said["records"]]
     link, latency = 32 * 16 / 8 * 128 / 130, 1000
     mib = 1 << 20
     upload = {"copy": HOST_TO_DEVICE, "from": PAGEABLE, "to": DEVICE, "async": 0, "bytes": mib}
     download = {"copy": DEVICE_TO_HOST, "from": DEVICE, "to": PAGEABLE, "async": 1, "bytes": mib // 2}
     assert plain == [
+        {"kind": 1, **upload, "took": latency + int(mib / link)},
         {"kind": 39, "id": 77},
         {"kind": 5, "function": "cudaMemcpy_v3020"},
-        {"kind": 1, **upload, "took": latency + int(mib / link)},
-        {"kind": 5, "function": "cudaMemsetAsync_v3020"},
         {"kind": 2, "bytes": 4096},
-        {"kind": 5, "function": "cudaMemcpyAsync_v3020"},
+        {"kind": 5, "function": "cudaMemsetAsync_v3020"},
         {"kind": 1, **download, "took": latency + int(mib / 2 / link)},
-        {"kind": 4, "function": "cuLaunchKernel"},
+        {"kind": 5, "function": "cudaMemcpyAsync_v3020"},
         {"kind": 10, "grid": [5, 2, 1], "name": "a_kernel"},
+        {"kind": 4, "function": "cuLaunchKernel"},
     ]
     ids = [record["correlation"] for record in said["records"]]
     assert [len(list(group)) for _, group in itertools.groupby(ids)] == [3, 2, 2, 2]

@@ -1,8 +1,8 @@
 //! The calls of a thread, and the records that they make.
 //!
 //! A call has a correlation id, and so has all work that it submits. A call of the driver inside one of the runtime has the id of
-//! that: the subscriber is told of it, but it makes no record. When a call ends, its records are written: external correlations,
-//! the call, then its work.
+//! that: the subscriber is told of it, but it makes no record. When a call ends, its records are written in the order that they have on a card: its work,
+//! external correlations, then the call.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,7 +90,7 @@ pub fn leave(status: i32) {
 
 impl Call {
     fn records(&self, end: u64, status: i32) -> Vec<Record> {
-        let mut records = Vec::new();
+        let mut records = work::records(&self.work, self.correlation);
         let kind = match self.domain {
             Domain::Driver => kind::DRIVER,
             Domain::Runtime => kind::RUNTIME,
@@ -109,7 +109,6 @@ impl Call {
                 status,
             }));
         }
-        records.extend(work::records(&self.work, self.correlation));
         records
     }
 
