@@ -163,3 +163,58 @@ fn return_full_buffers() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::records::{External, kind};
+
+    /// Room for two records.
+    const SIZE: usize = 2 * size_of::<External>() + 8;
+
+    static DECLINES: AtomicBool = AtomicBool::new(false);
+    static RETURNED: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
+
+    unsafe extern "C" fn request(start: *mut *mut u8, size: *mut usize, most: *mut usize) {
+        let buffer = Box::leak(Box::new([0u64; SIZE / 8]));
+        let declines = DECLINES.load(Ordering::Relaxed);
+        // SAFETY: the pointers are those of `buffer_for`.
+        unsafe {
+            *start = if declines { std::ptr::null_mut() } else { buffer.as_mut_ptr().cast() };
+            *size = SIZE;
+            *most = 0;
+        }
+    }
+
+    unsafe extern "C" fn complete(_: *mut c_void, _: u32, start: *mut u8, _: usize, used: usize) {
+        let records = used / size_of::<External>();
+        // SAFETY: the buffer holds records of this kind.
+        let ids = (0..records).map(|record| unsafe { start.cast::<External>().add(record).read().id }).collect();
+        RETURNED.lock().expect("returned").push(ids);
+    }
+
+    fn record(id: u64) -> Record {
+        let kind = kind::EXTERNAL_CORRELATION;
+        Record::External(External { kind, external_kind: 3, id, correlation: 1, reserved: 0 })
+    }
+
+    #[test]
+    fn records_come_back_once_and_are_dropped_where_there_is_no_buffer() {
+        // GIVEN buffers for two records each, WHEN five are written and flushed
+        register(request, complete);
+        write(&[1, 2, 3, 4, 5].map(record));
+        flush();
+        // THEN all have come back, in pieces that a thread and the flush returned in any order
+        let mut returned = std::mem::take(&mut *RETURNED.lock().expect("returned"));
+        returned.sort();
+        assert_eq!(returned, [vec![1, 2], vec![3, 4], vec![5]]);
+        // WHEN the program gives no buffer, THEN records are dropped and counted once
+        DECLINES.store(true, Ordering::Relaxed);
+        write(&[6, 7].map(record));
+        flush();
+        assert!(RETURNED.lock().expect("returned").is_empty());
+        assert_eq!((take_dropped(), take_dropped()), (2, 0));
+    }
+}

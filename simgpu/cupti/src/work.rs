@@ -192,3 +192,53 @@ fn copy_kind(from: MemoryKind, to: MemoryKind) -> u8 {
         (false, false) => 8,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use simgpu_observer::{GraphNode, Speeds};
+
+    use super::*;
+
+    const SPAN: Span = Span { start: 5, end: 9 };
+
+    fn submitted(task: Task, node: GraphNode) -> Submitted {
+        Submitted { task, device: 0, context: 64, stream: 0, node, speeds: Speeds { memory: 1, link: 1 } }
+    }
+
+    fn copy(from: MemoryKind, to: MemoryKind, devices: [u32; 2]) -> Task {
+        Task::Copy { from, to, devices, bytes: 100, is_async: true }
+    }
+
+    #[test]
+    fn the_wanted_kinds_have_records() {
+        // GIVEN a copy between devices, one on a device, and two kernels of a graph
+        let kernel = |block| Task::Kernel { name: c"k".as_ptr(), grid: [1; 3], block, shared: 0, registers: 32 };
+        let alone = GraphNode::default();
+        let mut work = vec![
+            (submitted(copy(MemoryKind::Device, MemoryKind::Device, [0, 1]), alone), SPAN),
+            (submitted(copy(MemoryKind::Device, MemoryKind::Device, [1, 1]), alone), SPAN),
+        ];
+        let of_graph = |node| GraphNode { graph: 640, node };
+        work.push((submitted(kernel([1; 3]), of_graph(1)), Span { start: 10, end: 20 }));
+        work.push((submitted(kernel([2, 1, 1]), of_graph(2)), Span { start: 20, end: 30 }));
+        // WHEN nothing is wanted, THEN there are no records
+        assert!(records(&work, 3).is_empty());
+        // WHEN copies and kernels are wanted, THEN each has a record of its kind and the number of the call
+        [kind::MEMCPY, kind::MEMCPY2, kind::CONCURRENT_KERNEL].into_iter().for_each(|kind| settings::want(kind, true));
+        let [Record::PeerCopy(peer), Record::Copy(copy), Record::Kernel(first), Record::Kernel(second)] =
+            records(&work, 3)[..]
+        else {
+            panic!("other records");
+        };
+        assert_eq!((peer.copy_kind, peer.from_device, peer.to_device, peer.correlation), (PEER, 0, 1, 3));
+        assert_eq!((copy.copy_kind, copy.bytes, copy.start, copy.end), (8, 100, 5, 9));
+        assert_eq!((first.graph, second.graph, first.correlation), (second.graph, first.graph, second.correlation));
+        assert!(first.graph != 0 && first.graph_node != second.graph_node && copy.graph == 0);
+        // WHEN graphs are wanted as a whole, THEN the graph has one record in place of its nodes
+        settings::want(kind::GRAPH_TRACE, true);
+        let [Record::PeerCopy(_), Record::Copy(_), Record::GraphTrace(whole)] = records(&work, 3)[..] else {
+            panic!("other records");
+        };
+        assert_eq!((whole.start, whole.end, whole.graph, whole.correlation), (10, 30, first.graph, 3));
+    }
+}

@@ -1,26 +1,17 @@
 //! Copying and filling memory, at the time of the call.
 
-use simgpu_observer::{GraphNode, Submitted, Task};
+use simgpu_observer::Task;
 
 use crate::api::api;
 use crate::arrays;
-use crate::capture;
 use crate::code::{Answer, Code};
-use crate::current::current;
+use crate::copy_box::{Copy2d, Copy3d, copy_2d, copy_3d};
 use crate::objects::Work;
+use crate::order::Order::{self, Stream, Synchronous};
+use crate::order::{accept, done};
 use crate::pages;
-use crate::state::{State, state};
-use crate::stream_handle;
+use crate::state::state;
 use crate::submitted;
-
-/// How a call relates to streams.
-#[derive(Clone, Copy)]
-enum Order {
-    /// Complete at return, on the default stream: unsafe while a capture forbids it.
-    Synchronous,
-    /// On a stream.
-    Stream(usize),
-}
 
 /// Which side of a copy must be device memory.
 #[derive(Clone, Copy)]
@@ -33,36 +24,6 @@ const ANY: Sides = Sides { to_device: false, from_device: false };
 const HOST_TO_DEVICE: Sides = Sides { to_device: true, from_device: false };
 const DEVICE_TO_HOST: Sides = Sides { to_device: false, from_device: true };
 const DEVICE_TO_DEVICE: Sides = Sides { to_device: true, from_device: true };
-
-impl Order {
-    fn stream(self) -> usize {
-        match self {
-            Order::Synchronous => 0,
-            Order::Stream(stream) => stream,
-        }
-    }
-
-    fn is_async(self) -> bool {
-        matches!(self, Order::Stream(_))
-    }
-}
-
-/// Submits the work: true if the caller must execute it now.
-fn accept(state: &mut State, order: Order, work: Work, task: Task) -> Result<bool, Code> {
-    match order {
-        Order::Synchronous => {
-            current(state)?;
-            capture::forbid_unsafe(state)?;
-        }
-        Order::Stream(stream) => stream_handle::check(state, stream)?,
-    }
-    capture::submit_task(state, order.stream(), work, Some(task))
-}
-
-/// What to tell of work that was executed.
-fn done(state: &State, order: Order, task: Task) -> Option<Submitted> {
-    submitted::on_stream(state, task, order.stream(), GraphNode::default())
-}
 
 /// # Safety
 /// Addresses that are not this driver's memory are host memory that the caller vouches for.
@@ -139,192 +100,6 @@ unsafe fn fill<T: Copy + Default + PartialEq + Into<u32>>(
     Ok(())
 }
 
-/// One side of a two- or three-dimensional copy: where the first byte is and how far apart rows and slices are.
-#[derive(Clone, Copy)]
-struct Side {
-    first: u64,
-    pitch: u64,
-    slice: u64,
-}
-
-/// One side of a `CUDA_MEMCPY3D`, without the position.
-struct Place {
-    kind: u32,
-    host: u64,
-    device: u64,
-    array: usize,
-    pitch: u64,
-    height: u64,
-}
-
-impl Place {
-    /// `CUmemorytype`: 1 host, 2 device, 3 array, 4 unified.
-    fn side(&self, state: &State, x: u64, y: u64, z: u64) -> Result<Side, Code> {
-        let (base, pitch, height) = match self.kind {
-            1 => (self.host, self.pitch, self.height),
-            2 | 4 => (self.device, self.pitch, self.height),
-            3 => arrays::layout(state, self.array)?,
-            _ => return Err(Code::INVALID_VALUE),
-        };
-        let slice = pitch * height;
-        Ok(Side { first: base + x + y * pitch + z * slice, pitch, slice })
-    }
-}
-
-/// `CUDA_MEMCPY3D` and, with the same layout, `CUDA_MEMCPY3D_PEER` (200 bytes each).
-#[repr(C)]
-pub struct Copy3d {
-    from_x: u64,
-    from_y: u64,
-    from_z: u64,
-    from_lod: u64,
-    from_kind: u32,
-    from_host: u64,
-    from_device: u64,
-    from_array: usize,
-    from_context: usize,
-    from_pitch: u64,
-    from_height: u64,
-    to_x: u64,
-    to_y: u64,
-    to_z: u64,
-    to_lod: u64,
-    to_kind: u32,
-    to_host: u64,
-    to_device: u64,
-    to_array: usize,
-    to_context: usize,
-    to_pitch: u64,
-    to_height: u64,
-    width: u64,
-    height: u64,
-    depth: u64,
-}
-
-/// `CUDA_MEMCPY2D` (128 bytes).
-#[repr(C)]
-pub struct Copy2d {
-    from_x: u64,
-    from_y: u64,
-    from_kind: u32,
-    from_host: u64,
-    from_device: u64,
-    from_array: usize,
-    from_pitch: u64,
-    to_x: u64,
-    to_y: u64,
-    to_kind: u32,
-    to_host: u64,
-    to_device: u64,
-    to_array: usize,
-    to_pitch: u64,
-    width: u64,
-    height: u64,
-}
-
-const _: () = assert!(size_of::<Copy3d>() == 200 && size_of::<Copy2d>() == 128);
-
-/// What a copy of a box is to an observer.
-fn task_of_box(
-    state: &State,
-    from: &(Place, [u64; 3]),
-    to: &(Place, [u64; 3]),
-    extent: [u64; 3],
-    order: Order,
-) -> Result<Task, Code> {
-    let first = |(place, [x, y, z]): &(Place, [u64; 3])| Ok(place.side(state, *x, *y, *z)?.first);
-    Ok(submitted::copy(state, first(to)?, first(from)?, extent.iter().product(), order.is_async()))
-}
-
-/// # Safety
-/// As for [`copy`].
-unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64; 3], order: Order) -> Answer {
-    let [width, height, depth] = extent;
-    if extent.contains(&0) {
-        return Ok(());
-    }
-    let (from, to, told) = {
-        let mut state = state()?;
-        let task = task_of_box(&state, &from, &to, extent, order)?;
-        let now = accept(&mut state, order, Work::MEMCPY, task)?;
-        let checked = |(place, [x, y, z]): (Place, [u64; 3])| {
-            let side = place.side(&state, x, y, z)?;
-            if height > 1 && side.pitch < width {
-                return Err(Code::INVALID_VALUE);
-            }
-            let bytes = side.slice * (depth - 1) + side.pitch * (height - 1) + width;
-            state.space.check(side.first, bytes, place.kind == 2)?;
-            Ok(side)
-        };
-        let (from, to) = (checked(from)?, checked(to)?);
-        if !now {
-            return Ok(());
-        }
-        (from, to, done(&state, order, task))
-    };
-    for z in 0..depth {
-        for y in 0..height {
-            let source = from.first + z * from.slice + y * from.pitch;
-            let target = to.first + z * to.slice + y * to.pitch;
-            // SAFETY: the boxes were checked to be accessible memory of this driver, or are the caller's host memory.
-            unsafe { std::ptr::copy(source as *const u8, target as *mut u8, width as usize) };
-        }
-    }
-    submitted::tell(told);
-    Ok(())
-}
-
-/// # Safety
-/// `what` points to a whole descriptor; see also [`copy`].
-unsafe fn copy_2d(what: *const Copy2d, order: Order) -> Answer {
-    // SAFETY: the caller vouches for the pointer.
-    let c = unsafe { what.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-    let from = Place {
-        kind: c.from_kind,
-        host: c.from_host,
-        device: c.from_device,
-        array: c.from_array,
-        pitch: c.from_pitch,
-        height: 0,
-    };
-    let to = Place {
-        kind: c.to_kind,
-        host: c.to_host,
-        device: c.to_device,
-        array: c.to_array,
-        pitch: c.to_pitch,
-        height: 0,
-    };
-    // SAFETY: the sides are those of the caller's descriptor; `copy_box` checks device ranges.
-    unsafe { copy_box((from, [c.from_x, c.from_y, 0]), (to, [c.to_x, c.to_y, 0]), [c.width, c.height, 1], order) }
-}
-
-/// # Safety
-/// `what` points to a whole descriptor; see also [`copy`].
-unsafe fn copy_3d(what: *const Copy3d, order: Order) -> Answer {
-    // SAFETY: the caller vouches for the pointer.
-    let c = unsafe { what.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-    let from = Place {
-        kind: c.from_kind,
-        host: c.from_host,
-        device: c.from_device,
-        array: c.from_array,
-        pitch: c.from_pitch,
-        height: c.from_height,
-    };
-    let to = Place {
-        kind: c.to_kind,
-        host: c.to_host,
-        device: c.to_device,
-        array: c.to_array,
-        pitch: c.to_pitch,
-        height: c.to_height,
-    };
-    let positions = ([c.from_x, c.from_y, c.from_z], [c.to_x, c.to_y, c.to_z]);
-    // SAFETY: the sides are those of the caller's descriptor; `copy_box` checks device ranges.
-    unsafe { copy_box((from, positions.0), (to, positions.1), [c.width, c.height, c.depth], order) }
-}
-
 /// # Safety
 /// The arrays hold `count` elements each; see also [`copy`].
 unsafe fn copy_batch(to: *const u64, from: *const u64, sizes: *const usize, count: usize, stream: usize) -> Answer {
@@ -336,8 +111,6 @@ unsafe fn copy_batch(to: *const u64, from: *const u64, sizes: *const usize, coun
     }
     Ok(())
 }
-
-use Order::{Stream, Synchronous};
 
 api! {
     fn cuMemcpy | cuMemcpy_ptds (to: u64, from: u64, bytes: usize) {

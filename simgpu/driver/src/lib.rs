@@ -7,8 +7,10 @@
 //!
 //! ```text
 //! ipc, copy, proc_address, error_names   entry points
+//! copy_box        copies of two and three dimensions
 //! stream, memory, pool, graph, node, context, module, arrays, vmm, host, pointer, device
 //! event, userobject
+//! order           how copies and fills are submitted
 //! capture         stream capture
 //! submitted       what an observer is told of work
 //! graph_parts     nodes of graphs, and their memory
@@ -33,6 +35,7 @@ mod capture;
 mod code;
 mod context;
 mod copy;
+mod copy_box;
 mod current;
 mod device;
 mod error_names;
@@ -47,6 +50,7 @@ mod module;
 mod node;
 mod objects;
 mod observed;
+mod order;
 mod pages;
 mod pointer;
 mod pool;

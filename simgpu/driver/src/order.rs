@@ -1,0 +1,52 @@
+//! How copies and fills are submitted.
+
+use simgpu_observer::{GraphNode, Submitted, Task};
+
+use crate::capture;
+use crate::code::Code;
+use crate::current::current;
+use crate::objects::Work;
+use crate::state::State;
+use crate::stream_handle;
+use crate::submitted;
+
+/// How a call relates to streams.
+#[derive(Clone, Copy)]
+pub enum Order {
+    /// Complete at return, on the default stream: unsafe while a capture forbids it.
+    Synchronous,
+    /// On a stream.
+    Stream(usize),
+}
+
+impl Order {
+    /// The stream that the work is on.
+    pub fn stream(self) -> usize {
+        match self {
+            Order::Synchronous => 0,
+            Order::Stream(stream) => stream,
+        }
+    }
+
+    /// Whether the call may return before the work is done.
+    pub fn is_async(self) -> bool {
+        matches!(self, Order::Stream(_))
+    }
+}
+
+/// Submits the work: true if the caller must execute it now.
+pub fn accept(state: &mut State, order: Order, work: Work, task: Task) -> Result<bool, Code> {
+    match order {
+        Order::Synchronous => {
+            current(state)?;
+            capture::forbid_unsafe(state)?;
+        }
+        Order::Stream(stream) => stream_handle::check(state, stream)?,
+    }
+    capture::submit_task(state, order.stream(), work, Some(task))
+}
+
+/// What to tell of work that was executed.
+pub fn done(state: &State, order: Order, task: Task) -> Option<Submitted> {
+    submitted::on_stream(state, task, order.stream(), GraphNode::default())
+}
