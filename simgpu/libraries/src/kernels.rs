@@ -10,7 +10,7 @@ use crate::device_memory::initialize_device;
 use crate::driver::function;
 
 /// Threads of a block.
-const BLOCK: u32 = 256;
+pub const BLOCK: u32 = 256;
 
 /// Rows and columns of the part of a matrix that a block computes.
 const TILE: u64 = 128;

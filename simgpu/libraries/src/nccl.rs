@@ -2,10 +2,11 @@
 //! No rank waits for another.
 
 use std::cell::RefCell;
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 
 use crate::api::{SUCCESS, answer, api, nothing};
 use crate::device_memory;
+use crate::kernels::{self, BLOCK, kernel_name};
 use crate::table::{Table, new_handle};
 
 /// A communicator.
@@ -81,6 +82,12 @@ fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> i32 {
     } else {
         UNHANDLED_CUDA_ERROR
     }
+}
+
+/// Launches the kernel of a collective: it does nothing, and has a thread for each 32 bytes of this rank's data.
+fn launch(kernel: &'static CStr, bytes: usize, stream: usize) -> i32 {
+    let blocks = u32::try_from(bytes.div_ceil(32 * BLOCK as usize)).unwrap_or(u32::MAX).max(1);
+    if kernels::launch(kernel, blocks, stream) { SUCCESS } else { UNHANDLED_CUDA_ERROR }
 }
 
 /// Writes this rank's data in place of every rank's.
@@ -234,12 +241,20 @@ api! {
     fn ncclAllReduce(
         from: u64, to: u64, count: usize, kind: i32, _operation: i32, _communicator: usize, stream: usize,
     ) {
+        let launched = launch(kernel_name!(ncclAllReduce), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         copy(to, from, bytes(count, kind), stream)
     }
 
     fn ncclReduce(
         from: u64, to: u64, count: usize, kind: i32, _operation: i32, root: i32, communicator: usize, stream: usize,
     ) {
+        let launched = launch(kernel_name!(ncclReduce), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         match get(communicator) {
             Some(communicator) if communicator.rank == root => copy(to, from, bytes(count, kind), stream),
             Some(_) => SUCCESS,
@@ -261,6 +276,10 @@ api! {
     }
 
     fn ncclBroadcast(from: u64, to: u64, count: usize, kind: i32, root: i32, communicator: usize, stream: usize) {
+        let launched = launch(kernel_name!(ncclBroadcast), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
         let broadcast = Broadcast { from, to, bytes: bytes(count, kind), is_root: communicator.rank == root, stream };
         GROUP.with_borrow_mut(|(depth, broadcasts)| {
@@ -278,16 +297,28 @@ api! {
     fn ncclReduceScatter(
         from: u64, to: u64, count: usize, kind: i32, _operation: i32, communicator: usize, stream: usize,
     ) {
+        let launched = launch(kernel_name!(ncclReduceScatter), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
         let own = bytes(count, kind);
         copy(to, from + communicator.rank as u64 * own as u64, own, stream)
     }
 
     fn ncclAllGather(from: u64, to: u64, count: usize, kind: i32, communicator: usize, stream: usize) {
+        let launched = launch(kernel_name!(ncclAllGather), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         gather(from, to, bytes(count, kind), communicator, stream)
     }
 
     fn ncclGather(from: u64, to: u64, count: usize, kind: i32, root: i32, communicator: usize, stream: usize) {
+        let launched = launch(kernel_name!(ncclGather), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         match get(communicator) {
             Some(own) if own.rank == root => gather(from, to, bytes(count, kind), communicator, stream),
             Some(_) => SUCCESS,
@@ -296,6 +327,10 @@ api! {
     }
 
     fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: i32, communicator: usize, stream: usize) {
+        let launched = launch(kernel_name!(ncclAlltoAll), bytes(count, kind), stream);
+        if launched != SUCCESS {
+            return launched;
+        }
         let Some(own) = get(communicator) else { return INVALID_ARGUMENT };
         copy(to, from, bytes(count, kind) * own.ranks as usize, stream)
     }
