@@ -57,7 +57,7 @@ impl<'a> Names<'a> {
     pub(crate) fn last_operations(&self, launch: usize) -> Option<Vec<usize>> {
         let made = &self.wrapper.launches[launch];
         let sources = &made.sources;
-        if sources.last().is_some_and(|last| made.known.contains(last) && self.operation(launch, last).is_none()) {
+        if sources.last().is_some_and(|last| made.known.contains(last) && self.operations(launch, last).is_empty()) {
             return None;
         }
         sources.iter().rev().map(|name| self.operations(launch, name)).find(|nodes| !nodes.is_empty())

@@ -160,6 +160,33 @@ fn given_backward_with_a_name_of_aten_when_the_graph_has_it_by_chance_then_it_sa
     assert_eq!(forward_module(&["mul", "mul_1"], &source, "buf0"), None);
 }
 
+/// The same line for two layers, each with a weight of its own and under the same name, as in the bodies of checkpointed calls.
+fn repeated(name: impl Fn(usize) -> String) -> Graph {
+    let node = |name: String, placeholder: bool, modules: Option<usize>, inputs: &[usize]| serde_json::json!({"name": name, "placeholder": placeholder, "trace": modules.map(|_| 0), "modules": modules, "inputs": inputs});
+    let nodes = [
+        node("x".to_owned(), true, None, &[]),
+        node("weight".to_owned(), true, None, &[]),
+        node("weight_1".to_owned(), true, None, &[]),
+        node(name(0), false, Some(0), &[0, 1]),
+        node(name(1), false, Some(1), &[3, 2]),
+    ];
+    let modules = ["net.first", "net.second"].map(|path| serde_json::json!([{"path": path, "class": "Linear"}]));
+    let json = serde_json::json!({"traces": [trace("layer", 1)], "modules": modules, "nodes": nodes});
+    Graph::parse(json.to_string().as_bytes()).expect("the graph is read")
+}
+
+#[test]
+fn given_bodies_with_the_same_names_when_a_kernel_reads_an_input_then_its_operation_is_the_one_that_uses_the_input() {
+    let source = format!(
+        "{FORWARD}# Topologically Sorted Source Nodes: [norm], Original ATen: [aten.norm]\n# Source node to ATen node mapping:\n#   norm => rsqrt, mul_1\nk = async_compile.triton('k', '''\n\
+         def k(in_ptr0, out_ptr0, xnumel):\n''', device_str='cuda')\ndef call(args):\n    primals_1, primals_2, primals_3 = args\n    \
+         buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+         # Topologically Sorted Source Nodes: [norm], Original ATen: [aten.norm]\n    k.run(primals_3, buf0, 8)\n"
+    );
+    let origins = origins(&repeated(|_| "norm".to_owned()), None, &Wrapper::parse(&source), &[]);
+    assert_eq!(module(&origins, &source, "buf0").as_deref(), Some("net.second"));
+}
+
 proptest! {
     #[test]
     fn given_any_wrapper_when_origins_are_determined_then_they_are_of_lines_that_exist(
