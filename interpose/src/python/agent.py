@@ -76,7 +76,8 @@ class Agent:
         self.after_step, self.after_backward, self.asked = self.tags.after_step, self.tags.after_backward, self.tags.asked
         self.finished = False
         self.warned = False
-        native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
+        self.torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
+        native.software("torch", str(torch.__version__), self.torch_folder)
         self.has_step_hook = False
 
     def attach(self):
@@ -279,7 +280,9 @@ class Agent:
             return
         source = _SOURCE_LINE.findall(node.meta.get("stack_trace") or "")
         if source:
-            file, line, function = source[-1]
+            # Exported graphs also know the lines of PyTorch's own modules.
+            of_program = [found for found in source if not found[0].startswith(self.torch_folder + os.sep)]
+            file, line, function = (of_program or source)[-1]
             self.native.frame(frame, file, int(line), function)
         self.name_node(layer, parent, node, module)
 
@@ -295,17 +298,19 @@ class Agent:
     def name_node(self, layer, parent, node, module):
         """Assigns a graph's node to the module it was traced from. `module`: the graph module, if it is known."""
         modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-        if not modules:  # Made by autograd itself, such as the sum of two gradients.
+        caller, _, caller_name = self.layers.get(parent, (_no_object, 0, ""))
+        # Without modules, autograd itself made it, such as the sum of two gradients. A part of an unflattened program is
+        # called as a module, and runs nothing of other modules.
+        if not modules or self.reader.class_name(type(caller())) == "InterpreterModule":
             self.name_as_caller(layer, parent)
             return
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
         name = self.name_below(parent, traced) if traced is not None else None
         if name is None:
-            _, _, caller = self.layers.get(parent, (_no_object, 0, ""))
-            name = ".".join(filter(None, [caller, _qualified(str(path))]))
+            name = ".".join(filter(None, [caller_name, _qualified(str(path))]))
         if parent in self.layers:
-            owner = traced if traced is not None else module if module is not None else self.layers[parent][0]()
+            owner = traced if traced is not None else module if module is not None else caller()
             if owner is not None:
                 self.add_layer(layer, owner, self.layers[parent][1], name)
         self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]), "")

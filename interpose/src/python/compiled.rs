@@ -120,6 +120,13 @@ fn read(path: &str) -> Option<Wrapper> {
     Some(Wrapper::parse(&source(path)?))
 }
 
+impl Compiled {
+    fn qualified_name(&mut self, file: &str, line: u32, function: &str) -> Option<String> {
+        let definitions = self.definitions.entry_ref(file).or_insert_with(|| definitions(file));
+        definitions.qualified_name(line, function)
+    }
+}
+
 /// TorchDynamo names functions without their classes.
 fn definitions(path: &str) -> Definitions {
     Definitions::parse(&source(path).unwrap_or_default())
@@ -128,6 +135,11 @@ fn definitions(path: &str) -> Definitions {
 fn source(path: &str) -> Option<String> {
     let is_read = std::fs::metadata(path).ok()?.len() <= MAX_SOURCE;
     is_read.then(|| std::fs::read(path).ok()).flatten().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The qualified name of a function that a trace names as it is written.
+pub fn qualified_name(file: &str, line: u32, function: &str) -> Option<String> {
+    COMPILED.lock().qualified_name(file, line, function)
 }
 
 /// Defines a frame of a wrapper again with the lines that it stands for; returns the modules around them, the outermost
@@ -150,9 +162,7 @@ pub unsafe extern "C" fn origin(_: Object, arguments: Object) -> Object {
             let mut compiled = COMPILED.lock();
             let mut origin = common(compiled.wrappers.get(&place.file)?, place.line)?;
             for frame in &mut origin.frames {
-                let definitions =
-                    compiled.definitions.entry_ref(&frame.file).or_insert_with(|| definitions(&frame.file));
-                if let Some(name) = definitions.qualified_name(frame.line, &frame.function) {
+                if let Some(name) = compiled.qualified_name(&frame.file, frame.line, &frame.function) {
                     frame.function = name;
                 }
             }

@@ -129,8 +129,10 @@ native_function!(
     ),
     |recorder| {
         let mut buffer = LineBuffer::<4096>::new();
-        recorder.log.append(encode::frame(&mut buffer, id, text(file), Some(line), text(function)));
-        recorder.interner.sources.met(&String::from_utf8_lossy(text(file)), Some(line));
+        let (file, function) = (String::from_utf8_lossy(text(file)), String::from_utf8_lossy(text(function)));
+        let qualified = compiled::qualified_name(&file, line, &function).unwrap_or_else(|| function.into_owned());
+        recorder.log.append(encode::frame(&mut buffer, id, &*file, Some(line), &*qualified));
+        recorder.interner.sources.met(&file, Some(line));
     }
 );
 

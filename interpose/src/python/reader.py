@@ -123,10 +123,10 @@ class Reader:
             waiting += [(name, child) if child is compiled else (path, child) for path, child in below]
 
     def compiled(self, module):
-        """The module that torch.compile wraps in this one; they are one layer. None if it is no such module."""
-        if class_name(type(module)) != "OptimizedModule":
-            return None
-        return next((child for name, child in self.children(module) if name == "_orig_mod"), None)
+        """The module that torch.compile, or torch.export while it traces, wraps in this one; they are one layer. None if
+        it is no such module."""
+        wrapped = {"OptimizedModule": "_orig_mod", "Wrapper": "_export_root"}.get(class_name(type(module)))
+        return wrapped and next((child for name, child in self.children(module) if name == wrapped), None)
 
     def on_heap(self, kind):
         """All objects of a class that the garbage collector tracks."""
