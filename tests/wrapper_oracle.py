@@ -51,10 +51,18 @@ class Oracle:
 
     def allows_layer(self, comment, layer):
         """Whether it is that of a node, or one around those of several. `layer`: a name in the caller, "" for itself."""
+        known = self.layers_of(comment)
+        return layer in known or is_common(layer.split(".") if layer else [], [found.split(".") for found in known])
+
+    def is_around(self, comment, layer):
+        """Whether a node's layer is inside it."""
+        return any(f"{found}.".startswith(f"{layer}." if layer else "") for found in self.layers_of(comment))
+
+    def layers_of(self, comment):
         known = set()
         for found, lines in self.truth.get(comment, ()):
             known |= self.layers_at[lines] if found == "" and lines else {found}
-        return layer in known or is_common(layer.split(".") if layer else [], [found.split(".") for found in known])
+        return known
 
 
 def lines_of(trace):

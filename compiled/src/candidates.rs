@@ -8,10 +8,10 @@
 //! loop, with the same trace. Which of them it is follows, in this order, from
 //!
 //! 1. what the launch has to do with: nodes of forward in its comment, values that forward kept and that it reads, inputs that it
-//!    reads, and inputs (such as weights) whose gradients it computes,
+//!    reads (also what forward made of inputs alone, as a weight in half precision), and inputs whose gradients it computes,
 //! 2. the order of the graph.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::graph::Graph;
 use crate::line_traces::LineTraces;
@@ -32,7 +32,8 @@ pub(crate) fn candidates(
     wrapper: &Wrapper,
     traces: &LineTraces,
 ) -> Vec<Candidates> {
-    let search = Search { graph, names, forward, wrapper, traces, results: results(wrapper) };
+    let kept = forward.map(|forward| kept(graph, forward, wrapper)).unwrap_or_default();
+    let search = Search { graph, names, forward, wrapper, traces, kept, results: results(wrapper) };
     let mut found: Vec<Candidates> = Vec::new();
     for launch in 0..wrapper.launches.len() {
         let of_launch = if wrapper.kind() == Kind::Backward {
@@ -57,12 +58,38 @@ fn results(wrapper: &Wrapper) -> Vec<Vec<usize>> {
     results
 }
 
+/// The operations for which forward made what it kept from inputs alone, by the argument of backward that it is.
+///
+/// (What it made from other values says less: an operation of a loop keeps what the turn before has made.)
+fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMap<&'a str, Vec<usize>> {
+    let arguments: Vec<&str> = backward.values.iter().filter_map(|value| value.argument.as_deref()).collect();
+    let arguments: Vec<&str> = arguments.into_iter().filter(|name| !name.starts_with("tangents_")).collect();
+    let Some(first) = forward.results.len().checked_sub(arguments.len()) else { return FxHashMap::default() };
+    let pairs = || arguments.iter().copied().zip(&forward.results[first..]);
+    let is_input = |value: &Option<usize>| value.and_then(|value| forward.values[value].argument.as_deref());
+    if pairs().any(|(name, value)| name.starts_with("primals_") && is_input(value) != Some(name)) {
+        return FxHashMap::default(); // Another order, as with changing shapes.
+    }
+    let names = Names::new(graph, forward);
+    let of_inputs = |launch: &usize| {
+        let others = forward.launches[*launch].uses.iter().map(|value| &forward.values[*value]);
+        others.filter(|value| value.first_launch != Some(*launch)).all(|value| value.argument.is_some())
+    };
+    let made = pairs().filter(|(_, value)| is_input(value).is_none()).filter_map(|(name, value)| {
+        let launch = forward.values[(*value)?].first_launch.filter(of_inputs)?;
+        Some((name, names.last_operations(launch)?))
+    });
+    made.collect()
+}
+
 struct Search<'a> {
     graph: &'a Graph,
     names: &'a Names<'a>,
     forward: Option<&'a Wrapper>,
     wrapper: &'a Wrapper,
     traces: &'a LineTraces,
+    /// The operations for which forward made what it kept from inputs alone.
+    kept: FxHashMap<&'a str, Vec<usize>>,
     /// For each launch, the results whose values it computes.
     results: Vec<Vec<usize>>,
 }
@@ -104,6 +131,8 @@ impl Search<'_> {
                 found.extend(users);
             } else if let Some(source) = self.forward.and_then(|forward| forward.source_of_node.get(argument)) {
                 found.extend(self.graph.operation(source));
+            } else if let Some(operations) = self.kept.get(argument.as_str()) {
+                found.extend(operations);
             }
         }
         for result in &self.results[launch] {

@@ -101,12 +101,12 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// The origin of what a call allocates itself.
+    /// The origin of what a call allocates itself: its workspace, or its result. It is that of the value it computes.
     fn of_launch(&self, launch: usize) -> Origin {
         let is_computed = |value: &Value| value.argument.is_none() && value.first_launch == Some(launch);
-        let computed = self.wrapper.values.iter().position(is_computed);
-        match (&self.of_values, computed) {
-            (Some(of_values), Some(value)) => self.in_common(&of_values[value]),
+        let mut computed = (0..).zip(&self.wrapper.values).filter(|(_, value)| is_computed(value));
+        match (computed.next(), computed.next()) {
+            (Some((value, _)), None) => self.of_value(value),
             _ => self.in_common(&self.found[launch]),
         }
     }
