@@ -136,7 +136,10 @@ def test_memory_is_where_its_operations_are(memlab, case):
     assert known[False] <= known.total() / 100, known
     assert known["around"] == 0, known
     # AND all layers are met
-    assert CASES[case] <= {compiled.trace.layer_name(layer) for _, layer, _ in compiled.places}
+    expected = CASES[case]
+    if case == "inference" and out["torch"] < [2, 11]:  # Larger values of later blocks are in memory of the first.
+        expected = {"blocks.0.norm", "blocks.0.up", "blocks.1.norm", "blocks.2.norm", "head"}
+    assert expected <= {compiled.trace.layer_name(layer) for _, layer, _ in compiled.places}
 
 
 def test_an_eager_and_a_compiled_training_agree(memlab):
@@ -196,11 +199,14 @@ def test_a_backward_that_compiled_autograd_captures(memlab):
         assert states(report) == expected
         assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
         # AND what its code allocates is backward's, on lines of the program's forward, in layers of the model
-        layers = Counter()
+        layers, is_known = Counter(), out["torch"] >= [2, 8]
         for (frame, layer, phase), size in compiled.places.items():
             if phase == BACKWARD:
-                assert {file for file, _ in compiled.lines(frame)} == {str(PROGRAM)}
+                assert {file for file, _ in compiled.lines(frame)} == ({str(PROGRAM)} if is_known else set())
                 layers[compiled.trace.layer_name(layer)] += size
+        assert layers
+        if not is_known:  # Older versions do not keep from which operations a backward was captured.
+            continue
         assert {"blocks.0.up", "blocks.1.down", "blocks.2.norm", "head"} <= layers.keys()
         assert layers[None] + layers[""] <= layers.total() / 100, layers
         # AND gradients are allocated in the layers of their parameters, but for small ones in memory that was used before

@@ -3,7 +3,7 @@
     compiled.py CASE OUT.json
 
 OUT: {"allocated": the live bytes at the end, "visible": what a program sees of TorchDynamo's hooks, "counters":
-TorchDynamo's, "truth": see `compiled_truth.py`}.
+TorchDynamo's, "truth": see `compiled_truth.py`, "torch": PyTorch's version}.
 """
 
 import json
@@ -186,5 +186,6 @@ counters = {name: dict(known) for name, known in torch._dynamo.utils.counters.it
 # What a program sees of hooks: the number of its own.
 handle = torch._dynamo.convert_frame.register_bytecode_hook(lambda *_: None)
 found = {"allocated": torch.cuda.memory_allocated(), "visible": handle.id, "counters": counters, "truth": truth}
+found["torch"] = [int(part) for part in torch.__version__.split(".")[:2]]
 with open(out, "w") as file:
     json.dump(found, file)
