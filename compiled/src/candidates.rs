@@ -58,7 +58,7 @@ fn results(wrapper: &Wrapper) -> Vec<Vec<usize>> {
     results
 }
 
-/// The operations for which forward made what it kept from inputs alone, by the argument of backward that it is.
+/// The operations for which forward made what it kept from inputs alone, or that use the input it kept, by the argument of backward.
 ///
 /// (What it made from other values says less: an operation of a loop keeps what the turn before has made.)
 fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMap<&'a str, Vec<usize>> {
@@ -75,7 +75,10 @@ fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMa
         let others = forward.launches[*launch].uses.iter().map(|value| &forward.values[*value]);
         others.filter(|value| value.first_launch != Some(*launch)).all(|value| value.argument.is_some())
     };
-    let made = pairs().filter(|(_, value)| is_input(value).is_none()).filter_map(|(name, value)| {
+    let made = pairs().filter_map(|(name, value)| {
+        if let Some(input) = is_input(value) {
+            return Some((name, names.users_of_argument(input)?.to_vec())); // Such as a transposed weight.
+        }
         let launch = forward.values[(*value)?].first_launch.filter(of_inputs)?;
         Some((name, names.last_operations(launch)?))
     });
@@ -124,8 +127,13 @@ impl Search<'_> {
     /// The operations of forward that have to do with a launch of backward.
     fn evidence(&self, launch: usize) -> FxHashSet<usize> {
         let made = &self.wrapper.launches[launch];
-        let mut found: FxHashSet<usize> =
-            made.sources.iter().filter_map(|name| self.names.operation(launch, name)).collect();
+        let mut found = FxHashSet::default();
+        for name in &made.sources {
+            match self.names.operation(launch, name) {
+                None if made.known.contains(name) => found.extend(self.names.operations(launch, name)),
+                only => found.extend(only),
+            }
+        }
         for argument in made.uses.iter().filter_map(|value| self.wrapper.values[*value].argument.as_ref()) {
             if let Some(users) = self.names.users_of_argument(argument) {
                 found.extend(users);

@@ -176,6 +176,32 @@ fn repeated(name: impl Fn(usize) -> String) -> Graph {
 }
 
 #[test]
+fn given_a_line_of_two_layers_when_backward_reads_a_weight_that_forward_kept_transposed_then_it_is_that_weights_layer()
+{
+    // GIVEN a backward that names nothing, and reads what is called a permutation
+    let backward = format!(
+        "{BACKWARD}def call(args):\n    primals_1, permute_2, permute_1, tangents_1 = args\n    \
+         buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+         # Topologically Sorted Source Nodes: [], Original ATen: [aten.mm]\n    \
+         extern_kernels.mm(tangents_1, permute_2, out=buf0)\n"
+    );
+    let found = |kept: &str| {
+        let forward = format!(
+            "{FORWARD}def call(args):\n    primals_1, primals_2, primals_3 = args\n    \
+             return (primals_1, {kept}, reinterpret_tensor(primals_3, (8, 8), (1, 8), 0), reinterpret_tensor(primals_2, (8, 8), (1, 8), 0), )\n"
+        );
+        let (graph, written) = (repeated(|layer| format!("linear_{layer}")), trace("layer", 1));
+        let (forward, backward_read) = (Wrapper::parse(&forward), Wrapper::parse(&backward));
+        let origins = origins(&graph, Some(&forward), &backward_read, &[(1, Some(&written))]);
+        module(&origins, &backward, "buf0")
+    };
+    // WHEN forward returns the second layer's weight in its place, THEN the memory is the second layer's
+    assert_eq!(found("primals_1").as_deref(), Some("net.second"));
+    // AND nothing is said if other arguments are in other places than they should be
+    assert_eq!(found("primals_2"), None);
+}
+
+#[test]
 fn given_bodies_with_the_same_names_when_a_kernel_reads_an_input_then_its_operation_is_the_one_that_uses_the_input() {
     let source = format!(
         "{FORWARD}# Topologically Sorted Source Nodes: [norm], Original ATen: [aten.norm]\n# Source node to ATen node mapping:\n#   norm => rsqrt, mul_1\nk = async_compile.triton('k', '''\n\
