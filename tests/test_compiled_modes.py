@@ -5,6 +5,7 @@ from conftest import PROGRAMS
 from test_compiled import Compiled, check, run
 
 PROGRAM = PROGRAMS / "compiled_modes.py"
+LINES = PROGRAM.read_text().splitlines()
 
 CASES = {
     # The layers that must be there.
@@ -25,6 +26,43 @@ def test_memory_is_where_its_operations_are(memlab, case):
     assert known[True] > 0
     assert known[False] == 0
     assert CASES[case] <= {compiled.trace.layer_name(layer) for _, layer, _ in compiled.places}
+
+
+def made_by_line(places, trace):
+    """(text of the innermost line, layer) of the memory of kernels that the program wrote, and of what they are given."""
+    lines = ((LINES[line - 1].strip(), layer) for (file, line), layer in places if file == str(PROGRAM))
+    return {(text, trace.layer_name(layer)) for text, layer in lines if "torch.empty_like" in text or "BLOCK=" in text}
+
+
+def test_memory_that_a_kernel_of_the_program_fills_belongs_to_the_line_that_makes_it(memlab):
+    # GIVEN a program with Triton kernels, eager and compiled
+    eager = run(memlab, "eager_triton_kernels", PROGRAM)[0]
+    compiled = Compiled(run(memlab, "triton_kernels", PROGRAM)[0])
+    # WHEN the lines that made the kernels' results are compared
+    found = made_by_line(((compiled.lines(frame)[-1], layer) for frame, layer, _ in compiled.places), compiled.trace)
+    # THEN they are those of the eager program, in the same layers, forward and backward, and not those that call kernels.
+    # Other results are in memory that is reused.
+    assert found == {
+        ("second = torch.empty_like(x)", "layers.0"),
+        ("second = torch.empty_like(x)", "layers.1"),
+        ("result = torch.empty_like(one)", "layers.1"),
+    }
+    assert found <= made_by_line(places_of(eager), Compiled(eager).trace)
+    # AND the results of an operation with kernels belong to the line that calls it
+    doubled = {
+        compiled.trace.layer_name(layer)
+        for frame, layer, _ in compiled.places
+        if "doubled(" in LINES[compiled.lines(frame)[-1][1] - 1]
+    }
+    assert {"layers.0", "layers.1"} <= doubled
+
+
+def places_of(path):
+    """((file, line), layer) of the allocations of an eager program."""
+    trace = Compiled(path).trace
+    for event in trace.events:
+        if event[0] == "a" and event[6]:
+            yield trace.frames[trace.stacks[event[6]][1]][:2], event[7]
 
 
 def held(memlab, case):

@@ -1,6 +1,7 @@
 //! The operations that each launch of a wrapper may stand for: its *candidates*.
 //!
-//! **Forward.** The last node that a kernel was made from.
+//! **Forward.** The last node that a kernel was made from. Bodies of operations can have nodes of the same name: then the one
+//! with the trace that Inductor remembers, see below.
 //!
 //! **Backward.** AOTAutograd makes its nodes itself, and the comments have their names, which TorchDynamo does not know. But
 //! Inductor remembers for each launch the stack trace of the last node, and the nodes of backward have those of the operations
@@ -39,7 +40,8 @@ pub(crate) fn candidates(
         let of_launch = if wrapper.kind() == Kind::Backward {
             search.of_backward(launch)
         } else {
-            names.last_operations(launch).unwrap_or_else(|| search.of_early_backward(launch, &found))
+            let named = names.last_operations(launch);
+            named.map_or_else(|| search.of_early_backward(launch, &found), |named| search.matching(launch, named))
         };
         found.push(of_launch);
     }
@@ -107,6 +109,30 @@ impl Search<'_> {
         })
     }
 
+    /// Those of several operations of the same name that have the launch's trace, or all; of calls of a kernel that the program
+    /// wrote, those that take what the launch reads.
+    fn matching(&self, launch: usize, named: Candidates) -> Candidates {
+        if named.len() == 1 {
+            return named;
+        }
+        let made = &self.wrapper.launches[launch];
+        let traced = self.traces.operations(self.graph, made.line).unwrap_or_default();
+        let named = those(named, |node| traced.contains(&node));
+        let read: Vec<(&str, Vec<usize>)> = (made.parameters.iter())
+            .filter_map(|(value, parameter)| {
+                let writer = self.wrapper.values[*value].first_launch.filter(|writer| *writer < launch)?;
+                let sources = self.wrapper.launches[writer].sources.iter();
+                Some((parameter.as_str(), sources.flat_map(|source| self.names.operations(writer, source)).collect()))
+            })
+            .collect();
+        those(named, |call| {
+            let takes = |(parameter, makers): &(&str, Vec<usize>)| {
+                self.graph.parameter_of(call, parameter).is_none_or(|taken| makers.contains(&taken))
+            };
+            read.iter().all(takes)
+        })
+    }
+
     /// A part of backward that was moved into forward works on what forward has computed.
     fn of_early_backward(&self, launch: usize, found: &[Candidates]) -> Candidates {
         let writers =
@@ -154,4 +180,10 @@ impl Search<'_> {
         let is_gradient = self.wrapper.kind() == Kind::Backward && self.wrapper.results.len() == self.graph.inputs();
         if is_gradient { self.graph.users_of_input(result) } else { &[] }
     }
+}
+
+/// The candidates of which something is true, or all if it is of none.
+fn those(candidates: Candidates, is_true: impl Fn(usize) -> bool) -> Candidates {
+    let found: Candidates = candidates.iter().copied().filter(|node| is_true(*node)).collect();
+    if found.is_empty() { candidates } else { found }
 }

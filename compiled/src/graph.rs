@@ -52,12 +52,16 @@ struct ReadNode {
     modules: Option<usize>,
     /// Indices of the nodes that it takes as arguments.
     inputs: Vec<usize>,
+    /// Of a call of a kernel that the program wrote: the nodes that it takes, by the kernel's parameters.
+    #[serde(default)]
+    parameters: FxHashMap<String, usize>,
 }
 
 /// An operation, or an input.
 #[derive(Debug)]
 pub(crate) struct Node {
     is_input: bool,
+    parameters: FxHashMap<String, usize>,
     pub(crate) trace: Option<usize>,
     pub(crate) modules: Option<usize>,
     /// The nodes it is computed from, all before it.
@@ -98,13 +102,14 @@ impl Graph {
                 input_of.insert(index, graph.users_of_inputs.len());
                 graph.users_of_inputs.push(Vec::new());
             } else {
-                graph.by_name.entry(node.name).or_default().push(index);
+                graph.by_name.entry(node.name.clone()).or_default().push(index);
                 if let Some(trace) = trace {
                     graph.of_trace.entry(trace).or_default().push(index);
                 }
             }
-            let inputs = node.inputs.into_iter().filter(|input| *input < index).collect();
-            graph.nodes.push(Node { is_input: node.placeholder, trace, modules, inputs });
+            let ReadNode { placeholder: is_input, mut inputs, parameters, .. } = node;
+            inputs.retain(|input| *input < index);
+            graph.nodes.push(Node { is_input, parameters, trace, modules, inputs });
         }
         graph.results = results;
         graph.results.retain(|result| *result < graph.nodes.len());
@@ -168,6 +173,12 @@ impl Graph {
         rest.iter().any(|node| {
             self.modules_of(*node) != self.modules_of(*first) || self.trace_of(*node) != self.trace_of(*first)
         })
+    }
+
+    /// The operation whose result a call of a kernel that the program wrote takes as this parameter.
+    pub(crate) fn parameter_of(&self, call: usize, parameter: &str) -> Option<usize> {
+        let taken = *self.nodes.get(call)?.parameters.get(parameter)?;
+        self.nodes.get(taken).is_some_and(|node| !node.is_input).then_some(taken)
     }
 
     /// The operations that use the input of this number, if they are few enough to say something of a launch that reads it: a

@@ -1,4 +1,6 @@
 //! What a wrapper says of a kernel where it is defined: which nodes make which output.
+//!
+//! Kernels that the program wrote are there too. They write into memory that other operations have made.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -21,6 +23,10 @@ pub(crate) struct Kernel {
     pub(crate) written: Vec<usize>,
     /// The positions of its parameters that it reads and writes.
     pub(crate) in_place: Vec<usize>,
+    /// Whether the program wrote it.
+    pub(crate) is_of_program: bool,
+    /// Its parameters that are tensors, in order.
+    pub(crate) tensors: Vec<String>,
     /// For parameters that it writes: the source node of the value, as an index into `sources`.
     pub(crate) source_of_parameter: FxHashMap<usize, usize>,
 }
@@ -43,6 +49,16 @@ impl Kernel {
             self.outputs =
                 outputs.split(',').filter_map(|output| output.trim().strip_prefix('%')).map(str::to_owned).collect();
         }
+    }
+
+    /// Takes in a line that says how it is compiled.
+    pub(crate) fn describe_compilation(&mut self, text: &str) {
+        if let Some((_, signature)) = text.split_once("'signature': {") {
+            let parameters = signature.split('}').next().unwrap_or_default().split(", ");
+            let tensors = parameters.filter_map(|parameter| parameter.split_once(": '*"));
+            self.tensors = tensors.map(|(name, _)| name.trim_matches('\'').to_owned()).collect();
+        }
+        self.is_of_program |= text.starts_with("custom_kernel=True");
     }
 
     /// At the first launch, which the definition describes: which source node makes the value of which parameter.

@@ -35,7 +35,8 @@ impl<'a> Names<'a> {
         (!self.may_be_of_backward(launch, name)).then_some(node)
     }
 
-    /// The nodes of the graph that a name in a comment may stand for: those that use an input which the launch reads, or all.
+    /// The nodes of the graph that a name in a comment may stand for: those that use an input which the launch reads, or the
+    /// result of another node in the comment, or all.
     pub(crate) fn operations(&self, launch: usize, name: &str) -> Vec<usize> {
         if let Some(node) = self.operation(launch, name) {
             return vec![node];
@@ -48,7 +49,11 @@ impl<'a> Names<'a> {
         let arguments = made.uses.iter().filter_map(|value| self.wrapper.values[*value].argument.as_ref());
         let users: FxHashSet<usize> =
             arguments.filter_map(|argument| self.users_of_argument(argument)).flatten().copied().collect();
-        let using: Vec<usize> = nodes.iter().copied().filter(|node| users.contains(node)).collect();
+        let others: FxHashSet<usize> = made.sources.iter().filter_map(|other| self.operation(launch, other)).collect();
+        let is_near = |node: &usize| {
+            users.contains(node) || self.graph.inputs_of(*node).iter().any(|argument| others.contains(argument))
+        };
+        let using: Vec<usize> = nodes.iter().copied().filter(is_near).collect();
         if using.is_empty() { nodes.to_vec() } else { using }
     }
 
@@ -60,7 +65,8 @@ impl<'a> Names<'a> {
         if sources.last().is_some_and(|last| made.known.contains(last) && self.operations(launch, last).is_empty()) {
             return None;
         }
-        sources.iter().rev().map(|name| self.operations(launch, name)).find(|nodes| !nodes.is_empty())
+        let able = sources.iter().rev().filter(|name| made.can_compute(name));
+        able.map(|name| self.operations(launch, name)).find(|nodes| !nodes.is_empty())
     }
 
     /// Whether all nodes that a launch was made from are of forward.

@@ -4,6 +4,8 @@
 //! the buffer belongs to the one whose value it holds if the kernel's definition says so, and otherwise to what the launch stands
 //! for.
 //!
+//! What a kernel that the program wrote fills belongs to the operation that made it, such as `torch.empty_like(x)`.
+//!
 //! A value of backward of which two or more candidates remain, because one kernel computes several, belongs to that of the
 //! launches that read it, if it is one of them.
 //!
@@ -118,6 +120,9 @@ impl Known<'_> {
         }
         let computed = &self.wrapper.values[value];
         let candidates = computed.first_launch.map_or(&[][..], |launch| &self.found[launch]);
+        if let Some(makers) = self.makers(value) {
+            return self.in_common(&makers);
+        }
         if self.wrapper.kind() == Kind::Backward {
             if self.graph.is_ambiguous(candidates)
                 && let Some(node) = self.of_readers(value).filter(|node| candidates.contains(node))
@@ -140,6 +145,15 @@ impl Known<'_> {
             }
         }
         self.in_common(candidates)
+    }
+
+    /// The operations that made the memory which a kernel that the program wrote fills.
+    fn makers(&self, value: usize) -> Option<Vec<usize>> {
+        let launch = self.wrapper.values[value].first_launch?;
+        let parameter = self.wrapper.launches[launch].parameters.get(&value)?;
+        let calls = self.found[launch].iter();
+        let makers: Option<Vec<usize>> = calls.map(|call| self.graph.parameter_of(*call, parameter)).collect();
+        makers.filter(|makers| !makers.is_empty())
     }
 
     /// The operation of the launches that read a value, if it is the same for all.

@@ -37,8 +37,11 @@ pub enum Kind {
     Inference,
 }
 
+/// How TorchDynamo calls a node that runs a kernel that the program wrote.
+const KERNEL_OF_PROGRAM: &str = "triton_kernel_wrapper_mutation";
+
 /// A line that computes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Launch {
     pub(crate) line: u32,
     /// The source nodes, in the order of the graph.
@@ -49,13 +52,26 @@ pub(crate) struct Launch {
     pub(crate) uses: Vec<usize>,
     /// The source node of a value that it writes, where that is known.
     source_of: FxHashMap<usize, usize>,
+    /// Of a kernel that the program wrote: its parameters, by the values that it is launched with.
+    pub(crate) parameters: FxHashMap<usize, String>,
 }
 
 impl Launch {
     /// The index of the source node that computes a value: the last that the kernel was made from, if it is not known better.
     pub(crate) fn source_of(&self, value: usize) -> Option<usize> {
         let last = self.sources.len().checked_sub(1)?;
-        Some(self.source_of.get(&value).copied().unwrap_or(last).min(last))
+        Some(self.source_of.get(&value).copied().or_else(|| self.last_source()).unwrap_or(last).min(last))
+    }
+
+    /// The index of the last source node that can have made a value. Calls of the program's kernels are in the comments of what
+    /// they read, too.
+    fn last_source(&self) -> Option<usize> {
+        self.sources.iter().rposition(|source| self.can_compute(source))
+    }
+
+    /// Whether it can have been made from a source node of this name.
+    pub(crate) fn can_compute(&self, source: &str) -> bool {
+        !self.parameters.is_empty() || !source.starts_with(KERNEL_OF_PROGRAM)
     }
 }
 
@@ -169,14 +185,17 @@ impl Wrapper {
 
     /// A line of a kernel.
     fn quoted(&mut self, text: &str, position: &mut Position) {
-        let Some(name) = position.quoted else { return };
+        let name = position.quoted.flatten().unwrap_or_default();
         if text.matches("'''").count() % 2 == 1 {
             position.quoted = None;
             return;
         }
+        if let Some(kernel) = self.kernels.get_mut(name) {
+            kernel.describe_compilation(text);
+        }
         if let Some(signature) = text.strip_prefix("def ")
             && let Some((function, parameters)) = signature.split_once('(')
-            && Some(function) == name
+            && function == name
             && let Some(kernel) = self.kernels.get_mut(function)
         {
             for (index, parameter) in arguments(parameters).enumerate() {
@@ -271,8 +290,7 @@ impl Wrapper {
         };
         let number = self.launches.len();
         let mut uses: Vec<usize> = names(text).filter_map(|name| self.names.get(name).copied()).collect();
-        let mut launch =
-            Launch { line, sources, known: FxHashSet::default(), uses: Vec::new(), source_of: FxHashMap::default() };
+        let mut launch = Launch { line, sources, ..Launch::default() };
         if let Some((name, call)) = text.split_once(".run(")
             && let Some(kernel) = self.kernels.get_mut(name)
         {
@@ -284,6 +302,12 @@ impl Wrapper {
                 .collect();
             let in_place = kernel.in_place.iter().filter_map(|parameter| parameters.get(*parameter)?.1);
             uses.extend(in_place.filter_map(|value| self.values[value].before));
+            if kernel.is_of_program {
+                let tensors: Vec<usize> = parameters.iter().filter_map(|(_, value)| *value).collect();
+                if tensors.len() == kernel.tensors.len() {
+                    launch.parameters = tensors.into_iter().zip(kernel.tensors.iter().cloned()).collect();
+                }
+            }
             kernel.match_outputs(&parameters);
             launch.known = kernel.known_among(&launch.sources);
             if kernel.sources.len() == launch.sources.len() {

@@ -299,3 +299,61 @@ fn given_a_wrapper_that_names_nothing_when_origins_are_determined_then_what_valu
     let other = CAPTURED.replace("arg3_1 = args", "arg3_1, arg4_1 = args");
     assert_eq!(of(&other).lines().count(), 0, "with other arguments nothing is known");
 }
+
+const KERNEL_OF_PROGRAM: &str = "
+scale_0 = async_compile.triton('scale', '''
+@triton_heuristics.user_autotune(
+    triton_meta={'signature': {'source': '*fp32', 'BLOCK': 'constexpr', 'count': 'i32', 'target': '*fp32'}, 'device': {}},
+    custom_kernel=True,
+)
+def scale(source, BLOCK: tl.constexpr, count, target):
+''', device_str='cuda')
+def call(args):
+    x, = args
+    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [linear], Original ATen: []
+    extern_kernels.mm(x, x, out=buf0)
+    buf1 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [linear, triton_kernel_wrapper_mutation], Original ATen: []
+    scale_0.run(buf0, 8, buf1, 1, 1, 1, stream=raw_stream0)
+    buf2 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [sine, triton_kernel_wrapper_mutation], Original ATen: []
+    k.run(buf1, buf2, 8)
+";
+
+/// A graph of a product, memory made for a kernel of the program, its call, and what reads the result.
+fn graph_with_kernel(parameters: &serde_json::Value) -> Graph {
+    let names = ["x", "linear", "result", "triton_kernel_wrapper_mutation", "sine"];
+    let nodes: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            let parameters = if index == 3 { parameters.clone() } else { serde_json::json!({}) };
+            let inputs: &[usize] = if index == 3 { &[1, 2] } else { &[] };
+            serde_json::json!({"name": name, "placeholder": index == 0, "trace": index, "modules": index, "inputs": inputs,
+                "parameters": parameters})
+        })
+        .collect();
+    let traces: Vec<_> = names.iter().enumerate().map(|(index, name)| trace(name, index + 1)).collect();
+    let modules: Vec<_> =
+        names.iter().map(|name| serde_json::json!([{"path": format!("net.{name}"), "class": "M"}])).collect();
+    let json = serde_json::json!({"traces": traces, "modules": modules, "nodes": nodes});
+    Graph::parse(json.to_string().as_bytes()).expect("the graph is read")
+}
+
+#[test]
+fn given_a_kernel_of_the_program_when_it_fills_memory_then_that_belongs_to_the_operation_that_made_it() {
+    let source = format!("{FORWARD}{KERNEL_OF_PROGRAM}");
+    let found = |parameters: &serde_json::Value, buffer| {
+        module(&origins(&graph_with_kernel(parameters), None, &Wrapper::parse(&source), &[]), &source, buffer)
+    };
+    let known = serde_json::json!({"target": 2, "source": 1});
+    assert_eq!(found(&known, "buf1").as_deref(), Some("net.result"));
+    assert_eq!(found(&known, "buf2").as_deref(), Some("net.sine"), "what reads it names the call too");
+    let unknown = serde_json::json!({});
+    assert_eq!(
+        found(&unknown, "buf1").as_deref(),
+        Some("net.triton_kernel_wrapper_mutation"),
+        "the call is the next best"
+    );
+}

@@ -32,16 +32,20 @@ class _Description:
             if node in numbers:
                 continue
             bodies = [used for used in node.all_input_nodes if used.op == "get_attr" and self.body(prefix, used) is not None]
+            is_autograd = str(node.target) == "autograd_function_apply"
             for used in bodies:  # Of an operation such as activation checkpointing.
                 body = self.body(prefix, used)
                 given = [numbers[other] for other in node.all_input_nodes if other not in bodies]
                 inputs = [inner for inner in body.nodes if inner.op == "placeholder"]
-                known = dict(zip(inputs, given)) if len(inputs) == len(given) else {}  # noqa: B905
+                # Of several bodies, only the forward of an autograd function certainly takes what the operation does.
+                is_called_alike = len(inputs) == len(given) and (len(bodies) == 1 or (is_autograd and used is bodies[0]))
+                known = dict(zip(inputs, given)) if is_called_alike else {}  # noqa: B905
                 self.add(body, f"{prefix}{used.target}.", known)
             numbers[node] = len(self.nodes)
             is_input = node.op == "placeholder" and not prefix
             trace, modules = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
             self.add_node(node.name, is_input, trace, modules, [numbers[used] for used in node.all_input_nodes])
+            self.nodes[-1]["parameters"] = _parameters(node, numbers)
 
     def add_backward(self, graph, backward):
         """The graph is of a backward that compiled autograd has captured. Its inputs come in one list."""
@@ -141,6 +145,14 @@ class _CapturedBackward:
         source, index = node.args
         values = self.passes(source)
         return values[index] if index < len(values) and hasattr(values[index], "op") else None
+
+
+def _parameters(node, numbers):
+    """What a call of a kernel that the program wrote takes, by parameter."""
+    given = node.kwargs.get("kwargs") if str(node.target).startswith("triton_kernel_wrapper") else None
+    if not isinstance(given, dict):
+        return {}
+    return {name: numbers[taken] for name, taken in given.items() if type(taken) is type(node) and taken in numbers}
 
 
 def _flat(value):
