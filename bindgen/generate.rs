@@ -11,16 +11,23 @@ use std::process::Command;
 use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, ParseCallbacks};
 
 /// Functions and types, as regular expressions on their C names; the types that they need are included.
-const FUNCTIONS: &str = "cupti(GetVersion|GetResultString|Subscribe|Unsubscribe|EnableCallback|EnableDomain|Finalize)\
-    |cuptiActivity(RegisterCallbacks|Enable|Disable|FlushAll|GetNextRecord|GetNumDroppedRecords)";
+const FUNCTIONS: &str = "cupti(GetVersion|GetResultString|GetCallbackName|Subscribe|Unsubscribe|EnableCallback)\
+    |cupti(EnableDomain|Finalize)\
+    |cuptiActivity(RegisterCallbacks|RegisterTimestampCallback|Enable|Disable|FlushAll|GetNextRecord|GetNumDroppedRecords)";
 const TYPES: &str = "CUpti_ActivityMemory[24]|CUpti_ActivityMemoryPool[23]|CUpti_ActivityFlag\
+    |CUpti_ActivityKernel9|CUpti_ActivityMemcpy5|CUpti_ActivityMemcpyPtoP4|CUpti_ActivityMemset4|CUpti_ActivityMemcpyKind\
     |CUpti_CallbackData|CUpti_driver_api_trace_cbid";
 
-/// For enumerations with hundreds of values, the prefixes of the values to keep: those about memory.
+/// For enumerations with hundreds of values, the prefixes of the values to keep: those about memory, copies and kernels.
 const VALUES: [(&str, &[&str]); 3] = [
     (
         "CUPTI_ACTIVITY_KIND_",
-        &["CUPTI_ACTIVITY_KIND_INVALID", "CUPTI_ACTIVITY_KIND_MEMORY", "CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY"],
+        &[
+            "CUPTI_ACTIVITY_KIND_INVALID",
+            "CUPTI_ACTIVITY_KIND_MEM",
+            "CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY",
+            "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
+        ],
     ),
     ("CUPTI_ACTIVITY_FLAG_", &["CUPTI_ACTIVITY_FLAG_NONE", "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"]),
     (
@@ -58,9 +65,9 @@ const VALUES: [(&str, &[&str]); 3] = [
 ];
 
 #[derive(Debug)]
-struct OnlyMemory;
+struct OnlyWanted;
 
-impl ParseCallbacks for OnlyMemory {
+impl ParseCallbacks for OnlyWanted {
     fn enum_variant_behavior(
         &self,
         _enum_name: Option<&str>,
@@ -88,7 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_function(FUNCTIONS)
         .allowlist_type(TYPES)
         .allowlist_var("CUPTI_API_VERSION")
-        .parse_callbacks(Box::new(OnlyMemory))
+        .parse_callbacks(Box::new(OnlyWanted))
         // Not Rust enums: a newer CUPTI can return a value that these headers do not have.
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
         .generate_comments(false)

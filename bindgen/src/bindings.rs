@@ -1,5 +1,472 @@
 // Made by `make bindings` from NVIDIA's headers: declarations only. Not to be edited.
 
+#[repr(C)]
+#[derive(Copy, Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct __BindgenBitfieldUnit<Storage> {
+    storage: Storage,
+}
+impl<Storage> __BindgenBitfieldUnit<Storage> {
+    #[inline]
+    pub const fn new(storage: Storage) -> Self {
+        Self { storage }
+    }
+}
+impl<Storage> __BindgenBitfieldUnit<Storage>
+where
+    Storage: AsRef<[u8]> + AsMut<[u8]>,
+{
+    #[inline]
+    fn extract_bit(byte: u8, index: usize) -> bool {
+        let bit_index = if cfg!(target_endian = "big") { 7 - (index % 8) } else { index % 8 };
+        let mask = 1 << bit_index;
+        byte & mask == mask
+    }
+    #[inline]
+    pub fn get_bit(&self, index: usize) -> bool {
+        debug_assert!(index / 8 < self.storage.as_ref().len());
+        let byte_index = index / 8;
+        let byte = self.storage.as_ref()[byte_index];
+        Self::extract_bit(byte, index)
+    }
+    #[inline]
+    pub unsafe fn raw_get_bit(this: *const Self, index: usize) -> bool {
+        debug_assert!(index / 8 < core::mem::size_of::<Storage>());
+        let byte_index = index / 8;
+        let byte = unsafe { *(core::ptr::addr_of!((*this).storage) as *const u8).offset(byte_index as isize) };
+        Self::extract_bit(byte, index)
+    }
+    #[inline]
+    fn change_bit(byte: u8, index: usize, val: bool) -> u8 {
+        let bit_index = if cfg!(target_endian = "big") { 7 - (index % 8) } else { index % 8 };
+        let mask = 1 << bit_index;
+        if val { byte | mask } else { byte & !mask }
+    }
+    #[inline]
+    pub fn set_bit(&mut self, index: usize, val: bool) {
+        debug_assert!(index / 8 < self.storage.as_ref().len());
+        let byte_index = index / 8;
+        let byte = &mut self.storage.as_mut()[byte_index];
+        *byte = Self::change_bit(*byte, index, val);
+    }
+    #[inline]
+    pub unsafe fn raw_set_bit(this: *mut Self, index: usize, val: bool) {
+        debug_assert!(index / 8 < core::mem::size_of::<Storage>());
+        let byte_index = index / 8;
+        let byte = unsafe { (core::ptr::addr_of_mut!((*this).storage) as *mut u8).offset(byte_index as isize) };
+        unsafe { *byte = Self::change_bit(*byte, index, val) };
+    }
+    #[inline]
+    pub fn get(&self, bit_offset: usize, bit_width: u8) -> u64 {
+        debug_assert!(bit_width <= 64);
+        debug_assert!(bit_offset / 8 < self.storage.as_ref().len());
+        debug_assert!((bit_offset + (bit_width as usize) + 7) / 8 <= self.storage.as_ref().len());
+        if bit_width == 0 {
+            return 0;
+        }
+        let mut val = 0u64;
+        let storage = self.storage.as_ref();
+        let start_byte = bit_offset / 8;
+        let bit_shift = bit_offset % 8;
+        let bytes_needed = (bit_width as usize + bit_shift + 7) / 8;
+        if cfg!(target_endian = "big") {
+            for i in 0..bytes_needed {
+                val |= (storage[start_byte + i].reverse_bits() as u64) << (i * 8);
+            }
+        } else {
+            for i in 0..bytes_needed {
+                val |= (storage[start_byte + i] as u64) << (i * 8);
+            }
+        }
+        val >>= bit_shift;
+        if bit_width < 64 {
+            val &= (1u64 << bit_width) - 1;
+        }
+        if cfg!(target_endian = "big") {
+            val = val.reverse_bits() >> (64 - bit_width as usize);
+        }
+        val
+    }
+    #[inline]
+    pub unsafe fn raw_get(this: *const Self, bit_offset: usize, bit_width: u8) -> u64 {
+        debug_assert!(bit_width <= 64);
+        debug_assert!(bit_offset / 8 < core::mem::size_of::<Storage>());
+        debug_assert!((bit_offset + (bit_width as usize) + 7) / 8 <= core::mem::size_of::<Storage>());
+        if bit_width == 0 {
+            return 0;
+        }
+        let mut val = 0u64;
+        let start_byte = bit_offset / 8;
+        let bit_shift = bit_offset % 8;
+        let bytes_needed = (bit_width as usize + bit_shift + 7) / 8;
+        let storage_ptr = unsafe { core::ptr::addr_of!((*this).storage) as *const u8 };
+        if cfg!(target_endian = "big") {
+            for i in 0..bytes_needed {
+                let byte = unsafe { *storage_ptr.add(start_byte + i) };
+                val |= (byte.reverse_bits() as u64) << (i * 8);
+            }
+        } else {
+            for i in 0..bytes_needed {
+                let byte = unsafe { *storage_ptr.add(start_byte + i) };
+                val |= (byte as u64) << (i * 8);
+            }
+        }
+        val >>= bit_shift;
+        if bit_width < 64 {
+            val &= (1u64 << bit_width) - 1;
+        }
+        if cfg!(target_endian = "big") {
+            val = val.reverse_bits() >> (64 - bit_width as usize);
+        }
+        val
+    }
+    #[inline]
+    pub fn set(&mut self, bit_offset: usize, bit_width: u8, val: u64) {
+        debug_assert!(bit_width <= 64);
+        debug_assert!(bit_offset / 8 < self.storage.as_ref().len());
+        debug_assert!((bit_offset + (bit_width as usize) + 7) / 8 <= self.storage.as_ref().len());
+        if bit_width == 0 {
+            return;
+        }
+        let mut val = val;
+        if bit_width < 64 {
+            val &= (1u64 << bit_width) - 1;
+        }
+        if cfg!(target_endian = "big") {
+            val = val.reverse_bits() >> (64 - bit_width as usize);
+        }
+        let storage = self.storage.as_mut();
+        let start_byte = bit_offset / 8;
+        let bit_shift = bit_offset % 8;
+        let bytes_needed = (bit_width as usize + bit_shift + 7) / 8;
+        val <<= bit_shift;
+        let field_mask = if bit_width as usize + bit_shift >= 64 {
+            !0u64 << bit_shift
+        } else {
+            ((1u64 << bit_width) - 1) << bit_shift
+        };
+        for i in 0..bytes_needed {
+            let byte_val = (val >> (i * 8)) as u8;
+            let byte_mask = (field_mask >> (i * 8)) as u8;
+            if cfg!(target_endian = "big") {
+                let byte = storage[start_byte + i].reverse_bits();
+                let new_byte = (byte & !byte_mask) | (byte_val & byte_mask);
+                storage[start_byte + i] = new_byte.reverse_bits();
+            } else {
+                storage[start_byte + i] = (storage[start_byte + i] & !byte_mask) | (byte_val & byte_mask);
+            }
+        }
+    }
+    #[inline]
+    pub unsafe fn raw_set(this: *mut Self, bit_offset: usize, bit_width: u8, val: u64) {
+        debug_assert!(bit_width <= 64);
+        debug_assert!(bit_offset / 8 < core::mem::size_of::<Storage>());
+        debug_assert!((bit_offset + (bit_width as usize) + 7) / 8 <= core::mem::size_of::<Storage>());
+        if bit_width == 0 {
+            return;
+        }
+        let mut val = val;
+        if bit_width < 64 {
+            val &= (1u64 << bit_width) - 1;
+        }
+        if cfg!(target_endian = "big") {
+            val = val.reverse_bits() >> (64 - bit_width as usize);
+        }
+        let start_byte = bit_offset / 8;
+        let bit_shift = bit_offset % 8;
+        let bytes_needed = (bit_width as usize + bit_shift + 7) / 8;
+        val <<= bit_shift;
+        let field_mask = if bit_width as usize + bit_shift >= 64 {
+            !0u64 << bit_shift
+        } else {
+            ((1u64 << bit_width) - 1) << bit_shift
+        };
+        let storage_ptr = unsafe { core::ptr::addr_of_mut!((*this).storage) as *mut u8 };
+        for i in 0..bytes_needed {
+            let byte_val = (val >> (i * 8)) as u8;
+            let byte_mask = (field_mask >> (i * 8)) as u8;
+            let byte_ptr = unsafe { storage_ptr.add(start_byte + i) };
+            if cfg!(target_endian = "big") {
+                let byte = unsafe { (*byte_ptr).reverse_bits() };
+                let new_byte = (byte & !byte_mask) | (byte_val & byte_mask);
+                unsafe { *byte_ptr = new_byte.reverse_bits() };
+            } else {
+                unsafe { *byte_ptr = (*byte_ptr & !byte_mask) | (byte_val & byte_mask) };
+            }
+        }
+    }
+}
+#[doc = " Const-generic methods for efficient bitfield access when offset and width"]
+#[doc = " are known at compile time."]
+impl<const N: usize> __BindgenBitfieldUnit<[u8; N]> {
+    #[doc = " Get a field using const generics for compile-time optimization."]
+    #[doc = " Uses native word size operations when the field fits in usize."]
+    #[inline]
+    pub const fn get_const<const BIT_OFFSET: usize, const BIT_WIDTH: u8>(&self) -> u64 {
+        debug_assert!(BIT_WIDTH <= 64);
+        debug_assert!(BIT_OFFSET / 8 < N);
+        debug_assert!((BIT_OFFSET + (BIT_WIDTH as usize) + 7) / 8 <= N);
+        if BIT_WIDTH == 0 {
+            return 0;
+        }
+        let start_byte = BIT_OFFSET / 8;
+        let bit_shift = BIT_OFFSET % 8;
+        let bytes_needed = (BIT_WIDTH as usize + bit_shift + 7) / 8;
+        if BIT_WIDTH as usize + bit_shift <= usize::BITS as usize {
+            let mut val = 0usize;
+            if cfg!(target_endian = "big") {
+                let mut i = 0;
+                while i < bytes_needed {
+                    val |= (self.storage[start_byte + i].reverse_bits() as usize) << (i * 8);
+                    i += 1;
+                }
+            } else {
+                let mut i = 0;
+                while i < bytes_needed {
+                    val |= (self.storage[start_byte + i] as usize) << (i * 8);
+                    i += 1;
+                }
+            }
+            val >>= bit_shift;
+            if (BIT_WIDTH as u32) < usize::BITS {
+                val &= (1usize << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (usize::BITS as usize - BIT_WIDTH as usize);
+            }
+            val as u64
+        } else {
+            let mut val = 0u64;
+            if cfg!(target_endian = "big") {
+                let mut i = 0;
+                while i < bytes_needed {
+                    val |= (self.storage[start_byte + i].reverse_bits() as u64) << (i * 8);
+                    i += 1;
+                }
+            } else {
+                let mut i = 0;
+                while i < bytes_needed {
+                    val |= (self.storage[start_byte + i] as u64) << (i * 8);
+                    i += 1;
+                }
+            }
+            val >>= bit_shift;
+            if BIT_WIDTH < 64 {
+                val &= (1u64 << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (64 - BIT_WIDTH as usize);
+            }
+            val
+        }
+    }
+    #[doc = " Set a field using const generics for compile-time optimization."]
+    #[doc = " Uses native word size operations when the field fits in usize."]
+    #[inline]
+    pub fn set_const<const BIT_OFFSET: usize, const BIT_WIDTH: u8>(&mut self, val: u64) {
+        debug_assert!(BIT_WIDTH <= 64);
+        debug_assert!(BIT_OFFSET / 8 < N);
+        debug_assert!((BIT_OFFSET + (BIT_WIDTH as usize) + 7) / 8 <= N);
+        if BIT_WIDTH == 0 {
+            return;
+        }
+        let start_byte = BIT_OFFSET / 8;
+        let bit_shift = BIT_OFFSET % 8;
+        let bytes_needed = (BIT_WIDTH as usize + bit_shift + 7) / 8;
+        if BIT_WIDTH as usize + bit_shift <= usize::BITS as usize {
+            let mut val = val as usize;
+            if (BIT_WIDTH as u32) < usize::BITS {
+                val &= (1usize << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (usize::BITS as usize - BIT_WIDTH as usize);
+            }
+            val <<= bit_shift;
+            let field_mask = if BIT_WIDTH as usize + bit_shift >= usize::BITS as usize {
+                !0usize << bit_shift
+            } else {
+                ((1usize << BIT_WIDTH) - 1) << bit_shift
+            };
+            let mut i = 0;
+            while i < bytes_needed {
+                let byte_val = (val >> (i * 8)) as u8;
+                let byte_mask = (field_mask >> (i * 8)) as u8;
+                if cfg!(target_endian = "big") {
+                    let byte = self.storage[start_byte + i].reverse_bits();
+                    let new_byte = (byte & !byte_mask) | (byte_val & byte_mask);
+                    self.storage[start_byte + i] = new_byte.reverse_bits();
+                } else {
+                    self.storage[start_byte + i] = (self.storage[start_byte + i] & !byte_mask) | (byte_val & byte_mask);
+                }
+                i += 1;
+            }
+        } else {
+            let mut val = val;
+            if BIT_WIDTH < 64 {
+                val &= (1u64 << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (64 - BIT_WIDTH as usize);
+            }
+            val <<= bit_shift;
+            let field_mask = if BIT_WIDTH as usize + bit_shift >= 64 {
+                !0u64 << bit_shift
+            } else {
+                ((1u64 << BIT_WIDTH) - 1) << bit_shift
+            };
+            let mut i = 0;
+            while i < bytes_needed {
+                let byte_val = (val >> (i * 8)) as u8;
+                let byte_mask = (field_mask >> (i * 8)) as u8;
+                if cfg!(target_endian = "big") {
+                    let byte = self.storage[start_byte + i].reverse_bits();
+                    let new_byte = (byte & !byte_mask) | (byte_val & byte_mask);
+                    self.storage[start_byte + i] = new_byte.reverse_bits();
+                } else {
+                    self.storage[start_byte + i] = (self.storage[start_byte + i] & !byte_mask) | (byte_val & byte_mask);
+                }
+                i += 1;
+            }
+        }
+    }
+    #[doc = " Raw pointer get using const generics for compile-time optimization."]
+    #[doc = " Uses native word size operations when the field fits in usize."]
+    #[inline]
+    pub const unsafe fn raw_get_const<const BIT_OFFSET: usize, const BIT_WIDTH: u8>(this: *const Self) -> u64 {
+        debug_assert!(BIT_WIDTH <= 64);
+        debug_assert!(BIT_OFFSET / 8 < N);
+        debug_assert!((BIT_OFFSET + (BIT_WIDTH as usize) + 7) / 8 <= N);
+        if BIT_WIDTH == 0 {
+            return 0;
+        }
+        let start_byte = BIT_OFFSET / 8;
+        let bit_shift = BIT_OFFSET % 8;
+        let bytes_needed = (BIT_WIDTH as usize + bit_shift + 7) / 8;
+        let storage_ptr = unsafe { core::ptr::addr_of!((*this).storage) as *const u8 };
+        if BIT_WIDTH as usize + bit_shift <= usize::BITS as usize {
+            let mut val = 0usize;
+            if cfg!(target_endian = "big") {
+                let mut i = 0;
+                while i < bytes_needed {
+                    let byte = unsafe { *storage_ptr.add(start_byte + i) };
+                    val |= (byte.reverse_bits() as usize) << (i * 8);
+                    i += 1;
+                }
+            } else {
+                let mut i = 0;
+                while i < bytes_needed {
+                    let byte = unsafe { *storage_ptr.add(start_byte + i) };
+                    val |= (byte as usize) << (i * 8);
+                    i += 1;
+                }
+            }
+            val >>= bit_shift;
+            if (BIT_WIDTH as u32) < usize::BITS {
+                val &= (1usize << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (usize::BITS as usize - BIT_WIDTH as usize);
+            }
+            val as u64
+        } else {
+            let mut val = 0u64;
+            if cfg!(target_endian = "big") {
+                let mut i = 0;
+                while i < bytes_needed {
+                    let byte = unsafe { *storage_ptr.add(start_byte + i) };
+                    val |= (byte.reverse_bits() as u64) << (i * 8);
+                    i += 1;
+                }
+            } else {
+                let mut i = 0;
+                while i < bytes_needed {
+                    let byte = unsafe { *storage_ptr.add(start_byte + i) };
+                    val |= (byte as u64) << (i * 8);
+                    i += 1;
+                }
+            }
+            val >>= bit_shift;
+            if BIT_WIDTH < 64 {
+                val &= (1u64 << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (64 - BIT_WIDTH as usize);
+            }
+            val
+        }
+    }
+    #[doc = " Raw pointer set using const generics for compile-time optimization."]
+    #[doc = " Uses native word size operations when the field fits in usize."]
+    #[inline]
+    pub unsafe fn raw_set_const<const BIT_OFFSET: usize, const BIT_WIDTH: u8>(this: *mut Self, val: u64) {
+        debug_assert!(BIT_WIDTH <= 64);
+        debug_assert!(BIT_OFFSET / 8 < N);
+        debug_assert!((BIT_OFFSET + (BIT_WIDTH as usize) + 7) / 8 <= N);
+        if BIT_WIDTH == 0 {
+            return;
+        }
+        let start_byte = BIT_OFFSET / 8;
+        let bit_shift = BIT_OFFSET % 8;
+        let bytes_needed = (BIT_WIDTH as usize + bit_shift + 7) / 8;
+        let storage_ptr = this.cast::<[u8; N]>().cast::<u8>();
+        if BIT_WIDTH as usize + bit_shift <= usize::BITS as usize {
+            let mut val = val as usize;
+            if (BIT_WIDTH as u32) < usize::BITS {
+                val &= (1usize << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (usize::BITS as usize - BIT_WIDTH as usize);
+            }
+            val <<= bit_shift;
+            let field_mask = if BIT_WIDTH as usize + bit_shift >= usize::BITS as usize {
+                !0usize << bit_shift
+            } else {
+                ((1usize << BIT_WIDTH) - 1) << bit_shift
+            };
+            let mut i = 0;
+            while i < bytes_needed {
+                let byte_val = (val >> (i * 8)) as u8;
+                let byte_mask = (field_mask >> (i * 8)) as u8;
+                let byte_ptr = unsafe { storage_ptr.add(start_byte + i) };
+                if cfg!(target_endian = "big") {
+                    let byte = unsafe { (*byte_ptr).reverse_bits() };
+                    let new_byte = (byte & !byte_mask) | (byte_val & byte_mask);
+                    unsafe { *byte_ptr = new_byte.reverse_bits() };
+                } else {
+                    unsafe { *byte_ptr = (*byte_ptr & !byte_mask) | (byte_val & byte_mask) };
+                }
+                i += 1;
+            }
+        } else {
+            let mut val = val;
+            if BIT_WIDTH < 64 {
+                val &= (1u64 << BIT_WIDTH) - 1;
+            }
+            if cfg!(target_endian = "big") {
+                val = val.reverse_bits() >> (64 - BIT_WIDTH as usize);
+            }
+            val <<= bit_shift;
+            let field_mask = if BIT_WIDTH as usize + bit_shift >= 64 {
+                !0u64 << bit_shift
+            } else {
+                ((1u64 << BIT_WIDTH) - 1) << bit_shift
+            };
+            let mut i = 0;
+            while i < bytes_needed {
+                let byte_val = (val >> (i * 8)) as u8;
+                let byte_mask = (field_mask >> (i * 8)) as u8;
+                let byte_ptr = unsafe { storage_ptr.add(start_byte + i) };
+                if cfg!(target_endian = "big") {
+                    let byte = unsafe { (*byte_ptr).reverse_bits() };
+                    let new_byte = (byte & !byte_mask) | (byte_val & byte_mask);
+                    unsafe { *byte_ptr = new_byte.reverse_bits() };
+                } else {
+                    unsafe { *byte_ptr = (*byte_ptr & !byte_mask) | (byte_val & byte_mask) };
+                }
+                i += 1;
+            }
+        }
+    }
+}
 pub const CUPTI_API_VERSION: u32 = 130401;
 #[repr(C)]
 #[derive(Debug)]
@@ -7,6 +474,41 @@ pub struct CUctx_st {
     _unused: [u8; 0],
 }
 pub type CUcontext = *mut CUctx_st;
+impl CUaccessProperty_enum {
+    pub const CU_ACCESS_PROPERTY_NORMAL: CUaccessProperty_enum = CUaccessProperty_enum(0);
+    pub const CU_ACCESS_PROPERTY_STREAMING: CUaccessProperty_enum = CUaccessProperty_enum(1);
+    pub const CU_ACCESS_PROPERTY_PERSISTING: CUaccessProperty_enum = CUaccessProperty_enum(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUaccessProperty_enum(pub ::core::ffi::c_uint);
+pub use self::CUaccessProperty_enum as CUaccessProperty;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUaccessPolicyWindow_st {
+    pub base_ptr: *mut ::core::ffi::c_void,
+    pub num_bytes: usize,
+    pub hitRatio: f32,
+    pub hitProp: CUaccessProperty,
+    pub missProp: CUaccessProperty,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUaccessPolicyWindow_st"][::core::mem::size_of::<CUaccessPolicyWindow_st>() - 32usize];
+    ["Alignment of CUaccessPolicyWindow_st"][::core::mem::align_of::<CUaccessPolicyWindow_st>() - 8usize];
+    ["Offset of field: CUaccessPolicyWindow_st::base_ptr"]
+        [::core::mem::offset_of!(CUaccessPolicyWindow_st, base_ptr) - 0usize];
+    ["Offset of field: CUaccessPolicyWindow_st::num_bytes"]
+        [::core::mem::offset_of!(CUaccessPolicyWindow_st, num_bytes) - 8usize];
+    ["Offset of field: CUaccessPolicyWindow_st::hitRatio"]
+        [::core::mem::offset_of!(CUaccessPolicyWindow_st, hitRatio) - 16usize];
+    ["Offset of field: CUaccessPolicyWindow_st::hitProp"]
+        [::core::mem::offset_of!(CUaccessPolicyWindow_st, hitProp) - 20usize];
+    ["Offset of field: CUaccessPolicyWindow_st::missProp"]
+        [::core::mem::offset_of!(CUaccessPolicyWindow_st, missProp) - 24usize];
+};
+pub type CUaccessPolicyWindow_v1 = CUaccessPolicyWindow_st;
+pub type CUaccessPolicyWindow = CUaccessPolicyWindow_v1;
 impl CUptiResult {
     pub const CUPTI_SUCCESS: CUptiResult = CUptiResult(0);
     pub const CUPTI_ERROR_INVALID_PARAMETER: CUptiResult = CUptiResult(1);
@@ -133,10 +635,15 @@ pub struct CUpti_Subscriber_st {
 pub type CUpti_SubscriberHandle = *mut CUpti_Subscriber_st;
 impl CUpti_ActivityKind {
     pub const CUPTI_ACTIVITY_KIND_INVALID: CUpti_ActivityKind = CUpti_ActivityKind(0);
+    pub const CUPTI_ACTIVITY_KIND_MEMCPY: CUpti_ActivityKind = CUpti_ActivityKind(1);
+    pub const CUPTI_ACTIVITY_KIND_MEMSET: CUpti_ActivityKind = CUpti_ActivityKind(2);
+    pub const CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: CUpti_ActivityKind = CUpti_ActivityKind(10);
+    pub const CUPTI_ACTIVITY_KIND_MEMCPY2: CUpti_ActivityKind = CUpti_ActivityKind(22);
     pub const CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER: CUpti_ActivityKind = CUpti_ActivityKind(25);
     pub const CUPTI_ACTIVITY_KIND_MEMORY: CUpti_ActivityKind = CUpti_ActivityKind(45);
     pub const CUPTI_ACTIVITY_KIND_MEMORY2: CUpti_ActivityKind = CUpti_ActivityKind(49);
     pub const CUPTI_ACTIVITY_KIND_MEMORY_POOL: CUpti_ActivityKind = CUpti_ActivityKind(50);
+    pub const CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS: CUpti_ActivityKind = CUpti_ActivityKind(54);
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -148,6 +655,22 @@ impl CUpti_ActivityFlag {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUpti_ActivityFlag(pub ::core::ffi::c_uint);
+impl CUpti_ActivityMemcpyKind {
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_UNKNOWN: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(0);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_HTOD: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(1);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_DTOH: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(2);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_HTOA: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(3);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_ATOH: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(4);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_ATOA: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(5);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_ATOD: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(6);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_DTOA: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(7);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_DTOD: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(8);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_HTOH: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(9);
+    pub const CUPTI_ACTIVITY_MEMCPY_KIND_PTOP: CUpti_ActivityMemcpyKind = CUpti_ActivityMemcpyKind(10);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUpti_ActivityMemcpyKind(pub ::core::ffi::c_uint);
 impl CUpti_ActivityMemoryKind {
     pub const CUPTI_ACTIVITY_MEMORY_KIND_UNKNOWN: CUpti_ActivityMemoryKind = CUpti_ActivityMemoryKind(0);
     pub const CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE: CUpti_ActivityMemoryKind = CUpti_ActivityMemoryKind(1);
@@ -161,6 +684,19 @@ impl CUpti_ActivityMemoryKind {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUpti_ActivityMemoryKind(pub ::core::ffi::c_uint);
+impl CUpti_ActivityPartitionedGlobalCacheConfig {
+    pub const CUPTI_ACTIVITY_PARTITIONED_GLOBAL_CACHE_CONFIG_UNKNOWN: CUpti_ActivityPartitionedGlobalCacheConfig =
+        CUpti_ActivityPartitionedGlobalCacheConfig(0);
+    pub const CUPTI_ACTIVITY_PARTITIONED_GLOBAL_CACHE_CONFIG_NOT_SUPPORTED: CUpti_ActivityPartitionedGlobalCacheConfig =
+        CUpti_ActivityPartitionedGlobalCacheConfig(1);
+    pub const CUPTI_ACTIVITY_PARTITIONED_GLOBAL_CACHE_CONFIG_OFF: CUpti_ActivityPartitionedGlobalCacheConfig =
+        CUpti_ActivityPartitionedGlobalCacheConfig(2);
+    pub const CUPTI_ACTIVITY_PARTITIONED_GLOBAL_CACHE_CONFIG_ON: CUpti_ActivityPartitionedGlobalCacheConfig =
+        CUpti_ActivityPartitionedGlobalCacheConfig(3);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUpti_ActivityPartitionedGlobalCacheConfig(pub ::core::ffi::c_uint);
 impl CUpti_ActivityMemoryOperationType {
     pub const CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_INVALID: CUpti_ActivityMemoryOperationType =
         CUpti_ActivityMemoryOperationType(0);
@@ -193,6 +729,15 @@ impl CUpti_ActivityMemoryPoolOperationType {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUpti_ActivityMemoryPoolOperationType(pub ::core::ffi::c_uint);
+impl CUpti_ChannelType {
+    pub const CUPTI_CHANNEL_TYPE_INVALID: CUpti_ChannelType = CUpti_ChannelType(0);
+    pub const CUPTI_CHANNEL_TYPE_COMPUTE: CUpti_ChannelType = CUpti_ChannelType(1);
+    pub const CUPTI_CHANNEL_TYPE_ASYNC_MEMCPY: CUpti_ChannelType = CUpti_ChannelType(2);
+    pub const CUPTI_CHANNEL_TYPE_DECOMP: CUpti_ChannelType = CUpti_ChannelType(3);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUpti_ChannelType(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
@@ -204,6 +749,78 @@ const _: () = {
     ["Size of CUpti_Activity"][::core::mem::size_of::<CUpti_Activity>() - 8usize];
     ["Alignment of CUpti_Activity"][::core::mem::align_of::<CUpti_Activity>() - 8usize];
     ["Offset of field: CUpti_Activity::kind"][::core::mem::offset_of!(CUpti_Activity, kind) - 0usize];
+};
+#[repr(C, packed(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityMemcpyPtoP4 {
+    pub kind: CUpti_ActivityKind,
+    pub copyKind: u8,
+    pub srcKind: u8,
+    pub dstKind: u8,
+    pub flags: u8,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub deviceId: u32,
+    pub contextId: u32,
+    pub streamId: u32,
+    pub srcDeviceId: u32,
+    pub srcContextId: u32,
+    pub dstDeviceId: u32,
+    pub dstContextId: u32,
+    pub correlationId: u32,
+    pub reserved0: *mut ::core::ffi::c_void,
+    pub graphNodeId: u64,
+    pub graphId: u32,
+    pub channelID: u32,
+    pub channelType: CUpti_ChannelType,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityMemcpyPtoP4"][::core::mem::size_of::<CUpti_ActivityMemcpyPtoP4>() - 96usize];
+    ["Alignment of CUpti_ActivityMemcpyPtoP4"][::core::mem::align_of::<CUpti_ActivityMemcpyPtoP4>() - 8usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::kind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, kind) - 0usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::copyKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, copyKind) - 4usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::srcKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, srcKind) - 5usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::dstKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, dstKind) - 6usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::flags"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, flags) - 7usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::bytes"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, bytes) - 8usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::start"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, start) - 16usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::end"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, end) - 24usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::deviceId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, deviceId) - 32usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::contextId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, contextId) - 36usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::streamId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, streamId) - 40usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::srcDeviceId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, srcDeviceId) - 44usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::srcContextId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, srcContextId) - 48usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::dstDeviceId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, dstDeviceId) - 52usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::dstContextId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, dstContextId) - 56usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::correlationId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, correlationId) - 60usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::reserved0"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, reserved0) - 64usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::graphNodeId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, graphNodeId) - 72usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::graphId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, graphId) - 80usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::channelID"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, channelID) - 84usize];
+    ["Offset of field: CUpti_ActivityMemcpyPtoP4::channelType"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpyPtoP4, channelType) - 88usize];
 };
 #[repr(C, packed(8))]
 #[derive(Copy, Clone)]
@@ -357,11 +974,328 @@ const _: () = {
     ["Offset of field: CUpti_ActivityMemoryPool3::pad2"]
         [::core::mem::offset_of!(CUpti_ActivityMemoryPool3, pad2) - 73usize];
 };
+impl CUpti_FuncShmemLimitConfig {
+    pub const CUPTI_FUNC_SHMEM_LIMIT_DEFAULT: CUpti_FuncShmemLimitConfig = CUpti_FuncShmemLimitConfig(0);
+    pub const CUPTI_FUNC_SHMEM_LIMIT_OPTIN: CUpti_FuncShmemLimitConfig = CUpti_FuncShmemLimitConfig(1);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUpti_FuncShmemLimitConfig(pub ::core::ffi::c_uint);
 pub type CUpti_BuffersCallbackRequestFunc =
     ::core::option::Option<unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, maxNumRecords: *mut usize)>;
 pub type CUpti_BuffersCallbackCompleteFunc = ::core::option::Option<
     unsafe extern "C" fn(context: CUcontext, streamId: u32, buffer: *mut u8, size: usize, validSize: usize),
 >;
+pub type CUpti_TimestampCallbackFunc = ::core::option::Option<unsafe extern "C" fn() -> u64>;
+#[repr(C, packed(8))]
+#[derive(Copy, Clone)]
+pub struct CUpti_ActivityKernel9 {
+    pub kind: CUpti_ActivityKind,
+    pub cacheConfig: CUpti_ActivityKernel9__bindgen_ty_1,
+    pub sharedMemoryConfig: u8,
+    pub registersPerThread: u16,
+    pub partitionedGlobalCacheRequested: CUpti_ActivityPartitionedGlobalCacheConfig,
+    pub partitionedGlobalCacheExecuted: CUpti_ActivityPartitionedGlobalCacheConfig,
+    pub start: u64,
+    pub end: u64,
+    pub completed: u64,
+    pub deviceId: u32,
+    pub contextId: u32,
+    pub streamId: u32,
+    pub gridX: i32,
+    pub gridY: i32,
+    pub gridZ: i32,
+    pub blockX: i32,
+    pub blockY: i32,
+    pub blockZ: i32,
+    pub staticSharedMemory: i32,
+    pub dynamicSharedMemory: i32,
+    pub localMemoryPerThread: u32,
+    pub localMemoryTotal: u32,
+    pub correlationId: u32,
+    pub gridId: i64,
+    pub name: *const ::core::ffi::c_char,
+    pub reserved0: *mut ::core::ffi::c_void,
+    pub queued: u64,
+    pub submitted: u64,
+    pub launchType: u8,
+    pub isSharedMemoryCarveoutRequested: u8,
+    pub sharedMemoryCarveoutRequested: u8,
+    pub padding: u8,
+    pub sharedMemoryExecuted: u32,
+    pub graphNodeId: u64,
+    pub shmemLimitConfig: CUpti_FuncShmemLimitConfig,
+    pub graphId: u32,
+    pub pAccessPolicyWindow: *mut CUaccessPolicyWindow,
+    pub channelID: u32,
+    pub channelType: CUpti_ChannelType,
+    pub clusterX: u32,
+    pub clusterY: u32,
+    pub clusterZ: u32,
+    pub clusterSchedulingPolicy: u32,
+    pub localMemoryTotal_v2: u64,
+    pub maxPotentialClusterSize: u32,
+    pub maxActiveClusters: u32,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union CUpti_ActivityKernel9__bindgen_ty_1 {
+    pub both: u8,
+    pub config: CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1 {
+    pub _bitfield_1: __BindgenBitfieldUnit<[u8; 1usize]>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1>() - 1usize];
+    ["Alignment of CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1>() - 1usize];
+};
+impl CUpti_ActivityKernel9__bindgen_ty_1__bindgen_ty_1 {
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn requested(&self) -> u8 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<0usize, 4u8>() as u8) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_requested(&mut self, val: u8) {
+        unsafe {
+            let val: u8 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<0usize, 4u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn requested_raw(this: *const Self) -> u8 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 1usize]>>::raw_get_const::<0usize, 4u8>(
+                ::core::ptr::addr_of!((*this)._bitfield_1),
+            ) as u8)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_requested_raw(this: *mut Self, val: u8) {
+        unsafe {
+            let val: u8 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 1usize]>>::raw_set_const::<0usize, 4u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn executed(&self) -> u8 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<4usize, 4u8>() as u8) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_executed(&mut self, val: u8) {
+        unsafe {
+            let val: u8 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<4usize, 4u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn executed_raw(this: *const Self) -> u8 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 1usize]>>::raw_get_const::<4usize, 4u8>(
+                ::core::ptr::addr_of!((*this)._bitfield_1),
+            ) as u8)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_executed_raw(this: *mut Self, val: u8) {
+        unsafe {
+            let val: u8 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 1usize]>>::raw_set_const::<4usize, 4u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn new_bitfield_1(requested: u8, executed: u8) -> __BindgenBitfieldUnit<[u8; 1usize]> {
+        let mut __bindgen_bitfield_unit: __BindgenBitfieldUnit<[u8; 1usize]> = Default::default();
+        __bindgen_bitfield_unit.set_const::<0usize, 4u8>({
+            let requested: u8 = unsafe { ::core::mem::transmute(requested) };
+            requested as u64
+        });
+        __bindgen_bitfield_unit.set_const::<4usize, 4u8>({
+            let executed: u8 = unsafe { ::core::mem::transmute(executed) };
+            executed as u64
+        });
+        __bindgen_bitfield_unit
+    }
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityKernel9__bindgen_ty_1"]
+        [::core::mem::size_of::<CUpti_ActivityKernel9__bindgen_ty_1>() - 1usize];
+    ["Alignment of CUpti_ActivityKernel9__bindgen_ty_1"]
+        [::core::mem::align_of::<CUpti_ActivityKernel9__bindgen_ty_1>() - 1usize];
+    ["Offset of field: CUpti_ActivityKernel9__bindgen_ty_1::both"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9__bindgen_ty_1, both) - 0usize];
+    ["Offset of field: CUpti_ActivityKernel9__bindgen_ty_1::config"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9__bindgen_ty_1, config) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityKernel9"][::core::mem::size_of::<CUpti_ActivityKernel9>() - 208usize];
+    ["Alignment of CUpti_ActivityKernel9"][::core::mem::align_of::<CUpti_ActivityKernel9>() - 8usize];
+    ["Offset of field: CUpti_ActivityKernel9::kind"][::core::mem::offset_of!(CUpti_ActivityKernel9, kind) - 0usize];
+    ["Offset of field: CUpti_ActivityKernel9::cacheConfig"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, cacheConfig) - 4usize];
+    ["Offset of field: CUpti_ActivityKernel9::sharedMemoryConfig"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, sharedMemoryConfig) - 5usize];
+    ["Offset of field: CUpti_ActivityKernel9::registersPerThread"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, registersPerThread) - 6usize];
+    ["Offset of field: CUpti_ActivityKernel9::partitionedGlobalCacheRequested"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, partitionedGlobalCacheRequested) - 8usize];
+    ["Offset of field: CUpti_ActivityKernel9::partitionedGlobalCacheExecuted"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, partitionedGlobalCacheExecuted) - 12usize];
+    ["Offset of field: CUpti_ActivityKernel9::start"][::core::mem::offset_of!(CUpti_ActivityKernel9, start) - 16usize];
+    ["Offset of field: CUpti_ActivityKernel9::end"][::core::mem::offset_of!(CUpti_ActivityKernel9, end) - 24usize];
+    ["Offset of field: CUpti_ActivityKernel9::completed"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, completed) - 32usize];
+    ["Offset of field: CUpti_ActivityKernel9::deviceId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, deviceId) - 40usize];
+    ["Offset of field: CUpti_ActivityKernel9::contextId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, contextId) - 44usize];
+    ["Offset of field: CUpti_ActivityKernel9::streamId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, streamId) - 48usize];
+    ["Offset of field: CUpti_ActivityKernel9::gridX"][::core::mem::offset_of!(CUpti_ActivityKernel9, gridX) - 52usize];
+    ["Offset of field: CUpti_ActivityKernel9::gridY"][::core::mem::offset_of!(CUpti_ActivityKernel9, gridY) - 56usize];
+    ["Offset of field: CUpti_ActivityKernel9::gridZ"][::core::mem::offset_of!(CUpti_ActivityKernel9, gridZ) - 60usize];
+    ["Offset of field: CUpti_ActivityKernel9::blockX"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, blockX) - 64usize];
+    ["Offset of field: CUpti_ActivityKernel9::blockY"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, blockY) - 68usize];
+    ["Offset of field: CUpti_ActivityKernel9::blockZ"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, blockZ) - 72usize];
+    ["Offset of field: CUpti_ActivityKernel9::staticSharedMemory"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, staticSharedMemory) - 76usize];
+    ["Offset of field: CUpti_ActivityKernel9::dynamicSharedMemory"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, dynamicSharedMemory) - 80usize];
+    ["Offset of field: CUpti_ActivityKernel9::localMemoryPerThread"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, localMemoryPerThread) - 84usize];
+    ["Offset of field: CUpti_ActivityKernel9::localMemoryTotal"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, localMemoryTotal) - 88usize];
+    ["Offset of field: CUpti_ActivityKernel9::correlationId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, correlationId) - 92usize];
+    ["Offset of field: CUpti_ActivityKernel9::gridId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, gridId) - 96usize];
+    ["Offset of field: CUpti_ActivityKernel9::name"][::core::mem::offset_of!(CUpti_ActivityKernel9, name) - 104usize];
+    ["Offset of field: CUpti_ActivityKernel9::reserved0"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, reserved0) - 112usize];
+    ["Offset of field: CUpti_ActivityKernel9::queued"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, queued) - 120usize];
+    ["Offset of field: CUpti_ActivityKernel9::submitted"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, submitted) - 128usize];
+    ["Offset of field: CUpti_ActivityKernel9::launchType"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, launchType) - 136usize];
+    ["Offset of field: CUpti_ActivityKernel9::isSharedMemoryCarveoutRequested"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, isSharedMemoryCarveoutRequested) - 137usize];
+    ["Offset of field: CUpti_ActivityKernel9::sharedMemoryCarveoutRequested"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, sharedMemoryCarveoutRequested) - 138usize];
+    ["Offset of field: CUpti_ActivityKernel9::padding"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, padding) - 139usize];
+    ["Offset of field: CUpti_ActivityKernel9::sharedMemoryExecuted"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, sharedMemoryExecuted) - 140usize];
+    ["Offset of field: CUpti_ActivityKernel9::graphNodeId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, graphNodeId) - 144usize];
+    ["Offset of field: CUpti_ActivityKernel9::shmemLimitConfig"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, shmemLimitConfig) - 152usize];
+    ["Offset of field: CUpti_ActivityKernel9::graphId"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, graphId) - 156usize];
+    ["Offset of field: CUpti_ActivityKernel9::pAccessPolicyWindow"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, pAccessPolicyWindow) - 160usize];
+    ["Offset of field: CUpti_ActivityKernel9::channelID"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, channelID) - 168usize];
+    ["Offset of field: CUpti_ActivityKernel9::channelType"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, channelType) - 172usize];
+    ["Offset of field: CUpti_ActivityKernel9::clusterX"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, clusterX) - 176usize];
+    ["Offset of field: CUpti_ActivityKernel9::clusterY"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, clusterY) - 180usize];
+    ["Offset of field: CUpti_ActivityKernel9::clusterZ"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, clusterZ) - 184usize];
+    ["Offset of field: CUpti_ActivityKernel9::clusterSchedulingPolicy"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, clusterSchedulingPolicy) - 188usize];
+    ["Offset of field: CUpti_ActivityKernel9::localMemoryTotal_v2"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, localMemoryTotal_v2) - 192usize];
+    ["Offset of field: CUpti_ActivityKernel9::maxPotentialClusterSize"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, maxPotentialClusterSize) - 200usize];
+    ["Offset of field: CUpti_ActivityKernel9::maxActiveClusters"]
+        [::core::mem::offset_of!(CUpti_ActivityKernel9, maxActiveClusters) - 204usize];
+};
+#[repr(C, packed(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityMemset4 {
+    pub kind: CUpti_ActivityKind,
+    pub value: u32,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub deviceId: u32,
+    pub contextId: u32,
+    pub streamId: u32,
+    pub correlationId: u32,
+    pub flags: u16,
+    pub memoryKind: u16,
+    pub pad: u32,
+    pub reserved0: *mut ::core::ffi::c_void,
+    pub graphNodeId: u64,
+    pub graphId: u32,
+    pub channelID: u32,
+    pub channelType: CUpti_ChannelType,
+    pub isDeviceLaunched: u8,
+    pub pad2: [u8; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityMemset4"][::core::mem::size_of::<CUpti_ActivityMemset4>() - 88usize];
+    ["Alignment of CUpti_ActivityMemset4"][::core::mem::align_of::<CUpti_ActivityMemset4>() - 8usize];
+    ["Offset of field: CUpti_ActivityMemset4::kind"][::core::mem::offset_of!(CUpti_ActivityMemset4, kind) - 0usize];
+    ["Offset of field: CUpti_ActivityMemset4::value"][::core::mem::offset_of!(CUpti_ActivityMemset4, value) - 4usize];
+    ["Offset of field: CUpti_ActivityMemset4::bytes"][::core::mem::offset_of!(CUpti_ActivityMemset4, bytes) - 8usize];
+    ["Offset of field: CUpti_ActivityMemset4::start"][::core::mem::offset_of!(CUpti_ActivityMemset4, start) - 16usize];
+    ["Offset of field: CUpti_ActivityMemset4::end"][::core::mem::offset_of!(CUpti_ActivityMemset4, end) - 24usize];
+    ["Offset of field: CUpti_ActivityMemset4::deviceId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, deviceId) - 32usize];
+    ["Offset of field: CUpti_ActivityMemset4::contextId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, contextId) - 36usize];
+    ["Offset of field: CUpti_ActivityMemset4::streamId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, streamId) - 40usize];
+    ["Offset of field: CUpti_ActivityMemset4::correlationId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, correlationId) - 44usize];
+    ["Offset of field: CUpti_ActivityMemset4::flags"][::core::mem::offset_of!(CUpti_ActivityMemset4, flags) - 48usize];
+    ["Offset of field: CUpti_ActivityMemset4::memoryKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, memoryKind) - 50usize];
+    ["Offset of field: CUpti_ActivityMemset4::pad"][::core::mem::offset_of!(CUpti_ActivityMemset4, pad) - 52usize];
+    ["Offset of field: CUpti_ActivityMemset4::reserved0"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, reserved0) - 56usize];
+    ["Offset of field: CUpti_ActivityMemset4::graphNodeId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, graphNodeId) - 64usize];
+    ["Offset of field: CUpti_ActivityMemset4::graphId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, graphId) - 72usize];
+    ["Offset of field: CUpti_ActivityMemset4::channelID"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, channelID) - 76usize];
+    ["Offset of field: CUpti_ActivityMemset4::channelType"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, channelType) - 80usize];
+    ["Offset of field: CUpti_ActivityMemset4::isDeviceLaunched"]
+        [::core::mem::offset_of!(CUpti_ActivityMemset4, isDeviceLaunched) - 84usize];
+    ["Offset of field: CUpti_ActivityMemset4::pad2"][::core::mem::offset_of!(CUpti_ActivityMemset4, pad2) - 85usize];
+};
 #[repr(C, packed(8))]
 #[derive(Copy, Clone)]
 pub struct CUpti_ActivityMemory2 {
@@ -501,6 +1435,68 @@ const _: () = {
         [::core::mem::offset_of!(CUpti_ActivityMemoryPool2, timestamp) - 56usize];
     ["Offset of field: CUpti_ActivityMemoryPool2::utilizedSize"]
         [::core::mem::offset_of!(CUpti_ActivityMemoryPool2, utilizedSize) - 64usize];
+};
+#[repr(C, packed(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityMemcpy5 {
+    pub kind: CUpti_ActivityKind,
+    pub copyKind: u8,
+    pub srcKind: u8,
+    pub dstKind: u8,
+    pub flags: u8,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub deviceId: u32,
+    pub contextId: u32,
+    pub streamId: u32,
+    pub correlationId: u32,
+    pub runtimeCorrelationId: u32,
+    pub pad: u32,
+    pub reserved0: *mut ::core::ffi::c_void,
+    pub graphNodeId: u64,
+    pub graphId: u32,
+    pub channelID: u32,
+    pub channelType: CUpti_ChannelType,
+    pub pad2: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityMemcpy5"][::core::mem::size_of::<CUpti_ActivityMemcpy5>() - 88usize];
+    ["Alignment of CUpti_ActivityMemcpy5"][::core::mem::align_of::<CUpti_ActivityMemcpy5>() - 8usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::kind"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, kind) - 0usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::copyKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, copyKind) - 4usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::srcKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, srcKind) - 5usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::dstKind"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, dstKind) - 6usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::flags"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, flags) - 7usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::bytes"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, bytes) - 8usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::start"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, start) - 16usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::end"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, end) - 24usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::deviceId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, deviceId) - 32usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::contextId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, contextId) - 36usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::streamId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, streamId) - 40usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::correlationId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, correlationId) - 44usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::runtimeCorrelationId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, runtimeCorrelationId) - 48usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::pad"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, pad) - 52usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::reserved0"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, reserved0) - 56usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::graphNodeId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, graphNodeId) - 64usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::graphId"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, graphId) - 72usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::channelID"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, channelID) - 76usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::channelType"]
+        [::core::mem::offset_of!(CUpti_ActivityMemcpy5, channelType) - 80usize];
+    ["Offset of field: CUpti_ActivityMemcpy5::pad2"][::core::mem::offset_of!(CUpti_ActivityMemcpy5, pad2) - 84usize];
 };
 impl CUpti_driver_api_trace_cbid_enum {
     pub const CUPTI_DRIVER_TRACE_CBID_cuMemAlloc: CUpti_driver_api_trace_cbid_enum =
@@ -646,6 +1642,11 @@ unsafe extern "C" {
         subscriber: CUpti_SubscriberHandle,
         domain: CUpti_CallbackDomain,
     ) -> CUptiResult;
+    pub fn cuptiGetCallbackName(
+        domain: CUpti_CallbackDomain,
+        cbid: u32,
+        name: *mut *const ::core::ffi::c_char,
+    ) -> CUptiResult;
     pub fn cuptiActivityEnable(kind: CUpti_ActivityKind) -> CUptiResult;
     pub fn cuptiActivityDisable(kind: CUpti_ActivityKind) -> CUptiResult;
     pub fn cuptiActivityGetNumDroppedRecords(context: CUcontext, streamId: u32, dropped: *mut usize) -> CUptiResult;
@@ -660,4 +1661,5 @@ unsafe extern "C" {
     ) -> CUptiResult;
     pub fn cuptiActivityFlushAll(flag: u32) -> CUptiResult;
     pub fn cuptiFinalize() -> CUptiResult;
+    pub fn cuptiActivityRegisterTimestampCallback(funcTimestamp: CUpti_TimestampCallbackFunc) -> CUptiResult;
 }

@@ -16,7 +16,8 @@
 
 // The names are those of C.
 #[expect(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "bindgen writes it")]
 pub mod bindings;
 mod loader;
 
-pub use loader::{CallError, Cupti, LoadError, SONAMES};
+pub use loader::{CallError, Cupti, LoadError, SONAMES, Subscription};

@@ -12,11 +12,14 @@ use std::sync::OnceLock;
 use crate::bindings::{
     self, CUcontext, CUpti_Activity, CUpti_ActivityKind, CUpti_BuffersCallbackCompleteFunc,
     CUpti_BuffersCallbackRequestFunc, CUpti_CallbackDomain, CUpti_CallbackFunc, CUpti_CallbackId,
-    CUpti_SubscriberHandle, CUptiResult,
+    CUpti_SubscriberHandle, CUpti_TimestampCallbackFunc, CUptiResult,
 };
 
 /// The names under which the dynamic linker finds CUPTI, newest first: those of CUDA 13 and 12.
 pub const SONAMES: [&str; 2] = ["libcupti.so.13", "libcupti.so.12"];
+
+/// More than CUPTI has callback ids in a domain (CUDA 13.4 has some 900).
+const CALLBACKS: u32 = 2048;
 
 /// Declares the table of functions; their names and parameters are checked against the generated declarations.
 macro_rules! table {
@@ -76,11 +79,13 @@ macro_rules! table {
 table! {
     cuptiGetVersion(*mut u32);
     cuptiGetResultString(CUptiResult, *mut *const std::ffi::c_char);
+    cuptiGetCallbackName(CUpti_CallbackDomain, u32, *mut *const std::ffi::c_char);
     cuptiSubscribe(*mut CUpti_SubscriberHandle, CUpti_CallbackFunc, *mut c_void);
     cuptiUnsubscribe(CUpti_SubscriberHandle);
     cuptiEnableCallback(u32, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId);
     cuptiEnableDomain(u32, CUpti_SubscriberHandle, CUpti_CallbackDomain);
     cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc);
+    cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc);
     cuptiActivityEnable(CUpti_ActivityKind);
     cuptiActivityDisable(CUpti_ActivityKind);
     cuptiActivityFlushAll(u32);
@@ -88,6 +93,13 @@ table! {
     cuptiActivityGetNumDroppedRecords(CUcontext, u32, *mut usize);
     cuptiFinalize();
 }
+
+/// A subscription of CUPTI's, of which there can be one.
+#[derive(Debug)]
+pub struct Subscription(CUpti_SubscriberHandle);
+
+// SAFETY: CUPTI takes its handles on any thread.
+unsafe impl Send for Subscription {}
 
 impl Cupti {
     /// The CUPTI already in this process (PyTorch loads one), else the one that the dynamic linker finds.
@@ -138,6 +150,56 @@ impl Cupti {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
+    /// Has `callback` called at the beginning and the end of CUDA calls that [`watch`](Self::watch) names.
+    ///
+    /// # Safety
+    ///
+    /// CUPTI calls it on the program's threads, within its calls of CUDA, until [`unsubscribe`](Self::unsubscribe).
+    ///
+    /// # Errors
+    ///
+    /// Among others `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: somebody else has subscribed.
+    pub unsafe fn subscribe(&self, callback: CUpti_CallbackFunc) -> Result<Subscription, CallError> {
+        let mut handle = ptr::null_mut();
+        self.call("cuptiSubscribe", self.cuptiSubscribe, |function| {
+            // SAFETY: the caller vouches for the callback; writes one pointer.
+            unsafe { function(&mut handle, callback, ptr::null_mut()) }
+        })?;
+        Ok(Subscription(handle))
+    }
+
+    /// Ends a subscription.
+    pub fn unsubscribe(&self, subscription: Subscription) -> Result<(), CallError> {
+        // SAFETY: a handle that CUPTI has given, and that nobody has any more.
+        self.call("cuptiUnsubscribe", self.cuptiUnsubscribe, |function| unsafe { function(subscription.0) })
+    }
+
+    /// Has the subscriber called for the calls of a domain whose names are `wanted`. Returns how many there are.
+    pub fn watch(
+        &self,
+        subscription: &Subscription,
+        domain: CUpti_CallbackDomain,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<usize, CallError> {
+        let mut watched = 0;
+        for id in 1..CALLBACKS {
+            let mut name = ptr::null();
+            let found = self.call("cuptiGetCallbackName", self.cuptiGetCallbackName, |function| {
+                // SAFETY: writes one pointer, to a static string of CUPTI; unknown ids are refused.
+                unsafe { function(domain, id, &mut name) }
+            });
+            // SAFETY: not null, and NUL-terminated by CUPTI's word.
+            if found.is_ok() && !name.is_null() && wanted(unsafe { CStr::from_ptr(name) }.to_bytes()) {
+                self.call("cuptiEnableCallback", self.cuptiEnableCallback, |function| {
+                    // SAFETY: takes numbers, and a handle that CUPTI has given.
+                    unsafe { function(1, subscription.0, domain, id) }
+                })?;
+                watched += 1;
+            }
+        }
+        Ok(watched)
+    }
+
     /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first
     /// `enable`.
     ///
@@ -154,6 +216,17 @@ impl Cupti {
             // SAFETY: the caller vouches for the callbacks.
             unsafe { function(request, complete) }
         })
+    }
+
+    /// Has times of records come from a clock of the program's.
+    ///
+    /// # Safety
+    ///
+    /// CUPTI calls it from any thread, until another clock is registered.
+    pub unsafe fn register_clock(&self, clock: CUpti_TimestampCallbackFunc) -> Result<(), CallError> {
+        let name = "cuptiActivityRegisterTimestampCallback";
+        // SAFETY: the caller vouches for the callback.
+        self.call(name, self.cuptiActivityRegisterTimestampCallback, |function| unsafe { function(clock) })
     }
 
     /// Starts recording records of this kind.

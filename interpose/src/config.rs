@@ -51,6 +51,8 @@ pub struct Config {
     pub keep_source: bool,
     /// Whether copies of device memory to the host are recorded: `MEMLAB_READBACKS=1`.
     pub note_read_backs: bool,
+    /// Whether what runs on GPUs is recorded: `MEMLAB_TIME=1`.
+    pub time: bool,
     /// When the enclosing `memlab run` began, in nanoseconds since 1970: `MEMLAB_RUN`.
     pub run: Option<u64>,
     /// When the library was loaded.
@@ -80,6 +82,7 @@ impl Config {
             offload: is_on("MEMLAB_OFFLOAD"),
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
             note_read_backs: is_on("MEMLAB_READBACKS"),
+            time: is_on("MEMLAB_TIME"),
             run: environment_number(&["MEMLAB_RUN"]),
             began: SystemTime::now(),
             host_max,

@@ -25,7 +25,7 @@ use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 use crate::request::ControlRequest;
 use crate::torch::expected;
-use crate::{background, compaction, got_patch, moved_bytes, mover};
+use crate::{background, compaction, got_patch, gpu_time, moved_bytes, mover};
 
 /// How often the control thread does its periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
@@ -63,6 +63,7 @@ fn run(recorder: &'static Recorder) {
             recorder.python.ask_again(recorder.elapsed_ns());
         }
         recorder.interner.sources.write(&recorder.log);
+        gpu_time::tick(recorder);
         compaction::start_if_needed(recorder);
         got_patch::patch_new_objects();
         expected::check(recorder);

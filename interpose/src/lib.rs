@@ -21,6 +21,7 @@
 //! limit                      what a device may hold; spilling beyond that
 //! cuda::driver_memory, vmm, compaction    the driver's allocations; movable memory; bounding the trace
 //! ranges::nvtx               the ranges of programs that use NVTX
+//! gpu_time                   kernels, copies and fills by the place that launched them
 //! attribution, ranges        stack, layer and phase of an allocation; the ranges that the program names
 //! recorder                   events and definitions become lines
 //! thread_state               state of each thread
@@ -46,6 +47,7 @@ mod file_names;
 mod fork;
 mod frame_role;
 mod got_patch;
+mod gpu_time;
 mod intern;
 mod lifecycle;
 mod limit;

@@ -11,6 +11,7 @@ use crate::cuda::dlsym::dlsym;
 use crate::cuda::{device, hook_lookup};
 use crate::fork;
 use crate::got_patch::{self, Replacements};
+use crate::gpu_time;
 use crate::limit::settings;
 use crate::loaded_objects::{is_preloaded, path_of};
 use crate::panics;
@@ -82,6 +83,7 @@ fn replacements() -> Replacements {
 fn recording_begins(recorder: &'static Recorder) {
     recorder.python.start(&recorder.log, agent::run);
     expected::check(recorder);
+    gpu_time::start(recorder);
     control::start(recorder);
     watch_exit();
 }
@@ -99,6 +101,7 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
     gate::exempt_this_thread(); // Other exit handlers' use of the card must not wait: the socket is removed.
     end(|recorder| {
         recorder.stop_events();
+        gpu_time::finish(recorder);
         recorder.interner.sources.write(&recorder.log);
         compaction::finish();
         end_at_once(recorder, code);

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::record::{
     Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, ReadBack, Record,
-    Step, Tag, TagCategory, Unmap, Used,
+    Step, Tag, TagCategory, Unmap, Used, Work,
 };
 use elements::Elements;
 pub use error::DecodeError;
@@ -172,6 +172,17 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         b"moved" => {
             Record::Moved(Moved { time: elements.number()?, device: elements.number()?, bytes: elements.number()? })
         }
+        b"work" => Record::Work(Work {
+            time: elements.number()?,
+            device: elements.number()?,
+            stack: elements.number()?,
+            layer: elements.number()?,
+            flags: Flags(elements.number()?),
+            kernel: elements.number()?,
+            calls: elements.number()?,
+            nanoseconds: elements.number()?,
+            bytes: elements.number()?,
+        }),
         b"lost" => Record::Lost(Lost { time: elements.number()?, events: elements.number()? }),
         b"end" => {
             Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
@@ -221,6 +232,7 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"source") => Record::Source(serde_json::from_slice(line)?),
         Some(b"stack") => Record::Stack(serde_json::from_slice(line)?),
         Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
+        Some(b"kernel") => Record::Kernel(serde_json::from_slice(line)?),
         Some(b"range") => Record::Range(serde_json::from_slice(line)?),
         Some(b"trained") => Record::Trained(serde_json::from_slice(line)?),
         Some(b"requests") => Record::Requests(serde_json::from_slice(line)?),

@@ -74,8 +74,10 @@
 //! model::process_state                    all devices, threads, names
 //! model::ooms                             out-of-memory events
 //! model::call_tree, model::accumulation   figures by stack
+//! model::gpu_work_views                   what ran on a device, grouped
 //! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
 //! model::device                           one device: blocks, books, driver memory
+//! model::gpu_work                         what ran on a device, by place
 //! model::passes                           accumulation over forward passes
 //! model::growth, model::driver_memory     which lines grow over steps; memory taken from the driver
 //! model::trainings                        what a training says of its steps

@@ -18,6 +18,8 @@ mod device;
 mod device_totals;
 mod device_views;
 mod driver_memory;
+mod gpu_work;
+mod gpu_work_views;
 mod growth;
 mod history_views;
 mod keyframe;

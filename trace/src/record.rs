@@ -43,6 +43,8 @@ pub enum Record<'a> {
     Layer(Layer),
     /// A range that the program names.
     Range(Range),
+    /// A name of what ran on a GPU.
+    Kernel(Kernel),
     /// A part of what PyTorch's allocator was asked for.
     Requests(Requests),
     /// What a training did in an optimizer step.
@@ -73,6 +75,8 @@ pub enum Record<'a> {
     Step(Step),
     /// The program read device memory back to the host.
     ReadBack(ReadBack),
+    /// What ran on a GPU.
+    Work(Work),
     /// A thread entered or left a range.
     InRange(InRange),
     /// The use of the whole device.
@@ -102,6 +106,7 @@ impl Record<'_> {
             Self::Tag(event) => Some(event.time),
             Self::Step(event) => Some(event.time),
             Self::ReadBack(event) => Some(event.time),
+            Self::Work(event) => Some(event.time),
             Self::InRange(event) => Some(event.time),
             Self::Used(event) => Some(event.time),
             Self::Moved(event) => Some(event.time),

@@ -287,6 +287,13 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             bytes,
             stack
         })),
+        (i(), text()).prop_map(|(kernel, name)| Record::Kernel(Kernel { kernel, name })),
+        ((n(), device(), i(), i(), i(), i()), (n(), n(), n())).prop_map(
+            |((time, device, stack, layer, flags, kernel), (calls, nanoseconds, bytes))| {
+                let flags = Flags(flags);
+                Record::Work(Work { time, device, stack, layer, flags, kernel, calls, nanoseconds, bytes })
+            }
+        ),
         (n(), i(), i()).prop_map(|(time, thread, range)| Record::InRange(InRange { time, thread, range })),
         (n(), device(), n(), n(), any::<Option<u64>>()).prop_map(|(time, device, used, total, process)| {
             Record::Used(Used { time, device, used, total, process })

@@ -27,7 +27,7 @@
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
 //! simulation, preload                            what a simulated card and libmemlab.so need
-//! filter, findings, input, json, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
+//! filter, findings, input, json, kernels, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
@@ -49,6 +49,7 @@ pub mod format;
 pub mod holdings;
 pub mod input;
 pub mod json;
+mod kernels;
 pub mod moment;
 pub mod offload;
 pub mod overlays;

@@ -2,6 +2,7 @@
 
 mod at;
 mod bar;
+mod gpu_time;
 mod html;
 mod json;
 pub(crate) mod names;

@@ -8,6 +8,8 @@ pub type Timestamp = unsafe extern "C" fn() -> u64;
 /// The program's clock; 0 for the system's.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
 /// When the program's clock was set, by the system's clock and by its own.
 static SET_AT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
@@ -38,6 +40,11 @@ pub fn now() -> u64 {
     own().map_or_else(system, |own| unsafe { own() })
 }
 
+/// How often the clock was set: times before are of another.
+pub fn generation() -> usize {
+    GENERATION.load(Ordering::Acquire)
+}
+
 /// Takes the program's clock.
 pub fn set(clock: Timestamp) {
     // SAFETY: as in `now`.
@@ -46,6 +53,7 @@ pub fn set(clock: Timestamp) {
     SET_AT[1].store(time, Ordering::Relaxed);
     PER_SECOND.store(0, Ordering::Relaxed);
     OWN.store(clock as usize, Ordering::Release);
+    GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Nanoseconds in steps of the clock. PyTorch's clock counts cycles, although CUPTI asks for nanoseconds.

@@ -52,6 +52,8 @@ fn transfer(bytes: u64, per_second: u64) -> u64 {
 /// The end of the last work of each stream of a context.
 #[derive(Default)]
 struct Timeline {
+    /// Of the clock.
+    generation: usize,
     ends: HashMap<(usize, usize), u64>,
 }
 
@@ -70,7 +72,11 @@ pub fn schedule(work: &Submitted) -> Span {
     let duration = clock::steps(duration(&work.task, work.speeds));
     let stream = if work.stream <= 1 { 0 } else { work.stream };
     let mut timeline = TIMELINE.lock().unwrap_or_else(PoisonError::into_inner);
-    timeline.get_or_insert_default().add((work.context, stream), clock::now(), duration)
+    if timeline.as_ref().is_some_and(|timeline| timeline.generation != clock::generation()) {
+        *timeline = None; // Its ends are of another clock.
+    }
+    let timeline = timeline.get_or_insert_with(|| Timeline { generation: clock::generation(), ..Timeline::default() });
+    timeline.add((work.context, stream), clock::now(), duration)
 }
 
 #[cfg(test)]

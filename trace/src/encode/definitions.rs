@@ -297,6 +297,13 @@ pub fn trained<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, step: &Trained
     line.into_bytes()
 }
 
+/// What ran on a GPU, by the number that `work` events have: a kernel's mangled name, a copy, or `fill`.
+pub fn kernel<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, number: u32, name: &[u8]) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"kernel\":").number(number).raw(b",\"name\":").string(name, 4).finish(b"}");
+    line.into_bytes()
+}
+
 /// Something memlab could not do in this process, in words for the user.
 pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();

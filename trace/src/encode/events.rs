@@ -168,6 +168,37 @@ pub fn read_back<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: 
     line.into_bytes()
 }
 
+/// A `"work"` line: what ran on a GPU since the last such line of the same place and kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// The Python stack of the calls that gave the GPU this work; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+    /// As in [`crate::record::Flags`].
+    pub flags: u32,
+    /// The number of a `kernel` definition.
+    pub kernel: u32,
+    /// How often it ran.
+    pub calls: u64,
+    /// How long it ran.
+    pub nanoseconds: u64,
+    /// What it copied or filled.
+    pub bytes: u64,
+}
+
+/// `["work",…]`: sums of what ran on a GPU.
+pub fn work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &Work) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"work\",").number(work.time).field(work.device).field(work.stack).field(work.layer).field(work.flags);
+    line.field(work.kernel).field(work.calls).field(work.nanoseconds).field(work.bytes).finish(b"]");
+    line.into_bytes()
+}
+
 /// `["range",…]`: `range` is the innermost range that the thread is in from now on (0: none).
 pub fn in_range<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, range: u32) -> &[u8] {
     let mut line = buffer.line();

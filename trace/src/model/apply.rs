@@ -69,6 +69,7 @@ impl Model {
                 self.defined(Missing::Stack(stack.stack));
             }
             Record::Layer(layer) => self.symbols.define_layer(layer),
+            Record::Kernel(kernel) => self.symbols.define_kernel(&kernel),
             Record::Range(range) => self.symbols.define_range(range),
             Record::Trained(trained) => self.trainings.note(&trained),
             Record::Warning(warning) => {
@@ -123,6 +124,12 @@ impl Model {
                 self.event(event.time);
                 if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.driver.unmap(event.address, event.bytes);
+                }
+            }
+            Record::Work(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
+                    device.work.add(event);
                 }
             }
             Record::Tag(event) => {

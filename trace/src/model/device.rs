@@ -7,6 +7,7 @@ use super::cell::CellKey;
 use super::classification::{Classification, effective_phase, first_classification};
 use super::device_totals::{AllocationContext, OtherProcesses, Peak, RunProgress, Totals};
 use super::driver_memory::{DriverMemory, HeldMemory};
+use super::gpu_work::GpuWork;
 use super::growth::Growth;
 use super::ledger::Ledger;
 use super::passes::Accumulation;
@@ -57,6 +58,7 @@ pub(crate) struct DeviceState {
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
     pub(crate) accumulation: Accumulation,
+    pub(crate) work: GpuWork,
     /// The block freed last.
     pub(crate) freed: Option<Block>,
 }

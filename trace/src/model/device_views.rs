@@ -40,7 +40,7 @@ fn owner_row(owner: &Owner, symbols: &Symbols) -> LayerRow {
     (symbols.root_of(owner.root), Some(owner.name.clone()))
 }
 
-fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
+pub(crate) fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
     match symbols.module_layer(layer) {
         0 => (0, None),
         layer => (symbols.root_of(layer), symbols.layer_name(layer)),

@@ -17,8 +17,8 @@ use super::process_state::{HOST, Model};
 use super::scope::Scope;
 use super::sources::Sources;
 use super::views::{
-    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, LayerView,
-    RangePath, RangeView, SegmentMap, StackView, TotalsView,
+    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
+    LayerView, RangePath, RangeView, SegmentMap, StackView, TotalsView,
 };
 use crate::record::{self, Phase};
 
@@ -100,6 +100,22 @@ impl Model {
             Some(state) => state.categories(),
             None => DeviceState::default().categories(),
         }
+    }
+
+    /// What ran on a device, by lines of the scope of [`set_scope`](Self::set_scope); `None`: it was not recorded.
+    pub fn gpu_work(&self, device: i32) -> Option<GpuWorkView> {
+        self.gpu_work_in(device, self.scope)
+    }
+
+    /// What ran on a device, by lines of `scope`; `None`: it was not recorded.
+    pub fn gpu_work_in(&self, device: i32, scope: Scope) -> Option<GpuWorkView> {
+        let state = self.device_state(device)?;
+        (state.work.total.calls > 0).then(|| state.work.view(scope, &self.symbols))
+    }
+
+    /// The class of a layer's module; `None` if it is not known.
+    pub fn layer_class(&self, layer: u32) -> Option<Arc<str>> {
+        self.symbols.layer_class(layer)
     }
 
     /// A device's memory over time.

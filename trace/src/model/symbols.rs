@@ -97,6 +97,7 @@ pub(crate) struct Symbols {
     pub(crate) stacks: HashMap<u32, record::Stack>,
     pub(crate) layers: HashMap<u32, Layer>,
     pub(crate) ranges: HashMap<u32, Range>,
+    pub(crate) kernels: HashMap<u32, Arc<str>>,
     pub(crate) threads: HashMap<u32, record::Thread>,
     pub(crate) software: Vec<record::Software>,
     pub(crate) sources: Arc<Sources>,
@@ -188,6 +189,15 @@ impl Symbols {
     pub(crate) fn define_range(&mut self, range: record::Range) {
         let new = Range { parent: range.parent, name: bounded(&range.name).into() };
         self.ranges.insert(range.range, new);
+    }
+
+    pub(crate) fn define_kernel(&mut self, kernel: &record::Kernel) {
+        self.kernels.insert(kernel.kernel, bounded(&kernel.name).into());
+    }
+
+    /// The name of what ran on a GPU.
+    pub(crate) fn kernel_name(&self, kernel: u32) -> Arc<str> {
+        self.kernels.get(&kernel).cloned().unwrap_or_else(|| "(other kernels)".into())
     }
 
     pub(crate) fn define_thread(&mut self, thread: record::Thread) {

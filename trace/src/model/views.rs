@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::category::Category;
 use super::line::Line;
 use crate::record::{DriverKind, Phase};
@@ -128,6 +130,83 @@ pub struct LayerView {
     pub activation_bytes: u64,
     /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
     pub categories_at_peak: [u64; Category::COUNT],
+}
+
+/// How often something ran on a GPU, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkTotals {
+    /// How often.
+    pub calls: u64,
+    /// How long, together. What runs at the same time counts twice.
+    pub nanoseconds: u64,
+    /// What was copied or filled.
+    pub bytes: u64,
+}
+
+impl WorkTotals {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.nanoseconds = self.nanoseconds.saturating_add(other.nanoseconds);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(other.calls),
+            nanoseconds: self.nanoseconds.saturating_sub(other.nanoseconds),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+}
+
+/// What ran on one device. Kernels, lines and layers each sum to the total; each list has the longest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuWorkView {
+    /// All of it.
+    pub total: WorkTotals,
+    /// By name.
+    pub kernels: Vec<KernelView>,
+    /// By line, in one scope.
+    pub lines: Vec<LineWorkView>,
+    /// By layer.
+    pub layers: Vec<LayerWorkView>,
+}
+
+/// A kernel (by its mangled name), a kind of copy (`copy pinned to device`), or `fill`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How often and how long.
+    pub totals: WorkTotals,
+}
+
+/// What one line had a device do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineWorkView {
+    /// The line; `None`: no Python frame.
+    pub line: Option<Arc<Line>>,
+    /// How often and how long.
+    pub totals: WorkTotals,
+    /// Part of the time that was in backward.
+    pub backward_nanoseconds: u64,
+}
+
+/// What one layer had a device do, without the layers inside it. Names are as in [`LayerView`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerWorkView {
+    /// The layer id of the outermost module.
+    pub root: u32,
+    /// Its name.
+    pub root_name: Option<Arc<str>>,
+    /// The qualified name in it.
+    pub name: Option<Arc<str>>,
+    /// The module's class.
+    pub class: Option<Arc<str>>,
+    /// How often and how long.
+    pub totals: WorkTotals,
+    /// Part of the time that was in backward.
+    pub backward_nanoseconds: u64,
 }
 
 /// The names of a range and of those around it, the outermost first; empty: outside any range.

@@ -331,6 +331,23 @@ pub struct Range {
     pub name: String,
 }
 
+/// A name of what ran on a GPU.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Kernel(kernel) = decode_line(br#"{"kernel":3,"name":"copy pinned to device"}"#)? else { panic!() };
+/// assert_eq!((kernel.kernel, kernel.name.as_str()), (3, "copy pinned to device"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Its number.
+    pub kernel: u32,
+    /// A kernel's mangled name, a kind of copy, or `fill`.
+    #[serde(default)]
+    pub name: String,
+}
+
 /// A part of what PyTorch's allocator was asked for on a device, in order: written when a run is recorded for a plan.
 ///
 /// Each entry is `[kind,address,bytes,stream,pool,pool]`, as [`Asked`] gives it. The k-th allocation of all parts together is the

@@ -424,6 +424,37 @@ pub struct ReadBack {
     pub stack: u32,
 }
 
+/// `["work",time,device,stack,layer,flags,kernel,calls,nanoseconds,bytes]`: what ran on a GPU since the last such event of the same
+/// place and kernel.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::Work, Record};
+/// let record = decode_line(br#"["work",2834022300,0,5,7,1,3,12,91648,0]"#)?;
+/// let Record::Work(Work { device: 0, kernel: 3, calls: 12, nanoseconds: 91648, .. }) = record else { panic!() };
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// The Python stack of the calls that gave the GPU this work; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+    /// What else is known of the place.
+    pub flags: Flags,
+    /// The number of a [`Kernel`](super::Kernel); 0: one of too many.
+    pub kernel: u32,
+    /// How often it ran.
+    pub calls: u64,
+    /// How long it ran.
+    pub nanoseconds: u64,
+    /// What it copied or filled.
+    pub bytes: u64,
+}
+
 /// `["range",time,thread,range]`: the thread entered a range that the program names, or left one.
 ///
 /// ```

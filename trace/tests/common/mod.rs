@@ -97,6 +97,21 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Tag(t) => encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, t.name.as_bytes()),
         Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
         Record::ReadBack(r) => encode::read_back(b, r.time, r.thread, r.bytes, r.stack),
+        Record::Kernel(k) => encode::kernel(b, k.kernel, k.name.as_bytes()),
+        Record::Work(w) => {
+            let work = encode::Work {
+                time: w.time,
+                device: w.device,
+                stack: w.stack,
+                layer: w.layer,
+                flags: w.flags.0,
+                kernel: w.kernel,
+                calls: w.calls,
+                nanoseconds: w.nanoseconds,
+                bytes: w.bytes,
+            };
+            encode::work(b, &work)
+        }
         Record::InRange(r) => encode::in_range(b, r.time, r.thread, r.range),
         Record::Used(u) => encode::used(b, u.time, u.device, u.used, u.total, u.process),
         Record::Lost(l) => encode::lost(b, l.time, l.events),
@@ -135,7 +150,7 @@ pub fn all_views(model: &Model) -> String {
     );
     for device in -1..4 {
         text += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
             model.ranges(device),
             model.lines(device),
             model.lines_in(device, Scope::Libraries),
@@ -149,6 +164,7 @@ pub fn all_views(model: &Model) -> String {
             model.device_steps(device),
             model.growth(device),
             model.accumulations(device),
+            model.gpu_work(device),
         );
     }
     text

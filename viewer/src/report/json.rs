@@ -1,15 +1,17 @@
 //! The report as JSON: a contract with scripts. Keys are added, never renamed or taken away.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use memlab_trace::{Category, Line, Loaded, Model, Scope};
+use memlab_trace::{Category, KernelView, LayerWorkView, Line, LineWorkView, Loaded, Model, Scope, WorkTotals};
 use serde::Serialize;
 
 use crate::findings::{self, Finding};
 use crate::json;
 use crate::json::parts::{Place, Places, Process, StepRow, Trace, steps, text};
+use crate::kernels::Kernel;
 
 #[derive(Serialize)]
 struct Report {
@@ -29,6 +31,9 @@ struct Report {
     growth: Vec<GrowthRow>,
     ooms: Vec<OomRow>,
     driver: Vec<DriverRow>,
+    /// What ran on the GPUs; empty if that was not recorded.
+    kernels: Vec<KernelRow>,
+    copies: Vec<CopyRow>,
     warnings: Vec<String>,
 }
 
@@ -91,6 +96,32 @@ struct Device {
     /// What was allocated outside any layer: with the rows of `layers` it sums to what is allocated.
     outside_layers_bytes_at_peak: u64,
     outside_layers_bytes_at_end: u64,
+    /// How long kernels, copies and fills took together; null: that was not recorded.
+    gpu_time_ns: Option<u64>,
+    outside_layers_gpu_time_ns: Option<u64>,
+}
+
+/// A kernel, or all fills.
+#[derive(Serialize)]
+struct KernelRow {
+    device: i32,
+    /// `kernel` or `fill`.
+    kind: &'static str,
+    name: String,
+    calls: u64,
+    gpu_time_ns: u64,
+}
+
+/// All copies of a kind.
+#[derive(Serialize)]
+struct CopyRow {
+    device: i32,
+    /// `device`, `peer`, `pageable`, `pinned` or `managed`.
+    from: String,
+    to: String,
+    calls: u64,
+    gpu_time_ns: u64,
+    bytes: u64,
 }
 
 /// Another process, as the driver reports it.
@@ -120,6 +151,9 @@ struct LineRow {
     live_bytes_at_end: u64,
     backward_bytes_at_peak: u64,
     backward_bytes_at_end: u64,
+    /// With the other lines it sums to that of the device; null: it was not recorded.
+    gpu_time_ns: Option<u64>,
+    backward_gpu_time_ns: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -141,6 +175,9 @@ struct LayerRow {
     optimizer_state_bytes: u64,
     buffer_bytes: u64,
     activation_bytes: u64,
+    /// With the other layers and what is outside of any it sums to that of the device; null: it was not recorded.
+    gpu_time_ns: Option<u64>,
+    backward_gpu_time_ns: Option<u64>,
 }
 
 /// A range that the program names, without those inside it. With the row whose path is empty, which is outside any range,
@@ -250,6 +287,8 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         process: Process::of(model),
         findings: findings(model),
         devices: devices(model),
+        kernels: indexes.iter().flat_map(|device| kernels(model, *device)).collect(),
+        copies: indexes.iter().flat_map(|device| copies(model, *device)).collect(),
         lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &places)).collect(),
         library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
         lines_shown: model.scope().as_str(),
@@ -267,6 +306,11 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
 fn devices(model: &Model) -> Vec<Device> {
     let device = |view: memlab_trace::DeviceView| {
         let segments = model.segments(view.index);
+        let work = model.gpu_work(view.index);
+        let outside_work = work.as_ref().map(|work| {
+            let outside = work.layers.iter().filter(|layer| layer.name.is_none());
+            outside.map(|layer| layer.totals.nanoseconds).sum()
+        });
         let outside = model.layers(view.index).into_iter().find(|row| row.name.is_none()).unwrap_or_default();
         Device {
             index: view.index,
@@ -298,30 +342,96 @@ fn devices(model: &Model) -> Vec<Device> {
             fragmentation_percent: segments.fragmentation_percent,
             outside_layers_bytes_at_peak: outside.live_bytes_at_peak,
             outside_layers_bytes_at_end: outside.live_bytes,
+            gpu_time_ns: work.as_ref().map(|work| work.total.nanoseconds),
+            outside_layers_gpu_time_ns: outside_work,
         }
     };
     model.devices().into_iter().map(device).collect()
 }
 
-fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineRow> {
-    let row = |view: memlab_trace::LineView| LineRow {
-        device,
-        line: places.of(view.line.as_deref()),
-        whose: view.line.as_deref().map(|line| model.code_origin(line).as_str()),
-        compiled: view.is_compiled,
-        allocations: view.allocations,
-        allocated_bytes: view.allocated_bytes,
-        live_bytes_at_peak: view.live_bytes_at_peak,
-        peak_live_bytes: view.peak_live_bytes,
-        live_bytes_at_end: view.live_bytes,
-        backward_bytes_at_peak: view.backward_bytes_at_peak,
-        backward_bytes_at_end: view.backward_bytes,
+fn kernels(model: &Model, device: i32) -> Vec<KernelRow> {
+    let row = |view: KernelView| {
+        let (kind, name) = match Kernel::of(&view.name) {
+            Kernel::Named(name) => ("kernel", name.into_owned()),
+            Kernel::Fill => ("fill", "fill".to_owned()),
+            Kernel::Copy(..) => return None,
+        };
+        let WorkTotals { calls, nanoseconds, .. } = view.totals;
+        Some(KernelRow { device, kind, name, calls, gpu_time_ns: nanoseconds })
     };
-    model.lines_in(device, scope).into_iter().map(row).collect()
+    model.gpu_work(device).into_iter().flat_map(|work| work.kernels).filter_map(row).collect()
 }
 
+fn copies(model: &Model, device: i32) -> Vec<CopyRow> {
+    let row = |view: KernelView| {
+        let Kernel::Copy(from, to) = Kernel::of(&view.name) else { return None };
+        let (WorkTotals { calls, nanoseconds, bytes }, from, to) = (view.totals, from.to_owned(), to.to_owned());
+        Some(CopyRow { device, from, to, calls, gpu_time_ns: nanoseconds, bytes })
+    };
+    model.gpu_work(device).into_iter().flat_map(|work| work.kernels).filter_map(row).collect()
+}
+
+/// Lines by what they hold, and then those that only had the GPU do something.
+fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineRow> {
+    let work = model.gpu_work_in(device, scope);
+    let is_recorded = work.is_some();
+    let works = work.into_iter().flat_map(|work| work.lines);
+    let mut works: HashMap<Option<Arc<Line>>, LineWorkView> = works.map(|work| (work.line.clone(), work)).collect();
+    let row = |view: memlab_trace::LineView, work: Option<LineWorkView>| {
+        let work = is_recorded.then(|| work.unwrap_or_default());
+        LineRow {
+            device,
+            line: places.of(view.line.as_deref()),
+            whose: view.line.as_deref().map(|line| model.code_origin(line).as_str()),
+            compiled: view.is_compiled,
+            allocations: view.allocations,
+            allocated_bytes: view.allocated_bytes,
+            live_bytes_at_peak: view.live_bytes_at_peak,
+            peak_live_bytes: view.peak_live_bytes,
+            live_bytes_at_end: view.live_bytes,
+            backward_bytes_at_peak: view.backward_bytes_at_peak,
+            backward_bytes_at_end: view.backward_bytes,
+            gpu_time_ns: work.as_ref().map(|work| work.totals.nanoseconds),
+            backward_gpu_time_ns: work.as_ref().map(|work| work.backward_nanoseconds),
+        }
+    };
+    let mut rows: Vec<LineRow> = Vec::new();
+    for view in model.lines_in(device, scope) {
+        let work = works.remove(&view.line);
+        rows.push(row(view, work));
+    }
+    let mut only: Vec<LineWorkView> = works.into_values().collect();
+    only.sort_by(|a, b| (b.totals.nanoseconds, &a.line).cmp(&(a.totals.nanoseconds, &b.line)));
+    for work in only {
+        let is_compiled = work.line.as_ref().is_some_and(|line| model.runs_compiled(line));
+        let view = memlab_trace::LineView { line: work.line.clone(), is_compiled, ..Default::default() };
+        rows.push(row(view, Some(work)));
+    }
+    rows
+}
+
+/// Layers by what they hold, and then those that only had the GPU do something.
 fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
+    let work = model.gpu_work(device);
+    let is_recorded = work.is_some();
+    let mut views = model.layers(device);
+    let mut works: BTreeMap<(u32, Option<Arc<str>>), LayerWorkView> = BTreeMap::new();
+    for work in work.into_iter().flat_map(|work| work.layers) {
+        let key = (work.root, work.name.clone());
+        if !views.iter().any(|view| (view.root, &view.name) == (key.0, &key.1)) {
+            views.push(memlab_trace::LayerView {
+                root: work.root,
+                root_class: model.layer_class(work.root),
+                root_name: work.root_name.clone(),
+                name: work.name.clone(),
+                class: work.class.clone(),
+                ..Default::default()
+            });
+        }
+        works.insert(key, work);
+    }
     let row = |view: memlab_trace::LayerView| {
+        let work = is_recorded.then(|| works.get(&(view.root, view.name.clone())).cloned().unwrap_or_default());
         Some(LayerRow {
             device,
             name: view.name?.to_string(),
@@ -338,9 +448,11 @@ fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
             optimizer_state_bytes: view.optimizer_state_bytes,
             buffer_bytes: view.buffer_bytes,
             activation_bytes: view.activation_bytes,
+            gpu_time_ns: work.as_ref().map(|work| work.totals.nanoseconds),
+            backward_gpu_time_ns: work.as_ref().map(|work| work.backward_nanoseconds),
         })
     };
-    model.layers(device).into_iter().filter_map(row).collect()
+    views.into_iter().filter_map(row).collect()
 }
 
 fn ranges(model: &Model, device: i32) -> Vec<RangeRow> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
 use super::names::Names;
-use super::{sections, training};
+use super::{gpu_time, sections, training};
 use crate::findings::Kind;
 use crate::text::{Style, clean, short_command};
 use crate::{format, signals};
@@ -29,6 +29,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
         parts.push(sections::lines(&names, &device, columns));
         parts.push(sections::layers(&names, &device, columns));
         parts.push(sections::ranges(&names, &device, columns));
+        parts.push(gpu_time::gpu_time(&names, &device, columns));
         parts.push(sections::growth(&names, &device, columns));
         parts.push(sections::fragmentation(&names, &device));
         parts.push(sections::driver(

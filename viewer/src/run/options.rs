@@ -39,6 +39,9 @@ pub struct Options {
     /// Leave the terminal to the program (default).
     #[arg(long)]
     no_live: bool,
+    /// Record what runs on the GPU, and for how long, by line and layer (through NVIDIA's CUPTI).
+    #[arg(long)]
+    time: bool,
     /// Let memlab place the program's GPU memory, so that you can offload and restore it.
     #[arg(long)]
     offload: bool,
@@ -61,11 +64,12 @@ pub struct Options {
 impl Options {
     /// The settings for the library, by the names of its variables.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
+        let time = self.time.then(|| ("MEMLAB_TIME", "1".to_owned()));
         let offload = self.offload.then(|| ("MEMLAB_OFFLOAD", "1".to_owned()));
         let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
         let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
         let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
-        [offload, limit, on_limit, host_max].into_iter().flatten().collect()
+        [time, offload, limit, on_limit, host_max].into_iter().flatten().collect()
     }
 }
 
@@ -97,8 +101,9 @@ mod tests {
         let settings = |options: &str| run(&format!("{options} -- python")).map(|options| options.settings());
         assert_eq!(settings("").unwrap(), []);
         assert_eq!(
-            settings("--offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB").unwrap(),
+            settings("--time --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB").unwrap(),
             [
+                ("MEMLAB_TIME", "1".to_owned()),
                 ("MEMLAB_OFFLOAD", "1".to_owned()),
                 ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
                 ("MEMLAB_ON_LIMIT", "spill".to_owned()),

@@ -5,10 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::blocks::Block;
 use crate::model::cell::{Cell, CellKey};
 use crate::model::classification::Classification;
+use crate::model::gpu_work::WorkKey;
 use crate::model::history_views::{Range, StepView, TimelinePoint};
 use crate::model::scope::SCOPES;
 use crate::model::tags::{CATEGORIES, TaggedTensor};
 use crate::model::trainings::Training;
+use crate::model::views::WorkTotals;
 use crate::record::Phase;
 
 /// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.
@@ -192,6 +194,20 @@ impl StepRows {
             end_event: sum(&mut self.events, events),
         })
     }
+}
+
+/// `[stack, layer, phase, kernel, calls, nanoseconds, bytes]`.
+pub(super) type WorkRow = [u64; 7];
+
+pub(super) fn work_row((stack, layer, phase, kernel): WorkKey, totals: &WorkTotals) -> WorkRow {
+    [stack.into(), layer.into(), phase.into(), kernel.into(), totals.calls, totals.nanoseconds, totals.bytes]
+}
+
+/// The key is `None` if a number is too large.
+pub(super) fn work([stack, layer, phase, kernel, calls, nanoseconds, bytes]: WorkRow) -> (Option<WorkKey>, WorkTotals) {
+    let id = |number: u64| u32::try_from(number).ok();
+    let key = || Some((id(stack)?, id(layer)?, u8::try_from(phase).ok()?, id(kernel)?));
+    (key(), WorkTotals { calls, nanoseconds, bytes })
 }
 
 /// `[first step, last step, epoch, batch, phase, samples, duration, loss, its samples, way, pieces, offloaded]`; the first as

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow, TrainingRow};
+use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow, TrainingRow, WorkRow};
 use crate::model::anomalies::Anomalies;
 use crate::model::device_totals::Totals;
 use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
@@ -18,6 +18,7 @@ use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
 use crate::model::scope::Scope;
 use crate::model::tags::Owned;
+use crate::model::views::WorkTotals;
 use crate::record::Phase;
 
 /// One `{"keyframe":…}` line: part of the state of a model. The names are those of the trace format.
@@ -93,6 +94,11 @@ pub(super) enum Part {
     Held {
         device: i32,
         held: HeldMemory,
+    },
+    Work {
+        device: i32,
+        total: WorkTotals,
+        work: Vec<WorkRow>,
     },
     Mapping {
         device: i32,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::packed::{Blocks, Points, StepRows, Tensors, TrainingRows};
+use super::packed::{self, Blocks, Points, StepRows, Tensors, TrainingRows};
 use super::parts::Part;
 use crate::model::device;
 use crate::model::process_state::{HOST, Model};
@@ -72,6 +72,7 @@ impl Model {
         | Part::Owned { device, .. }
         | Part::Source { device, .. }
         | Part::Held { device, .. }
+        | Part::Work { device, .. }
         | Part::Mapping { device, .. }
         | Part::Driver { device, .. }
         | Part::Timeline { device, .. }
@@ -130,6 +131,12 @@ impl Model {
                 state.driver.source(source);
             }
             Part::Held { held, .. } => state.driver.restore(held)?,
+            Part::Work { total, work, .. } => {
+                state.work.total = total;
+                for (key, totals) in work.into_iter().map(packed::work) {
+                    state.work.insert(key?, totals);
+                }
+            }
             Part::Mapping { address, mapping, .. } => {
                 state.driver.mappings.insert(address, mapping);
             }

@@ -4,12 +4,13 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::packed::{Blocks, Points, StepRows, Tensors, TrainingRows};
+use super::packed::{Blocks, Points, StepRows, Tensors, TrainingRows, work_row};
 use super::parts::Part;
 use crate::model::blocks::{Block, NONE};
 use crate::model::device::DeviceState;
 use crate::model::device_totals::OtherProcesses;
 use crate::model::driver_memory::DriverMemory;
+use crate::model::gpu_work::GpuWork;
 use crate::model::growth::Growth;
 use crate::model::line::Line;
 use crate::model::ooms::Ooms;
@@ -133,6 +134,9 @@ impl Model {
         for (range, known) in sorted(&symbols.ranges) {
             lines.put(&record::Range { range, parent: known.parent, name: known.name.to_string() })?;
         }
+        for (kernel, name) in sorted(&symbols.kernels) {
+            lines.put(&record::Kernel { kernel, name: name.to_string() })?;
+        }
         for (_, thread) in sorted(&symbols.threads) {
             lines.put(thread)?;
         }
@@ -180,6 +184,16 @@ fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &Driver
     lines.put(&Part::Driver { device, totals: driver.totals })
 }
 
+fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
+    let mut sums: Vec<_> = work.sums.iter().collect();
+    sums.sort_unstable_by_key(|(key, _)| **key);
+    for sums in sums.chunks(ROWS) {
+        let work_rows = sums.iter().map(|(key, totals)| work_row(**key, totals)).collect();
+        lines.put(&Part::Work { device, total: work.total, work: work_rows })?;
+    }
+    Ok(())
+}
+
 fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
     let ledger = &state.ledger;
     lines.put(&Part::Device {
@@ -224,6 +238,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     for (owner, owned) in sorted(&state.tags.owners) {
         lines.put(&Part::Owned { device, owner, owned: *owned })?;
     }
+    write_work(lines, device, &state.work)?;
     write_driver(lines, device, &state.driver)?;
     for points in state.timeline.points.list.chunks(ROWS) {
         lines.put(&Part::Timeline { device, points: Points::default().packed(points) })?;

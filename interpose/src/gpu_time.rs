@@ -1,0 +1,226 @@
+//! What runs on the GPU, and for how long: kernels, copies and fills, by the place that launched them.
+//!
+//! CUPTI's activity records say what ran, and a correlation id says which call gave it to the GPU. A callback at the beginning of
+//! that call, on the program's thread, remembers its stack, layer and phase under the id. Records come later, on CUPTI's threads,
+//! and are added up; the sums go into the trace from time to time.
+//!
+//! CUPTI has one subscriber. torch.profiler goes first: memlab steps aside while it runs. Under Nsight there is no time at all.
+
+mod launches;
+mod library;
+mod others;
+mod records;
+mod sums;
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cupti_sys::bindings::{
+    CUpti_ActivityFlag, CUpti_ActivityKind, CUpti_ApiCallbackSite, CUpti_CallbackData, CUpti_CallbackDomain,
+    CUpti_CallbackId, CUptiResult,
+};
+use cupti_sys::{CallError, Cupti, Subscription};
+use parking_lot::Mutex;
+
+use self::library::CUPTI;
+use self::sums::SUMS;
+use crate::attribution;
+use crate::config::config;
+use crate::locks;
+use crate::panics;
+use crate::recorder::Recorder;
+
+/// The activities that are recorded.
+const KINDS: [CUpti_ActivityKind; 4] = [
+    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMSET,
+];
+
+static STATE: Mutex<State> = Mutex::new(State::Off);
+
+/// What memlab does with CUPTI. Its lock is held while that changes.
+enum State {
+    /// Nothing, and it will not.
+    Off,
+    /// It records.
+    Running(Subscription),
+    /// Somebody else records.
+    Aside,
+}
+
+/// Begins, if it is wanted: called when a recording begins, on the thread that uses CUDA for the first time.
+pub fn start(recorder: &Recorder) {
+    if !config().time {
+        return;
+    }
+    let loaded = Cupti::load().map_err(|error| error.to_string());
+    let begun = loaded.and_then(|cupti| begin(CUPTI.get_or_init(|| cupti)).map_err(|error| described(&error)));
+    match begun {
+        Ok(subscription) => {
+            *STATE.lock() = State::Running(subscription);
+            others::watch(step_aside);
+        }
+        Err(why) => recorder.warn(&format!("no GPU time: {why}")),
+    }
+}
+
+fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
+    // SAFETY: the callback stays loaded: libmemlab is linked with `-z nodelete`.
+    let subscription = unsafe { cupti.subscribe(Some(called)) }?;
+    if others::have_clock() {
+        // SAFETY: it stays loaded, and can be called from any thread.
+        unsafe { cupti.register_clock(Some(nanoseconds)) }?;
+    }
+    let started = [CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API, CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RUNTIME_API]
+        .into_iter()
+        .try_for_each(|domain| cupti.watch(&subscription, domain, gives_work).map(drop))
+        // SAFETY: they stay loaded too, and buffers are valid until they are received.
+        .and_then(|()| unsafe { cupti.register_buffers(Some(records::request), Some(records::complete)) })
+        .and_then(|()| KINDS.into_iter().try_for_each(|kind| cupti.enable(kind)));
+    if let Err(error) = started {
+        end(cupti, subscription);
+        return Err(error);
+    }
+    Ok(subscription)
+}
+
+/// The clock of records, where CUPTI's own is not left.
+unsafe extern "C" fn nanoseconds() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock exists and `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn end(cupti: &Cupti, subscription: Subscription) {
+    for kind in KINDS {
+        let _ = cupti.disable(kind);
+    }
+    let _ = cupti.unsubscribe(subscription);
+}
+
+/// Somebody else is about to use CUPTI: leaves it as if memlab had never used it.
+fn step_aside() {
+    let mut state = STATE.lock();
+    let (State::Running(_), Some(cupti)) = (&*state, CUPTI.get()) else { return };
+    collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    if let State::Running(subscription) = std::mem::replace(&mut *state, State::Aside) {
+        end(cupti, subscription);
+    }
+    others::hand_back();
+    drop(state);
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if let Some(recorder) = Recorder::current()
+        && !SAID.swap(true, Ordering::Relaxed)
+    {
+        recorder.warn("the program profiles itself with CUPTI: meanwhile no GPU time is recorded");
+    }
+}
+
+/// Begins again when the others have ended.
+fn come_back() {
+    let mut state = STATE.lock();
+    if let (State::Aside, true, Some(cupti)) = (&*state, others::are_done(), CUPTI.get())
+        && let Ok(subscription) = begin(cupti)
+    {
+        *state = State::Running(subscription);
+    }
+}
+
+fn described(error: &CallError) -> String {
+    match error {
+        CallError::Failed { result: CUptiResult::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, .. } => {
+            "another profiler uses CUPTI (torch.profiler, Nsight): run without it".to_owned()
+        }
+        CallError::Failed { result: CUptiResult::CUPTI_ERROR_INSUFFICIENT_PRIVILEGES, .. } => {
+            "this user may not use the GPU's counters (see NVIDIA's ERR_NVGPUCTRPERM)".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+/// Whether a call of CUDA's driver or runtime gives the GPU work: kernels, copies, fills, graphs.
+fn gives_work(name: &[u8]) -> bool {
+    let name = name.strip_prefix(b"__").unwrap_or(name);
+    let name = name.strip_prefix(b"cuda").or_else(|| name.strip_prefix(b"cu")).unwrap_or(name);
+    let is_host = name.starts_with(b"LaunchHostFunc");
+    let begins: [&[u8]; 4] = [b"Launch", b"GraphLaunch", b"Memcpy", b"Memset"];
+    !is_host && begins.iter().any(|begin| name.starts_with(begin))
+}
+
+/// CUPTI's callback, on the program's thread, within its call.
+unsafe extern "C" fn called(_: *mut c_void, _: CUpti_CallbackDomain, _: CUpti_CallbackId, data: *const c_void) {
+    // SAFETY: of these domains, that is what CUPTI gives, valid during the call.
+    let Some(data) = (unsafe { data.cast::<CUpti_CallbackData>().as_ref() }) else { return };
+    if data.callbackSite != CUpti_ApiCallbackSite::CUPTI_API_ENTER {
+        return;
+    }
+    if let Some(session) = Recorder::enter_if_recording() {
+        panics::catch(|| {
+            let place = attribution::here(session.recorder, session.thread);
+            launches::note(data.correlationId, place);
+        });
+    }
+}
+
+/// Called from time to time by the control thread.
+pub fn tick(recorder: &Recorder) {
+    if CUPTI.get().is_none() || recorder.is_finished() {
+        return;
+    }
+    come_back();
+    if let State::Running(_) = *STATE.lock() {
+        collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_NONE);
+    }
+    let mut sums = SUMS.lock();
+    if sums.is_due(recorder.elapsed_ns()) {
+        sums.write(recorder);
+    }
+}
+
+/// Writes what remains when the process ends.
+pub fn finish(recorder: &Recorder) {
+    if let State::Running(_) = std::mem::replace(&mut *STATE.lock(), State::Off) {
+        collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    }
+    if CUPTI.get().is_some() {
+        SUMS.lock().write(recorder);
+    }
+}
+
+/// Has CUPTI deliver its records. The lock of sums must not be held: they may come on this thread.
+fn collect(flag: CUpti_ActivityFlag) {
+    if let Some(cupti) = CUPTI.get() {
+        let _ = cupti.flush(flag);
+    }
+}
+
+/// Called in a forked child, where CUPTI does not work: NVIDIA's libraries survive no fork.
+pub fn reset_in_child() {
+    locks::reset_in_child(&STATE, State::Off);
+    others::reset_in_child();
+    sums::reset_in_child();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gives_work;
+
+    #[test]
+    fn calls_that_give_work_are_known_by_their_names() {
+        for name in [
+            "cuLaunchKernelEx",
+            "cudaLaunchKernel_v7000",
+            "__cudaLaunchKernel_v13000",
+            "cuGraphLaunch",
+            "cuMemsetD8Async",
+        ] {
+            assert!(gives_work(name.as_bytes()), "{name}");
+        }
+        for name in ["cuMemAlloc_v2", "cudaLaunchHostFunc_v10000", "cuGraphInstantiate", "cudaStreamSynchronize"] {
+            assert!(!gives_work(name.as_bytes()), "{name}");
+        }
+    }
+}

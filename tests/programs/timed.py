@@ -1,0 +1,95 @@
+"""A small training, as different runs record it.
+
+    timed.py CASE [OUT.json]
+
+short, plain, graphed: it runs; profiled: under torch.profiler, which writes to OUT the kernels it saw, as [[name, calls,
+microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until memlab records again; killed: it is.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+
+import torch
+import torch.nn as nn
+from torch.profiler import ProfilerActivity, profile
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.up = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return x + torch.tanh(self.up(self.norm(x)))
+
+
+case, *out = sys.argv[1:]
+torch.manual_seed(0)
+model = nn.Sequential(Block(), Block()).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+inputs = torch.ones(32, 64, device="cuda")
+
+
+def step():
+    optimizer.zero_grad()
+    model(inputs).sum().backward()
+    optimizer.step()
+
+
+def steps(count=3):
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+
+
+def profiled():
+    with profile(activities=[ProfilerActivity.CUDA]) as done:
+        steps()
+    calls, times = Counter(), Counter()
+    for event in done.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            calls[event.name] += 1
+            times[event.name] += event.device_time
+    return [[name, calls[name], times[name]] for name in calls]
+
+
+def recorded():
+    """How many sums memlab has written."""
+    with open(os.environ["TRACE"], "rb") as trace:
+        return trace.read().count(b'["work",')
+
+
+def until_recorded(seen):
+    """Steps until memlab has written more sums than that."""
+    deadline = time.monotonic() + 120
+    while recorded() <= seen and time.monotonic() < deadline:
+        steps()
+        time.sleep(0.05)
+
+
+steps()
+if case == "plain":
+    steps()
+elif case == "graphed":
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(inputs).sum()
+    for _ in range(5):
+        graph.replay()
+    torch.cuda.synchronize()
+elif case == "profiled":
+    with open(out[0], "w") as file:
+        json.dump(profiled(), file)
+elif case == "interrupted":
+    until_recorded(0)
+    seen = profiled()
+    until_recorded(recorded())
+    with open(out[0], "w") as file:
+        json.dump(seen, file)
+elif case == "killed":
+    until_recorded(0)
+    os.kill(os.getpid(), 9)

@@ -1,0 +1,52 @@
+//! What ran on a GPU, by place.
+
+mod common;
+
+use common::{NAMES, replay};
+use memlab_trace::{Model, Scope, WorkTotals};
+
+const KERNELS: [&str; 2] = [r#"{"kernel":1,"name":"gemm"}"#, r#"{"kernel":2,"name":"copy pinned to device"}"#];
+
+/// Two kernels at a line of the model, one in backward, a copy at the script's line, and a kernel of nobody's.
+const WORK: [&str; 5] = [
+    r#"["work",10,0,3,7,1,1,2,2000,0]"#,
+    r#"["work",10,0,3,7,2,1,1,3000,0]"#,
+    r#"["work",10,0,1,0,0,2,1,500,4096]"#,
+    r#"["work",20,0,3,7,1,1,2,2000,0]"#,
+    r#"["work",20,0,0,0,0,9,1,7,0]"#,
+];
+
+fn model() -> Model {
+    replay(NAMES.iter().chain(&KERNELS).chain(&WORK))
+}
+
+#[test]
+fn time_counts_at_lines_layers_and_kernels() {
+    // GIVEN what ran; WHEN it is asked for; THEN each way of looking at it sums to the same
+    let work = model().gpu_work(0).expect("it was recorded");
+    assert_eq!(work.total, WorkTotals { calls: 7, nanoseconds: 7507, bytes: 4096 });
+    let kernels: Vec<_> =
+        work.kernels.iter().map(|row| (&*row.name, row.totals.calls, row.totals.nanoseconds)).collect();
+    assert_eq!(kernels, [("gemm", 5, 7000), ("copy pinned to device", 1, 500), ("(other kernels)", 1, 7)]);
+    let line = |row: &memlab_trace::LineWorkView| row.line.as_ref().and_then(|line| line.line);
+    let lines: Vec<_> =
+        work.lines.iter().map(|row| (line(row), row.totals.nanoseconds, row.backward_nanoseconds)).collect();
+    assert_eq!(lines, [(Some(12), 7000, 3000), (Some(31), 500, 0), (None, 7, 0)]);
+    let layers: Vec<_> = work.layers.iter().map(|row| (row.name.as_deref(), row.totals.nanoseconds)).collect();
+    assert_eq!(layers, [(Some("h.0.mlp.fc"), 7000), (None, 507)]);
+    // AND lines are those of the scope that is asked for; AND a device that did nothing has none
+    assert_eq!(model().gpu_work_in(0, Scope::Libraries).map(|work| work.lines.len()), Some(3));
+    assert_eq!(model().gpu_work(1), None);
+}
+
+#[test]
+fn a_keyframe_holds_the_sums() {
+    let model = model();
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    let lines = keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let restored = replay(NAMES[..1].iter().map(|line| line.as_bytes()).chain(lines));
+    assert_eq!(restored.gpu_work(0), model.gpu_work(0));
+    assert_eq!(common::all_views(&restored), common::all_views(&model));
+    assert_eq!(restored.anomalies().total(), 0);
+}

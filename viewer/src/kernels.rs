@@ -1,0 +1,63 @@
+//! What ran on a GPU, by names that a person can read.
+
+use std::borrow::Cow;
+
+use cpp_demangle::{DemangleOptions, Symbol};
+
+/// What the trace's name of a kernel stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kernel<'n> {
+    /// A kernel, by its whole name in C++, or as it is called if that is none.
+    Named(Cow<'n, str>),
+    /// A copy, from one kind of memory to another.
+    Copy(&'n str, &'n str),
+    /// A fill.
+    Fill,
+}
+
+impl<'n> Kernel<'n> {
+    pub fn of(name: &'n str) -> Self {
+        if name == "fill" {
+            return Self::Fill;
+        }
+        if let Some((from, to)) = name.strip_prefix("copy ").and_then(|ends| ends.split_once(" to ")) {
+            return Self::Copy(from, to);
+        }
+        let options = DemangleOptions::new().no_params().no_return_type();
+        let demangled = Symbol::new(name).ok().and_then(|symbol| symbol.demangle_with_options(&options).ok());
+        Self::Named(demangled.map_or(Cow::Borrowed(name), Cow::Owned))
+    }
+}
+
+/// A kernel's name without the arguments of its templates and the namespaces of PyTorch: `vectorized_elementwise_kernel`. What a
+/// template's arguments name, such as `GeluCUDAKernelImpl`, is what tells PyTorch's kernels apart: the first such name follows.
+pub fn short(name: &str) -> String {
+    let (outer, inner) = name.split_once('<').unwrap_or((name, ""));
+    let base = outer.trim_start_matches("void ").rsplit("::").next().unwrap_or(outer).trim();
+    let says = |word: &&str| {
+        ["Functor", "KernelImpl", "Kernel", "Ops", "_kernel_cuda", "kernel_impl"].iter().any(|end| word.ends_with(end))
+    };
+    let words = inner.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    match words.filter(|word| !word.is_empty()).find(says) {
+        Some(word) => format!("{base} ({word})"),
+        None => base.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart() {
+        assert_eq!(Kernel::of("fill"), Kernel::Fill);
+        assert_eq!(Kernel::of("copy pinned to device"), Kernel::Copy("pinned", "device"));
+        assert_eq!(Kernel::of("triton_poi_fused_gelu_1"), Kernel::Named("triton_poi_fused_gelu_1".into()));
+        let mangled =
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EELb0EEEviT0_T1_";
+        let Kernel::Named(name) = Kernel::of(mangled) else { panic!() };
+        assert!(name.starts_with("at::native::vectorized_elementwise_kernel<4"), "{name}");
+        assert_eq!(short(&name), "vectorized_elementwise_kernel");
+        assert_eq!(short("triton_poi_fused_gelu_1"), "triton_poi_fused_gelu_1");
+    }
+}

@@ -1,0 +1,114 @@
+//! The report's chapter on what ran on a device, and for how long.
+
+use memlab_trace::{DeviceView, GpuWorkView, LayerView, LayerWorkView, WorkTotals};
+
+use super::names::Names;
+use super::sections::section;
+use super::table::Table;
+use crate::format::{self, Units};
+use crate::kernels::{self, Kernel};
+use crate::text::clean;
+
+/// How many lines, layers and kernels are shown.
+const ROWS: usize = 12;
+
+/// What ran; nothing if that was not recorded.
+pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let Some(work) = names.model.gpu_work(device.index) else { return Vec::new() };
+    let mut lines = vec![format!(
+        "GPU time: {} in {} kernels, copies and fills",
+        format::duration(work.total.nanoseconds),
+        format::grouped(work.total.calls)
+    )];
+    for part in [
+        by_line(names, &work, columns),
+        by_layer(names, &work, columns),
+        by_kernel(&work, columns),
+        copies(&work, columns),
+    ] {
+        lines.extend(part.into_iter().map(|line| format!("  {line}")));
+    }
+    lines
+}
+
+fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {
+    vec![format::duration(totals.nanoseconds), format::percent(totals.nanoseconds, work.total.nanoseconds)]
+}
+
+fn by_line(names: &Names<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "", "in backward", "calls", "line"]).sparing(&[3, 2]);
+    for line in work.lines.iter().take(ROWS) {
+        let mut row = times(line.totals, work);
+        row.extend([format::duration(line.backward_nanoseconds), format::grouped(line.totals.calls)]);
+        row.push(names.line(line.line.as_ref()));
+        table.row(row);
+    }
+    let rest = rest(work.lines.iter().map(|line| line.totals.nanoseconds));
+    section("Lines that took longest", &table, rest, columns.saturating_sub(2))
+}
+
+fn by_layer(names: &Names<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
+    if work.layers.iter().all(|layer| layer.name.is_none()) {
+        return Vec::new();
+    }
+    let mut table = Table::of_layers(&["GPU time", "", "in backward", "calls", "layer"]).sparing(&[3, 2]);
+    for layer in work.layers.iter().take(ROWS) {
+        let mut row = times(layer.totals, work);
+        row.extend([format::duration(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
+        row.push(names.layer(&as_layer(layer)));
+        table.row(row);
+    }
+    let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
+    section("Layers that took longest, each without those inside it", &table, rest, columns.saturating_sub(2))
+}
+
+fn as_layer(layer: &LayerWorkView) -> LayerView {
+    LayerView {
+        root: layer.root,
+        root_name: layer.root_name.clone(),
+        name: layer.name.clone(),
+        class: layer.class.clone(),
+        ..LayerView::default()
+    }
+}
+
+fn by_kernel(work: &GpuWorkView, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "", "calls", "each", "kernel"]);
+    let kernels: Vec<_> = (work.kernels.iter())
+        .filter_map(|kernel| match Kernel::of(&kernel.name) {
+            Kernel::Named(name) => Some((kernels::short(&name), kernel.totals)),
+            Kernel::Copy(..) | Kernel::Fill => None,
+        })
+        .collect();
+    for (name, totals) in kernels.iter().take(ROWS) {
+        let mut row = times(*totals, work);
+        row.extend([format::grouped(totals.calls), format::duration(totals.nanoseconds / totals.calls.max(1))]);
+        row.push(clean(name).into_owned());
+        table.row(row);
+    }
+    let rest = rest(kernels.iter().map(|(_, totals)| totals.nanoseconds));
+    section("Kernels that took longest", &table, rest, columns.saturating_sub(2))
+}
+
+fn copies(work: &GpuWorkView, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "", "calls", "bytes", "GB/s", "copies and fills"]);
+    for kernel in &work.kernels {
+        let what = match Kernel::of(&kernel.name) {
+            Kernel::Copy(from, to) => format!("{from} to {to}"),
+            Kernel::Fill => "fill".to_owned(),
+            Kernel::Named(_) => continue,
+        };
+        let mut row = times(kernel.totals, work);
+        row.extend([format::grouped(kernel.totals.calls), format::bytes(kernel.totals.bytes, Units::Auto)]);
+        row.push(format!("{:.1}", kernel.totals.bytes as f64 / kernel.totals.nanoseconds.max(1) as f64));
+        row.push(clean(&what).into_owned());
+        table.row(row);
+    }
+    section("Copies and fills", &table, None, columns.saturating_sub(2))
+}
+
+fn rest(times: impl ExactSizeIterator<Item = u64>) -> Option<String> {
+    let count = times.len().checked_sub(ROWS).filter(|count| *count > 0)?;
+    let time = format::duration(times.skip(ROWS).fold(0, u64::saturating_add));
+    Some(format!("  and {} more with {time}", format::grouped(count as u64)))
+}
