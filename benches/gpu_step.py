@@ -8,8 +8,10 @@ CUDA events and their mean with the wall clock. Prints
 
     base 61.32 ms, memlab 61.35 ms, slower by 0.05 %          (by CUDA events, the median of the processes)
 
-and how much the processes of one kind differ. A smaller difference means nothing. `--simulated` tries the script on the
-simulated GPU, where the time of a step means nothing.
+and how much the processes of one kind differ. A smaller difference means nothing. `--time` measures `memlab run --time`
+instead, and beside it what users would take for that, torch.profiler with CUDA activities. `--launch-bound` takes a step of
+many small kernels, for which the GPU waits for the CPU. `--simulated` tries the script on the simulated GPU, where the time
+of a step means nothing.
 """
 
 import argparse
@@ -28,10 +30,16 @@ LIBRARY = ROOT / "target" / "release" / "libmemlab.so"
 SIMGPU = ROOT / "simgpu" / "simgpu"
 LARGE = {"layers": 12, "width": 2048, "heads": 16, "batch": 8, "context": 1024, "vocabulary": 32768}
 SMALL = {"layers": 12, "width": 1024, "heads": 16, "batch": 4, "context": 1024, "vocabulary": 8192}
+LAUNCH_BOUND = {"layers": 24, "width": 256, "heads": 4, "batch": 1, "context": 64, "vocabulary": 1024}
 TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabulary": 256}
 
 
-def measure(sizes, steps, warm_up):
+# The kinds of processes, the base first; how the base is changed, for those with memlab.
+BASE, PROFILER = "base", "torch.profiler"
+ENVIRONMENTS = {"memlab": {}, "memlab --time": {"MEMLAB_TIME": "1"}}
+
+
+def measure(sizes, steps, warm_up, kind):
     """One process: prints the milliseconds of a step by CUDA events, by the wall clock, and to submit it."""
     import torch
     import torch.nn.functional as F
@@ -71,6 +79,9 @@ def measure(sizes, steps, warm_up):
     for _ in range(warm_up):
         step()
     torch.cuda.synchronize()
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    if kind == PROFILER:
+        profiler.start()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     start = time.perf_counter()
     events[0].record()
@@ -88,6 +99,8 @@ def measure(sizes, steps, warm_up):
         step()
         submits.append((time.perf_counter() - start) * 1e3)
     torch.cuda.synchronize()
+    if kind == PROFILER:
+        profiler.stop()
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     result = {
         "events_ms": by_events,
@@ -103,18 +116,18 @@ def measure(sizes, steps, warm_up):
     os._exit(0)  # Skips teardown, which is not measured.
 
 
-def run(memlab, args, folder):
+def run(kind, args, folder):
     """Measures in a fresh process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MEMLAB", "LD_PRELOAD"))}
+    memlab = kind in ENVIRONMENTS
     if memlab:
-        environment |= {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OUTPUT": f"{folder}/step-%p.jsonl"}
-    command = [sys.executable, __file__, "--measure", json.dumps([args.sizes, args.steps, args.warm_up])]
+        environment |= {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OUTPUT": f"{folder}/step-%p.jsonl"} | ENVIRONMENTS[kind]
+    command = [sys.executable, __file__, "--measure", json.dumps([args.sizes, args.steps, args.warm_up, kind])]
     if args.simulated:
         command = [str(SIMGPU), "--memory", "16GiB", *command]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        who = "memlab's" if memlab else "the base"
-        sys.exit(f"gpu_step: {who} process failed with {done.returncode}:\n{done.stderr[-3000:]}")
+        sys.exit(f"gpu_step: a process with {kind} failed with {done.returncode}:\n{done.stderr[-3000:]}")
     if memlab:
         traces = list(Path(folder).glob("*.jsonl"))
         if not traces:
@@ -138,51 +151,50 @@ def percent(one, other):
 
 
 def summary(results, args):
-    """The measurements as a dictionary."""
-    base, memlab = ([result["events_ms"] for result in results if result["memlab"] is kind] for kind in (False, True))
-    wall = [statistics.median(r["wall_ms"] for r in results if r["memlab"] is kind) for kind in (False, True)]
+    """The measurements as a dictionary: of each kind of process its figures, and by how much it is slower than the base."""
+    times = {kind: [result["events_ms"] for result in results if result["kind"] == kind] for kind in args.kinds}
     what = {
         "sizes": args.sizes,
         "steps": args.steps,
-        "processes": len(base),
+        "processes": len(times[BASE]),
         "simulated": args.simulated,
         **{key: results[0][key] for key in ("device", "torch", "parameters_millions", "peak_gib")},
     }
     if args.simulated:
         return what
-    return what | {
-        "base_ms": statistics.median(base),
-        "memlab_ms": statistics.median(memlab),
-        "slower_percent": percent(statistics.median(memlab), statistics.median(base)),
-        "base_wall_ms": wall[0],
-        "memlab_wall_ms": wall[1],
-        "slower_wall_percent": percent(wall[1], wall[0]),
-        "spread_percent": max(percent(max(times), min(times)) for times in (base, memlab)),
-        "submit_ms": statistics.median(r["submit_ms"] for r in results if not r["memlab"]),
-        "memlab_submit_ms": statistics.median(r["submit_ms"] for r in results if r["memlab"]),
-        "runs": results,
-    }
+    kinds = {}
+    for kind in args.kinds:
+        of_kind = [result for result in results if result["kind"] == kind]
+        kinds[kind] = {key: statistics.median(r[key] for r in of_kind) for key in ("events_ms", "wall_ms", "submit_ms")}
+        for key in ("events", "wall"):
+            kinds[kind][f"slower_{key}_percent"] = percent(kinds[kind][f"{key}_ms"], kinds[BASE][f"{key}_ms"])
+    spread = max(percent(max(of_kind), min(of_kind)) for of_kind in times.values())
+    return what | {"kinds": kinds, "spread_percent": spread, "runs": results}
 
 
 def report(found):
     print(
         f"{found['device']}, torch {found['torch']}: {found['parameters_millions']:.0f} million parameters, "
-        f"{found['peak_gib']:.1f} GiB, {found['steps']} steps in each of {2 * found['processes']} processes"
+        f"{found['peak_gib']:.1f} GiB, {found['steps']} steps in each of {found['processes']} processes of a kind"
     )
     if found["simulated"]:
-        print("simulated: the script works, both kinds of process ran; its times are no figures")
+        print("simulated: the script works, all kinds of process ran; its times are no figures")
         return
+    base = found["kinds"][BASE]
+    for kind, figures in found["kinds"].items():
+        if kind != BASE:
+            for key, what in (("events", "by CUDA events"), ("wall", "by the wall clock")):
+                print(
+                    f"base {base[f'{key}_ms']:.2f} ms, {kind} {figures[f'{key}_ms']:.2f} ms, "
+                    f"slower by {figures[f'slower_{key}_percent']:.2f} %          ({what})"
+                )
+    print(f"processes of one kind differ by up to {found['spread_percent']:.2f} %")
     print(
-        f"base {found['base_ms']:.2f} ms, memlab {found['memlab_ms']:.2f} ms, slower by {found['slower_percent']:.2f} %"
-        f"          (by CUDA events; processes of one kind differ by up to {found['spread_percent']:.2f} %)"
+        "to submit a step the CPU needs "
+        + ", ".join(f"{kind} {of['submit_ms']:.2f} ms" for kind, of in found["kinds"].items())
     )
-    print(
-        f"base {found['base_wall_ms']:.2f} ms, memlab {found['memlab_wall_ms']:.2f} ms, "
-        f"slower by {found['slower_wall_percent']:.2f} %          (by the wall clock)"
-    )
-    print(f"to submit a step the CPU needs {found['submit_ms']:.2f} ms, under memlab {found['memlab_submit_ms']:.2f} ms")
-    if found["memlab_submit_ms"] > 0.8 * found["base_ms"]:
-        print("this step is not GPU-bound: the card waits for the CPU. Try larger sizes.")
+    if max(of["submit_ms"] for of in found["kinds"].values()) > 0.8 * base["events_ms"]:
+        print("this step is not GPU-bound: the card waits for the CPU")
 
 
 def main():
@@ -191,7 +203,9 @@ def main():
         parser.add_argument(f"--{name}", type=int, help=f"default {size}")
     parser.add_argument("--steps", type=int, help="measured in each process, at least 50; default 100")
     parser.add_argument("--warm-up", type=int, help="steps before these; default 20")
-    parser.add_argument("--rounds", type=int, default=2, help="of four processes each; default 2")
+    parser.add_argument("--rounds", type=int, default=2, help="of two processes of each kind; default 2")
+    parser.add_argument("--time", action="store_true", help="measure memlab run --time, and torch.profiler")
+    parser.add_argument("--launch-bound", action="store_true", help="a step of many small kernels")
     parser.add_argument("--small", action="store_true", help="a model for a card of less than 24 GiB")
     parser.add_argument("--simulated", action="store_true", help="try the script without a GPU")
     parser.add_argument("--json", metavar="FILE", help="write what was measured there too")
@@ -199,7 +213,8 @@ def main():
     args = parser.parse_args()
     if args.measure:
         measure(*json.loads(args.measure))
-    defaults = TINY if args.simulated else SMALL if args.small else LARGE
+    defaults = TINY if args.simulated else LAUNCH_BOUND if args.launch_bound else SMALL if args.small else LARGE
+    args.kinds = [BASE, "memlab --time", PROFILER] if args.time else [BASE, "memlab"]
     args.sizes = {name: getattr(args, name) or size for name, size in defaults.items()}
     args.steps = args.steps or (50 if args.simulated else 100)
     args.warm_up = args.warm_up or (2 if args.simulated else 20)
@@ -215,9 +230,9 @@ def main():
     results = []
     with tempfile.TemporaryDirectory(prefix="memlab-step-") as folder:
         for round_ in range(args.rounds):
-            order = [False, True, True, False]
-            for memlab in order if round_ % 2 == 0 else [not kind for kind in order]:
-                results.append({"memlab": memlab, **run(memlab, args, folder)})
+            order = args.kinds if round_ % 2 == 0 else args.kinds[::-1]
+            for kind in [*order, *order[::-1]]:
+                results.append({"kind": kind, **run(kind, args, folder)})
     found = summary(results, args)
     report(found)
     if args.json:

@@ -100,6 +100,8 @@ def alone():
     yield "moving limit", offload.check_limit
     yield "moving speed", offload.check_speed
     yield "speed step", speed.check_step
+    for bound in speed.TIMED_PERCENT:
+        yield f"time {bound}", speed.check_timed_step, bound
     yield "speed append", speed.check_append
     yield "speed overhead", speed.check_overhead
 

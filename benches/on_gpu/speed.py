@@ -12,12 +12,16 @@ STEP_PERCENT = 1.0
 APPEND_NS = 150
 
 
-def check_step(harness, folder):
+# Required of `memlab run --time`.
+TIMED_PERCENT = {"gpu": 1.0, "launches": 10.0}
+
+
+def check_step(harness, folder, *options):
     """A GPU-bound step under memlab."""
-    result = harness.out / "gpu_step.json"
+    result = harness.out / f"gpu_step{'-'.join(options)}.json"
     simulated = ["--simulated", "--rounds", "1"] if harness.simulated else []
     small = ["--small"] if harness.machine["memory_gib"] < 24 else []
-    command = [sys.executable, BENCHES / "gpu_step.py", "--json", result, *simulated, *small]
+    command = [sys.executable, BENCHES / "gpu_step.py", "--json", result, *simulated, *small, *options]
     run = harness.run(folder, *command, memlab=False, simulated=False, timeout=280)  # It starts the simulated GPU itself.
     if run.code != 0:
         raise Failed(run.errors[-3000:])
@@ -25,9 +29,19 @@ def check_step(harness, folder):
     found = json.loads(result.read_text())
     if harness.simulated:
         return Skip("ran; its times are no figures")
-    harness.note("step", {key: round(value, 3) for key, value in found.items() if key.endswith(("_ms", "_percent"))})
-    slower = found["slower_percent"]
-    return [f"{slower:.2f} % slower, more than {STEP_PERCENT} %"] if slower > STEP_PERCENT else []
+    harness.note(" ".join(["step", *options]), found["kinds"])
+    if not options:
+        slower = found["kinds"]["memlab"]["slower_events_percent"]
+        return [f"{slower:.2f} % slower, more than {STEP_PERCENT} %"] if slower > STEP_PERCENT else []
+    timed, profiler = (found["kinds"][kind]["slower_wall_percent"] for kind in ("memlab --time", "torch.profiler"))
+    most = TIMED_PERCENT["launches" if "--launch-bound" in options else "gpu"]
+    wrong = [f"{timed:.2f} % slower, more than {most} %"] if timed > most else []
+    return wrong + ([f"{timed:.2f} % slower, and torch.profiler {profiler:.2f} %"] if timed > profiler else [])
+
+
+def check_timed_step(harness, folder, bound):
+    """A step with times, beside torch.profiler."""
+    return check_step(harness, folder, "--time", *(["--launch-bound"] if bound == "launches" else []))
 
 
 def check_append(harness, folder):

@@ -17,6 +17,7 @@ CHOSEN = {
     "test_reporter_names.py": "",
     "test_line_profiler.py": "not each_gpu and not without_a_gpu and not every_cpython",
     "test_courtesy.py": "",
+    "test_gpu_time.py": "",
     "test_pytest_plugin.py": "need_too_much or leave_memory",
 }
 
