@@ -144,13 +144,16 @@ def test_cells_have_their_notebook_numbers(memlab, packages):
 
 
 def test_endlessly_generated_code_is_merged_into_one_line(memlab, packages):
-    # GIVEN a program that generates code all the time, each time under a new name
+    # GIVEN a program that generates code all the time, each time under a new name, and keeps it (what takes the place of freed
+    # code, its names included, cannot be told from it)
     script = memlab.folder / "made.py"
     script.write_text(
         dedent("""\
         import gpulib
+        kept = []
         for number in range(5000):
-            exec(compile("gpulib.allocate(512)", f"<made {number}>", "exec"))
+            kept.append(compile("gpulib.allocate(512)", f"<made {number}>", "exec"))
+            exec(kept[-1])
         """)
     )
     trace = run(memlab, packages, script)
