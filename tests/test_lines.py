@@ -144,8 +144,8 @@ def test_cells_have_their_notebook_numbers(memlab, packages):
 
 
 def test_endlessly_generated_code_is_merged_into_one_line(memlab, packages):
-    # GIVEN a program that generates code all the time, each time under a new name, and keeps it (what takes the place of freed
-    # code, its names included, cannot be told from it)
+    # GIVEN a program that generates code all the time, each time under a new name, and keeps it (code that takes the place
+    # of freed code, with its names, cannot be told from it)
     script = memlab.folder / "made.py"
     script.write_text(
         dedent("""\

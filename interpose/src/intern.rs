@@ -219,7 +219,9 @@ impl Interner {
         let is_joined = is_made && tables.made_frames >= MAX_NUMBERED_FRAMES;
         let file = if is_joined { without_numbers(&file) } else { file };
         let role = if is_joined && role == FrameRole::GENERATED { FrameRole::empty() } else { role };
-        let content = (tables.texts.hash_one((&file, &function)), raw.position, line);
+        // Positions are addresses, which differ between pieces of code that are the same.
+        let position = if is_joined { 0 } else { raw.position };
+        let content = (tables.texts.hash_one((&file, &function)), position, line);
         // Frames of generated code and of cells are never shared: the agent describes each separately.
         let alike = !is_cell && role != FrameRole::GENERATED;
         let known = tables.frames_by_content.get(&content).copied().filter(|_| alike);
