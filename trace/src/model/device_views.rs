@@ -47,6 +47,16 @@ pub(crate) fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
     }
 }
 
+/// The class of a row: of an outermost module its own, not that of the layers without a name of their own in it.
+pub(crate) fn class_of_row(
+    root: u32,
+    name: Option<&Arc<str>>,
+    class: Option<Arc<str>>,
+    symbols: &Symbols,
+) -> Option<Arc<str>> {
+    if name.is_some_and(|name| name.is_empty()) { symbols.layer_class(root) } else { class }
+}
+
 /// Sorts processes by bytes.
 fn largest_first(mut processes: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
     processes.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
@@ -173,10 +183,7 @@ impl DeviceState {
             root,
             root_class: symbols.layer_class(root),
             root_name: root_names.get(&root).cloned(),
-            class: match &name {
-                Some(name) if name.is_empty() => symbols.layer_class(root),
-                _ => view.class.clone(),
-            },
+            class: class_of_row(root, name.as_ref(), view.class.clone(), symbols),
             name,
             ..view
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::device_views::{LayerRow, layer_row};
+use super::device_views::{LayerRow, class_of_row, layer_row};
 use super::gpu_work::GpuWork;
 use super::line::Line;
 use super::scope::Scope;
@@ -55,10 +55,7 @@ impl GpuWork {
                 .map(|((root, name), view)| LayerWorkView {
                     root,
                     root_name: root_names.get(&root).cloned(),
-                    class: match &name {
-                        Some(name) if name.is_empty() => symbols.layer_class(root),
-                        _ => view.class.clone(),
-                    },
+                    class: class_of_row(root, name.as_ref(), view.class.clone(), symbols),
                     name,
                     ..view
                 })

@@ -1,11 +1,13 @@
 //! The report as JSON: a contract with scripts. Keys are added, never renamed or taken away.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use memlab_trace::{Category, KernelView, LayerWorkView, Line, LineWorkView, Loaded, Model, Scope, WorkTotals};
+use memlab_trace::{
+    Category, GpuWorkView, KernelView, LayerWorkView, Line, LineWorkView, Loaded, Model, Scope, WorkTotals,
+};
 use serde::Serialize;
 
 use crate::findings::{self, Finding};
@@ -282,17 +284,18 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
     let model = &loaded.model;
     let places = Places::of_run(model);
     let indexes: Vec<i32> = model.devices().iter().map(|device| device.index).collect();
+    let works: Works = indexes.iter().filter_map(|device| Some((*device, model.gpu_work(*device)?))).collect();
     Report {
         trace: Trace::of(path, model, &loaded.skipped, loaded.truncated),
         process: Process::of(model),
         findings: findings(model),
-        devices: devices(model),
-        kernels: indexes.iter().flat_map(|device| kernels(model, *device)).collect(),
-        copies: indexes.iter().flat_map(|device| copies(model, *device)).collect(),
+        devices: devices(model, &works),
+        kernels: indexes.iter().flat_map(|device| kernels(*device, works.get(device))).collect(),
+        copies: indexes.iter().flat_map(|device| copies(*device, works.get(device))).collect(),
         lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &places)).collect(),
         library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
         lines_shown: model.scope().as_str(),
-        layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
+        layers: indexes.iter().flat_map(|device| layers(model, *device, works.get(device))).collect(),
         ranges: indexes.iter().flat_map(|device| ranges(model, *device)).collect(),
         categories: indexes.iter().flat_map(|device| categories(model, *device)).collect(),
         steps: steps(model),
@@ -303,11 +306,14 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
     }
 }
 
-fn devices(model: &Model) -> Vec<Device> {
+/// What ran on each device, if that was recorded.
+type Works = BTreeMap<i32, GpuWorkView>;
+
+fn devices(model: &Model, works: &Works) -> Vec<Device> {
     let device = |view: memlab_trace::DeviceView| {
         let segments = model.segments(view.index);
-        let work = model.gpu_work(view.index);
-        let outside_work = work.as_ref().map(|work| {
+        let work = works.get(&view.index);
+        let outside_work = work.map(|work| {
             let outside = work.layers.iter().filter(|layer| layer.name.is_none());
             outside.map(|layer| layer.totals.nanoseconds).sum()
         });
@@ -342,15 +348,15 @@ fn devices(model: &Model) -> Vec<Device> {
             fragmentation_percent: segments.fragmentation_percent,
             outside_layers_bytes_at_peak: outside.live_bytes_at_peak,
             outside_layers_bytes_at_end: outside.live_bytes,
-            gpu_time_ns: work.as_ref().map(|work| work.total.nanoseconds),
+            gpu_time_ns: work.map(|work| work.total.nanoseconds),
             outside_layers_gpu_time_ns: outside_work,
         }
     };
     model.devices().into_iter().map(device).collect()
 }
 
-fn kernels(model: &Model, device: i32) -> Vec<KernelRow> {
-    let row = |view: KernelView| {
+fn kernels(device: i32, work: Option<&GpuWorkView>) -> Vec<KernelRow> {
+    let row = |view: &KernelView| {
         let (kind, name) = match Kernel::of(&view.name) {
             Kernel::Named(name) => ("kernel", name.into_owned()),
             Kernel::Fill => ("fill", "fill".to_owned()),
@@ -359,16 +365,16 @@ fn kernels(model: &Model, device: i32) -> Vec<KernelRow> {
         let WorkTotals { calls, nanoseconds, .. } = view.totals;
         Some(KernelRow { device, kind, name, calls, gpu_time_ns: nanoseconds })
     };
-    model.gpu_work(device).into_iter().flat_map(|work| work.kernels).filter_map(row).collect()
+    work.into_iter().flat_map(|work| &work.kernels).filter_map(row).collect()
 }
 
-fn copies(model: &Model, device: i32) -> Vec<CopyRow> {
-    let row = |view: KernelView| {
+fn copies(device: i32, work: Option<&GpuWorkView>) -> Vec<CopyRow> {
+    let row = |view: &KernelView| {
         let Kernel::Copy(from, to) = Kernel::of(&view.name) else { return None };
         let (WorkTotals { calls, nanoseconds, bytes }, from, to) = (view.totals, from.to_owned(), to.to_owned());
         Some(CopyRow { device, from, to, calls, gpu_time_ns: nanoseconds, bytes })
     };
-    model.gpu_work(device).into_iter().flat_map(|work| work.kernels).filter_map(row).collect()
+    work.into_iter().flat_map(|work| &work.kernels).filter_map(row).collect()
 }
 
 /// Lines by what they hold, and then those that only had the GPU do something.
@@ -411,14 +417,13 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineR
 }
 
 /// Layers by what they hold, and then those that only had the GPU do something.
-fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
-    let work = model.gpu_work(device);
-    let is_recorded = work.is_some();
+fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerRow> {
     let mut views = model.layers(device);
-    let mut works: BTreeMap<(u32, Option<Arc<str>>), LayerWorkView> = BTreeMap::new();
-    for work in work.into_iter().flat_map(|work| work.layers) {
+    let holding: HashSet<(u32, Option<Arc<str>>)> = views.iter().map(|view| (view.root, view.name.clone())).collect();
+    let mut works: HashMap<(u32, Option<Arc<str>>), &LayerWorkView> = HashMap::new();
+    for work in work.into_iter().flat_map(|work| &work.layers) {
         let key = (work.root, work.name.clone());
-        if !views.iter().any(|view| (view.root, &view.name) == (key.0, &key.1)) {
+        if !holding.contains(&key) {
             views.push(memlab_trace::LayerView {
                 root: work.root,
                 root_class: model.layer_class(work.root),
@@ -431,7 +436,11 @@ fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
         works.insert(key, work);
     }
     let row = |view: memlab_trace::LayerView| {
-        let work = is_recorded.then(|| works.get(&(view.root, view.name.clone())).cloned().unwrap_or_default());
+        let figure = |figure: fn(&LayerWorkView) -> u64| {
+            work.map(|_| works.get(&(view.root, view.name.clone())).map_or(0, |work| figure(work)))
+        };
+        let gpu_time_ns = figure(|work| work.totals.nanoseconds);
+        let backward_gpu_time_ns = figure(|work| work.backward_nanoseconds);
         Some(LayerRow {
             device,
             name: view.name?.to_string(),
@@ -448,8 +457,8 @@ fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
             optimizer_state_bytes: view.optimizer_state_bytes,
             buffer_bytes: view.buffer_bytes,
             activation_bytes: view.activation_bytes,
-            gpu_time_ns: work.as_ref().map(|work| work.totals.nanoseconds),
-            backward_gpu_time_ns: work.as_ref().map(|work| work.backward_nanoseconds),
+            gpu_time_ns,
+            backward_gpu_time_ns,
         })
     };
     views.into_iter().filter_map(row).collect()
