@@ -174,14 +174,13 @@ impl Cupti {
         self.call("cuptiUnsubscribe", self.cuptiUnsubscribe, |function| unsafe { function(subscription.0) })
     }
 
-    /// Has the subscriber called for the calls of a domain whose names are `wanted`. Returns how many there are.
+    /// Has the subscriber called for the calls of a domain whose names are `wanted`.
     pub fn watch(
         &self,
         subscription: &Subscription,
         domain: CUpti_CallbackDomain,
         wanted: impl Fn(&[u8]) -> bool,
-    ) -> Result<usize, CallError> {
-        let mut watched = 0;
+    ) -> Result<(), CallError> {
         for id in 1..CALLBACKS {
             let mut name = ptr::null();
             let found = self.call("cuptiGetCallbackName", self.cuptiGetCallbackName, |function| {
@@ -194,10 +193,9 @@ impl Cupti {
                     // SAFETY: takes numbers, and a handle that CUPTI has given.
                     unsafe { function(1, subscription.0, domain, id) }
                 })?;
-                watched += 1;
             }
         }
-        Ok(watched)
+        Ok(())
     }
 
     /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first

@@ -75,7 +75,7 @@ fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
     }
     let started = [CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API, CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RUNTIME_API]
         .into_iter()
-        .try_for_each(|domain| cupti.watch(&subscription, domain, gives_work).map(drop))
+        .try_for_each(|domain| cupti.watch(&subscription, domain, gives_work))
         // SAFETY: they stay loaded too, and buffers are valid until they are received.
         .and_then(|()| unsafe { cupti.register_buffers(Some(records::request), Some(records::complete)) })
         .and_then(|()| KINDS.into_iter().try_for_each(|kind| cupti.enable(kind)));

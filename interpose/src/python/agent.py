@@ -26,6 +26,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+    from graphs import _SCOPE
     from guards import _Harmless, _interrupted
     from tags import _TAGGING_SHARE, _Tagger
 
@@ -37,7 +38,6 @@ _GETATTR = re.compile(r"getattr\(([^()]*), '([^']*)'\)")
 _LOCAL = re.compile(r"^[A-Z]\['[^']*'\]")
 _ITEM = re.compile(r"\[['\"]?([^]'\"]*)['\"]?\]")
 
-_HELD_IN = re.compile(r"^[LG]\['([^']*)'\]$")
 _NODE = 0xFFFFFFFF  # Instead of a frame: the layer is a graph's node, run by torch.fx's interpreter.
 
 
@@ -353,8 +353,8 @@ class Agent:
         key = path, kind, address
         if key not in self.compiled_roots:
             module = self.compiled.outermost_at(address)
-            held = _HELD_IN.match(path)
-            variable = (self.variable_of(module) if module is not None else "") or (held[1] if held else "")
+            held = _SCOPE.fullmatch(path)
+            variable = (self.variable_of(module) if module is not None else "") or (held[2] if held else "")
             self.compiled_roots[key] = layer = self.native.compiled_root(kind, variable)
             if module is not None:
                 self.watch(module)
