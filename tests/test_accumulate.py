@@ -452,6 +452,31 @@ class Tight(nn.Module):
         return self.last(NoRoom.apply(self.first(x).tanh(), self.room))
 
 
+class NoHandle(Tight):
+    """A model whose forward, for more rows than there is room for, finds cuBLAS without memory for a handle."""
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        if len(x) > self.room:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        return self.last(self.first(x).tanh())
+
+
+def test_a_library_that_finds_no_memory_is_out_of_memory_too():
+    # GIVEN a library of CUDA's that finds none for itself
+    model = NoHandle(3)
+    loss = nn.MSELoss()(model.last(model.first(IMAGES).tanh()), VALUES)
+    expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
+    # WHEN pieces are too large; THEN smaller ones do
+    value = package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=6)
+    assert difference(model, value, expected) <= 1e-13
+    assert max(model.seen) == 6 and model.seen[-1] <= 3
+    # AND if not even one sample does, the error is the library's
+    model.room = 0
+    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_ALLOC_FAILED"):
+        package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=1)
+
+
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 @pytest.mark.parametrize("room", [1, 2, 3, 5])
 def test_a_piece_that_runs_out_of_memory_is_done_again_in_halves(loss_fn, room):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab.config import NotEnoughGPURam
 
 __all__ = ["find_batch"]
@@ -80,7 +80,7 @@ def _runs(run: Callable[[int], Any], size: int) -> bool:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        drop_frames(error)
+        make_room(error)
         return False
     else:
         return True

@@ -20,7 +20,7 @@ from memlab._batches.experience import Experience
 from memlab._batches.first_order import first_order
 from memlab._batches.inputs import InputGradients
 from memlab._batches.mixing import look_for_mixing
-from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.output_leaves import as_output
 from memlab._batches.ranks import WITHIN_A_BACKWARD
 from memlab._batches.sizing import FixedSize
@@ -142,7 +142,7 @@ class Lockstep:
                     self._halve(len(pieces[0]))
                 if strands.has_added:
                     raise _in_backward(error) from error
-                drop_frames(error)
+                make_room(error)
 
     def _halve(self, size: int) -> None:
         """Micro-batches of this size do not fit."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from memlab._batches.batch import Batch
 from memlab._batches.batchnorm import mixing_layers
 from memlab._batches.nested import call, unjoinable
-from memlab._batches.out_of_memory import drop_frames
+from memlab._batches.out_of_memory import make_room
 from memlab._batches.same_twice import are_apart
 from memlab._batches.state import Buffers, RandomState, evaluating
 from memlab._paging.torch_private import tree_flatten
@@ -100,7 +100,7 @@ def _found(batch: Batch, count: int) -> _Found:
                 if found is not None:
                     return found
     except Exception as error:  # It may be for larger batches only. Otherwise its pieces fail too, and say why.
-        drop_frames(error)
+        make_room(error)
     finally:
         trial.buffers.set_before()
         random.restore()

@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from memlab._batches.gradients import Marks
-from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.sizing import Sizing
 
 
@@ -72,10 +71,9 @@ def run_pieces(
                 raise
             failed = error
         if failed is not None:
-            drop_frames(failed)
+            make_room(failed)
             untouched = marks.untouched()
             left = untouched if wanted is None else [one for one in untouched if any(one is other for other in wanted)]
-            _free_cache()
             sizing.failed(len(rows))
             middle = rows.start + len(rows) // 2
             again.extendleft([(range(middle, rows.stop), left), (range(rows.start, middle), left)])
@@ -88,8 +86,3 @@ def _decided(begin: int, count: int, sizing: Sizing) -> range | None:
         return None
     size = sizing.size(count - begin)
     return range(begin, begin + size) if sizing.is_known(size) else None
-
-
-def _free_cache() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()

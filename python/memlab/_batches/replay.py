@@ -22,7 +22,7 @@ from memlab._batches.inputs import InputGradients
 from memlab._batches.mixing import look_for_mixing
 from memlab._batches.nested import call, joined
 from memlab._batches.observing import observer
-from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.parameter_hooks import held
 from memlab._batches.pieces import Piece, run_pieces
 from memlab._batches.ranks import WITHIN_A_BACKWARD
@@ -138,7 +138,7 @@ class Replay:
                 buffers.set_before()
                 random.restore()
             if failed is not None:
-                drop_frames(failed)
+                make_room(failed)
                 self._sizing.failed(size)
 
     def _try(self, size: int) -> None:

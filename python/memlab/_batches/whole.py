@@ -15,7 +15,7 @@ from memlab._batches.gradients import Marks
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import call
 from memlab._batches.observing import observer
-from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.sizing import room_on
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab.activations import offload_activations
@@ -61,8 +61,7 @@ class Whole:
             except Exception as error:
                 if not is_out_of_memory(error) or self._batch.ranks.are_several:
                     raise
-                drop_frames(error)
-            torch.cuda.empty_cache()
+                make_room(error)
             buffers.set_before()
             random.restore()
         raise TooLargeAtOnce
@@ -103,7 +102,7 @@ class Whole:
             if failed is None:
                 self._remember(budget, budgets)
                 return loss
-            drop_frames(failed)
+            make_room(failed)
             untouched = {id(one) for one in marks.untouched()}
             wanted = [one for one in (parameters if wanted is None else wanted) if id(one) in untouched]
             if index + 1 == len(budgets):
@@ -111,7 +110,6 @@ class Whole:
                     raise failed
                 _TOO_MANY.setdefault(self._batch.model, {})[self._batch.memory] = len(self._rows)
                 raise TooLargeAtOnce from failed
-            torch.cuda.empty_cache()
             buffers.set_before()
             random.restore()
         raise AssertionError("the last budget returns or raises")
