@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::arguments::moments_help;
-use crate::commands::{config, diff, export, limit, offload, plan, ps, report, restore, simulate, top, view};
+use crate::commands::{advise, config, diff, export, limit, offload, plan, ps, report, restore, simulate, top, view};
 use crate::{error, run, text};
 
 /// Where did my GPU memory go, and how do I get it back?
@@ -30,6 +30,7 @@ Examples:
   memlab restore 4242                      move it back; the program continues
   memlab report memlab-train-4242.jsonl    print where the memory was
   memlab report --html a.html a.jsonl      write the report as a web page
+  memlab advise memlab-train-4242.jsonl    print what to change so that it takes less
   memlab diff a.jsonl b.jsonl              print what changed from one run to another
   memlab export a.jsonl --format csv -o a.csv
   memlab view memlab-train-4242.jsonl      show the dashboard on a recorded run
@@ -69,6 +70,9 @@ enum Command {
     /// Report where the memory of a recorded run was.
     #[command(after_help = moments_help())]
     Report(report::Options),
+    /// Say what to change in a program so that it takes less memory, as tried on a recorded run.
+    #[command(after_help = advise::HELP)]
+    Advise(advise::Options),
     /// Show what changed from one run, or moment, to another.
     #[command(after_help = diff::help())]
     Diff(diff::Options),
@@ -91,6 +95,7 @@ pub fn main() -> ExitCode {
         Command::Plan(options) => plan::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Report(options) => report::run(&options),
+        Command::Advise(options) => advise::run(&options),
         Command::Diff(options) => diff::run(&options),
         Command::Export(options) => export::run(&options),
     };

@@ -1,5 +1,6 @@
 //! The commands, one file each: arguments and what they do.
 
+pub mod advise;
 pub mod config;
 pub mod diff;
 pub mod export;

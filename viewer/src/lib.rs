@@ -1,5 +1,5 @@
-//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `report`, `diff`, `export`,
-//! `config`, over one dashboard and one model.
+//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `report`, `advise`, `diff`,
+//! `export`, `config`, over one dashboard and one model.
 //!
 //! # Layers
 //!
@@ -20,7 +20,7 @@
 //! screens::screen_state                          what the dashboard asks of every screen
 //! widgets                                        panes, tables, bars
 //! context, diff, report                          what screens share; what is printed
-//! page                                           the frame of a web page
+//! advice, page                                   what to change in a program; the frame of a web page
 //! export, feed, request, trace_moment            formats of other programs; the thread that follows traces
 //! offload                                        moving GPU memory to the host: the thread of the dashboard
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
@@ -31,6 +31,7 @@
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
+pub mod advice;
 pub mod app;
 pub mod arguments;
 pub mod category;

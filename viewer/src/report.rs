@@ -1,5 +1,6 @@
 //! The report on a recorded run: as text, as a web page and as JSON.
 
+mod advice;
 mod at;
 mod bar;
 mod gpu_time;
@@ -11,6 +12,7 @@ pub(crate) mod table;
 mod text;
 mod training;
 
+pub use advice::write_advice;
 pub use at::write_text_at;
 pub use html::{write_html, write_html_at};
 pub use json::write_json;

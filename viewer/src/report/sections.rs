@@ -397,7 +397,7 @@ pub(super) fn findings(names: &Names<'_>, columns: usize) -> Vec<String> {
 }
 
 /// Text in lines of at most so many columns, the first after `mark`, the others as far in.
-fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
+pub(super) fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
     let columns = columns.min(PROSE);
     let indent = " ".repeat(crate::text::width(mark) + 1);
     let mut lines = vec![mark.to_owned()];

@@ -1,0 +1,165 @@
+//! A piece of advice.
+
+use std::cmp::Reverse;
+
+use serde::Serialize;
+
+/// What to do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Compute activations of modules again in backward.
+    Checkpoint,
+    /// Compute logits and their loss in pieces.
+    ChunkedLoss,
+    /// Keep activations on the host.
+    OffloadActivations,
+    /// Keep the optimizer's state on the host between its steps.
+    OffloadOptimizerState,
+    /// Let go of gradients after each step.
+    Gradients,
+    /// Another implementation of the optimizer.
+    FusedOptimizer,
+    /// Other settings of PyTorch's allocator.
+    Settings,
+    /// Smaller workspaces of libraries.
+    Workspaces,
+    /// Let go of what piles up.
+    Leak,
+    /// No context on a device that is hardly used.
+    Context,
+}
+
+impl Kind {
+    /// What it says in a word or two.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "Checkpoint",
+            Self::ChunkedLoss => "Compute the loss in pieces",
+            Self::OffloadActivations => "Offload activations",
+            Self::OffloadOptimizerState => "Offload the optimizer's state",
+            Self::Gradients => "Let go of gradients",
+            Self::FusedOptimizer => "Take a fused optimizer",
+            Self::Settings => "Set the allocator",
+            Self::Workspaces => "Make workspaces smaller",
+            Self::Leak => "Stop a leak",
+            Self::Context => "Leave a device alone",
+        }
+    }
+}
+
+/// Which figure becomes smaller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// What PyTorch's allocator has handed out at its peak.
+    Allocated,
+    /// What it has taken from the device at most.
+    Reserved,
+    /// What is used of the device.
+    Used,
+}
+
+impl Figure {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Reserved => "reserved",
+            Self::Used => "used",
+        }
+    }
+}
+
+/// Something to do, by itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Advice {
+    /// What.
+    pub kind: Kind,
+    /// Layers, a line, a variable of the environment.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// By how much `figure` falls at its most.
+    pub saved_bytes: u64,
+    /// Which figure falls.
+    pub figure: Figure,
+    /// What it then is at most.
+    pub bytes_after: u64,
+    /// How much longer the GPU works for a step; `None`: not known.
+    pub cost_ns: Option<u64>,
+    /// Code to paste.
+    pub how: String,
+    /// The figures of the trace that it rests on.
+    pub because: String,
+}
+
+/// Something that was tried and does not help.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Tried {
+    /// What.
+    pub kind: Kind,
+    /// Where.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// Why it does not help.
+    pub because: String,
+}
+
+/// All there is to say about a run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Advices {
+    /// The device.
+    pub device: i32,
+    /// What was allocated at the peak.
+    pub peak_bytes: u64,
+    /// What was reserved at most.
+    pub peak_reserved_bytes: u64,
+    /// What is to be allocated at most.
+    pub target_bytes: Option<u64>,
+    /// What to do, best first; each by itself.
+    pub advice: Vec<Advice>,
+    /// What does not help.
+    pub tried: Vec<Tried>,
+}
+
+impl Advices {
+    /// Adds a piece of advice, in its place.
+    pub fn add(&mut self, advice: Advice) {
+        self.advice.push(advice);
+        self.sort();
+    }
+
+    /// What reaches the target by itself first, the cheapest of that first; then what saves most.
+    pub(crate) fn sort(&mut self) {
+        let target = self.target_bytes;
+        let reaches = |advice: &Advice| {
+            advice.figure == Figure::Allocated && target.is_some_and(|target| advice.bytes_after <= target)
+        };
+        let cost = |advice: &Advice| if reaches(advice) { advice.cost_ns.unwrap_or(u64::MAX) } else { 0 };
+        self.advice.sort_by_key(|advice| (!reaches(advice), cost(advice), Reverse(advice.saved_bytes)));
+    }
+}
+
+/// What came of a rule.
+#[derive(Default)]
+pub(crate) struct Verdicts {
+    pub advice: Vec<Advice>,
+    pub tried: Vec<Tried>,
+}
+
+impl Verdicts {
+    /// It helps if it saves at least a hundredth of what there is; otherwise it was tried.
+    pub fn weigh(&mut self, advice: Advice) {
+        if advice.saved_bytes > 0 && advice.saved_bytes >= (advice.bytes_after + advice.saved_bytes) / 100 {
+            self.advice.push(advice);
+        } else {
+            let (saved, after) = (memlab_sizes::format(advice.saved_bytes), memlab_sizes::format(advice.bytes_after));
+            let because = format!("saves {saved}: the peak would be {after} {}", advice.figure.as_str());
+            self.tried.push(Tried { kind: advice.kind, place: advice.place, because });
+        }
+    }
+
+    pub fn no(&mut self, kind: Kind, place: impl Into<String>, because: impl Into<String>) {
+        self.tried.push(Tried { kind, place: place.into(), because: because.into() });
+    }
+}

@@ -1,0 +1,119 @@
+//! What is allocated after each event of a recording, and after changes to it.
+
+use memlab_plan::{Event, Recording};
+
+/// From when to when a block is there: after events `from..to`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub from: usize,
+    pub to: usize,
+}
+
+/// What a change does to the blocks of a run.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Change {
+    /// Blocks that are there at other times; each is named once.
+    pub moved: Vec<(u32, Vec<Span>)>,
+    /// Blocks of other sizes; each is named once, and not in `moved`.
+    pub resized: Vec<(u32, u64)>,
+    /// What is needed for a moment before an event, beside what is there then.
+    pub needed: Vec<(usize, u64)>,
+}
+
+/// The most that is allocated, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peak {
+    pub bytes: u64,
+    /// After this event.
+    pub event: usize,
+}
+
+/// The blocks of a recording over its events.
+pub(crate) struct Course<'r> {
+    pub recording: &'r Recording,
+    /// When each block is there, by id.
+    pub spans: Vec<Span>,
+    /// By how much each event changes what is allocated. One more than there are events, for what is never freed.
+    changes: Vec<i64>,
+}
+
+impl<'r> Course<'r> {
+    pub fn new(recording: &'r Recording) -> Self {
+        let end = recording.events.len();
+        let mut spans = vec![Span { from: end, to: end }; recording.allocations.len()];
+        for (at, event) in recording.events.iter().enumerate() {
+            match *event {
+                Event::Allocate(id) => spans[id as usize].from = at,
+                Event::Free(id) | Event::FreeRequested(id) => spans[id as usize].to = at,
+                Event::FreeCompleted(_) | Event::EmptyCache => {}
+            }
+        }
+        let mut changes = vec![0; end + 1];
+        for (span, allocation) in spans.iter().zip(&recording.allocations) {
+            add(&mut changes, *span, allocation.size as i64);
+        }
+        Self { recording, spans, changes }
+    }
+
+    /// What is allocated after each event.
+    pub fn levels(&self) -> Vec<u64> {
+        running(&self.changes).collect()
+    }
+
+    /// Whether a block is there after an event.
+    pub fn is_live(&self, id: u32, event: usize) -> bool {
+        let Span { from, to } = self.spans[id as usize];
+        from <= event && event < to
+    }
+
+    pub fn size(&self, id: u32) -> u64 {
+        self.recording.allocations[id as usize].size
+    }
+
+    /// The peak as it was.
+    pub fn peak(&self) -> Peak {
+        self.peak_with(&Change::default())
+    }
+
+    /// The peak with a change.
+    pub fn peak_with(&self, change: &Change) -> Peak {
+        let mut changes = self.changes.clone();
+        for (id, spans) in &change.moved {
+            add(&mut changes, self.spans[*id as usize], -(self.size(*id) as i64));
+            for span in spans {
+                add(&mut changes, *span, self.size(*id) as i64);
+            }
+        }
+        for (id, size) in &change.resized {
+            add(&mut changes, self.spans[*id as usize], *size as i64 - self.size(*id) as i64);
+        }
+        let mut needed = change.needed.clone();
+        needed.sort_unstable();
+        let mut needed = needed.into_iter().peekable();
+        let mut peak = Peak { bytes: 0, event: 0 };
+        let mut before = 0;
+        for (event, level) in running(&changes).enumerate() {
+            let mut most = level;
+            while let Some((_, bytes)) = needed.next_if(|(at, _)| *at <= event) {
+                most = most.max(before + bytes);
+            }
+            if most > peak.bytes {
+                peak = Peak { bytes: most, event };
+            }
+            before = level;
+        }
+        peak
+    }
+}
+
+fn add(changes: &mut [i64], span: Span, bytes: i64) {
+    changes[span.from] += bytes;
+    changes[span.to] -= bytes;
+}
+
+fn running(changes: &[i64]) -> impl Iterator<Item = u64> {
+    changes.iter().scan(0_i64, |level, change| {
+        *level += change;
+        Some(u64::try_from(*level).unwrap_or(0))
+    })
+}

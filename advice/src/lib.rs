@@ -1,0 +1,33 @@
+//! What to change in a program so that it takes less GPU memory.
+//!
+//! A rule looks at a recorded run, changes its allocations as the program would be changed, and carries the changed run out:
+//! what it says of the peak is what came of that, not what a rule of thumb says. This crate knows nothing of terminals and
+//! of processes.
+//!
+//! # Layers
+//!
+//! ```text
+//! advise                      all rules, the best first
+//! rules
+//! rules::checkpoint           activations that are computed again
+//! times                       what the trace says about GPU time
+//! names                       modules, in words and in code
+//! modules                     modules of repeated lists, and what each pass of them keeps
+//! choice                      which modules of a pass to checkpoint
+//! course                      what is allocated after each event, and after changes
+//! advice                      a piece of advice
+//! ```
+
+#![warn(missing_docs)]
+
+mod advice;
+mod advise;
+mod choice;
+mod course;
+mod modules;
+mod names;
+mod rules;
+mod times;
+
+pub use advice::{Advice, Advices, Figure, Kind, Tried};
+pub use advise::advise;

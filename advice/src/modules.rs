@@ -1,0 +1,205 @@
+//! The modules of repeated lists (`blocks.3`), and what each of their passes keeps for backward.
+
+use std::sync::Arc;
+
+use memlab_plan::{Allocation, Event};
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+use rustc_hash::FxHashMap;
+
+use crate::course::{Change, Course, Span};
+
+/// A module of a list.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Module {
+    /// The layer id of the outermost module.
+    pub root: u32,
+    /// The name of the list in it; empty: the list is the outermost module.
+    pub list: String,
+    /// The module's place in the list.
+    pub index: u32,
+}
+
+impl Module {
+    /// The module of a list in which a layer is; of lists in lists, the `depth`-th from outside, or the innermost if there
+    /// are not so many.
+    pub fn around(root: u32, layer: &str, depth: usize) -> Option<Module> {
+        let numbers = layer.split('.').enumerate().filter_map(|(at, part)| Some((at, part.parse::<u32>().ok()?)));
+        let (at, index) = numbers.take(depth).last()?;
+        let list = layer.split('.').take(at).collect::<Vec<_>>().join(".");
+        Some(Module { root, list, index })
+    }
+
+    pub fn name(&self) -> String {
+        if self.list.is_empty() { self.index.to_string() } else { format!("{}.{}", self.list, self.index) }
+    }
+}
+
+/// A forward of a module, with its backward.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    /// Index of the module in [`Modules::list`].
+    pub module: usize,
+    /// The events of its first and last allocation in forward.
+    pub first: usize,
+    pub last: usize,
+    /// The event of its first allocation in backward.
+    pub backward: usize,
+    /// What it keeps for backward and would drop.
+    pub kept: Vec<u32>,
+    /// Bytes of these.
+    pub kept_bytes: u64,
+    /// What it was given, if that is gone before its backward.
+    pub input: Option<u32>,
+    /// The most that it takes while it is computed again.
+    pub again_bytes: u64,
+}
+
+/// The modules of a recording.
+pub(crate) struct Modules {
+    pub list: Vec<Module>,
+    /// All forwards that have a backward, in order.
+    pub windows: Vec<Window>,
+    /// How many forwards each module had, with a backward or not.
+    pub forwards: Vec<u64>,
+}
+
+/// A forward of a module: the events of its first and last allocation.
+struct Forward {
+    module: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Modules {
+    pub fn of(course: &Course<'_>, depth: usize) -> Modules {
+        let mut list = Vec::new();
+        let of_layer = modules_by_layer(course, depth, &mut list);
+        let mut forwards: Vec<Forward> = Vec::new();
+        let mut backwards: Vec<Vec<usize>> = vec![Vec::new(); list.len()];
+        let mut running = false;
+        let mut steps = course.recording.steps.iter().copied().peekable();
+        for (at, event) in course.recording.events.iter().enumerate() {
+            running &= steps.next_if(|step| *step <= at).is_none();
+            let Event::Allocate(id) = *event else { continue };
+            let allocation = &course.recording.allocations[id as usize];
+            let module = of_layer.get(&allocation.layer).copied();
+            match (allocation.flags.phase(), module) {
+                (Phase::Forward, Some(module)) => match forwards.last_mut().filter(|_| running) {
+                    Some(forward) if forward.module == module => forward.last = at,
+                    _ => {
+                        forwards.push(Forward { module, first: at, last: at });
+                        running = true;
+                    }
+                },
+                (Phase::Forward, None) => {}
+                (Phase::Backward, Some(module)) => {
+                    backwards[module].push(at);
+                    running = false;
+                }
+                _ => running = false,
+            }
+        }
+        let mut counts = vec![0; list.len()];
+        forwards.iter().for_each(|forward| counts[forward.module] += 1);
+        let windows = forwards.iter().filter_map(|forward| {
+            let after = &backwards[forward.module];
+            let backward = *after.get(after.partition_point(|at| *at <= forward.last))?;
+            Some(window(course, forward, backward)).filter(|window| window.kept_bytes > 0)
+        });
+        Modules { windows: windows.collect(), list, forwards: counts }
+    }
+
+    /// What changes if these modules are checkpointed.
+    pub fn checkpointed(&self, course: &Course<'_>, modules: &[usize]) -> Change {
+        let mut change = Change::default();
+        let mut inputs: FxHashMap<u32, usize> = FxHashMap::default();
+        for window in self.windows.iter().filter(|window| modules.contains(&window.module)) {
+            for id in &window.kept {
+                let Span { from, to } = course.spans[*id as usize];
+                let spans = vec![Span { from, to: window.last + 1 }, Span { from: window.backward, to }];
+                change.moved.push((*id, spans));
+            }
+            change.needed.push((window.backward, window.again_bytes));
+            inputs.extend(window.input.map(|id| (id, window.backward)));
+        }
+        for (id, until) in inputs {
+            let Span { from, .. } = course.spans[id as usize];
+            match change.moved.iter_mut().find(|(moved, _)| *moved == id) {
+                Some((_, spans)) => *spans = vec![Span { from, to: until }],
+                None => change.moved.push((id, vec![Span { from, to: until }])),
+            }
+        }
+        change
+    }
+}
+
+/// The module of each layer, for layers in lists of at least two modules.
+fn modules_by_layer(course: &Course<'_>, depth: usize, list: &mut Vec<Module>) -> FxHashMap<u32, usize> {
+    let recording = course.recording;
+    let mut names: FxHashMap<u32, Option<Module>> = FxHashMap::default();
+    for allocation in recording.allocations.iter().filter(|allocation| allocation.flags.phase() == Phase::Forward) {
+        names.entry(allocation.layer).or_insert_with(|| {
+            let layer = recording.layer(&Allocation { owner: 0, ..*allocation });
+            let name: Arc<str> = layer.name?;
+            Module::around(layer.root, &name, depth)
+        });
+    }
+    let mut modules: Vec<Module> = names.values().flatten().cloned().collect();
+    modules.sort_by(|a, b| (a.root, &a.list, a.index).cmp(&(b.root, &b.list, b.index)));
+    modules.dedup();
+    let is_alone = |module: &Module| {
+        !modules
+            .iter()
+            .any(|other| (other.root, &other.list) == (module.root, &module.list) && other.index != module.index)
+    };
+    list.extend(modules.iter().filter(|module| !is_alone(module)).cloned());
+    let index = |module: Module| list.iter().position(|listed| *listed == module);
+    names.into_iter().filter_map(|(layer, module)| Some((layer, index(module?)?))).collect()
+}
+
+fn window(course: &Course<'_>, forward: &Forward, backward: usize) -> Window {
+    let Forward { module, first, last } = *forward;
+    let allocated = course.recording.events[first..=last].iter().filter_map(|event| match *event {
+        Event::Allocate(id) => Some(id),
+        _ => None,
+    });
+    let allocated: Vec<u32> = allocated.collect();
+    // What it returns is what it allocated last of what is still there.
+    let output = allocated.iter().rev().copied().find(|id| course.spans[*id as usize].to > last + 1);
+    let is_kept = |id: &u32| {
+        let category = course.recording.allocations[*id as usize].category;
+        let is_of_model = matches!(category, Category::Parameter | Category::Buffer | Category::OptimizerState);
+        Some(*id) != output && course.spans[*id as usize].to > backward && !is_of_model
+    };
+    let kept: Vec<u32> = allocated.iter().copied().filter(is_kept).collect();
+    let kept_bytes = kept.iter().map(|id| course.size(*id)).sum();
+    // PyTorch stops computing again as soon as the last kept tensor is there.
+    let until = kept.last().map_or(first, |id| course.spans[*id as usize].from);
+    let (mut level, mut again_bytes) = (0_u64, 0);
+    for event in &course.recording.events[first..=until] {
+        match *event {
+            Event::Allocate(id) => level += course.size(id),
+            Event::Free(id) | Event::FreeRequested(id) if course.spans[id as usize].from >= first => {
+                level -= course.size(id);
+            }
+            _ => {}
+        }
+        again_bytes = again_bytes.max(level);
+    }
+    let first_id = allocated.first().copied().unwrap_or(0);
+    let mut earlier = (0..first_id).rev().take(MOST_LOOKED_AT);
+    let given = earlier.find(|id| course.is_live(*id, first) && is_of_graph(course, *id));
+    let input = given.filter(|id| course.spans[*id as usize].to < backward);
+    Window { module, first, last, backward, kept, kept_bytes, input, again_bytes }
+}
+
+/// A module's input is not allocated longer ago than this.
+const MOST_LOOKED_AT: usize = 64;
+
+fn is_of_graph(course: &Course<'_>, id: u32) -> bool {
+    matches!(
+        course.recording.allocations[id as usize].category,
+        Category::Activation | Category::Temporary | Category::Input
+    )
+}

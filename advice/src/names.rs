@@ -1,0 +1,82 @@
+//! How modules are called, in words and in code.
+
+use crate::modules::Module;
+
+/// Modules of a list that follow each other.
+struct Run<'m> {
+    first: &'m Module,
+    last: &'m Module,
+}
+
+impl Run<'_> {
+    fn is_one(&self) -> bool {
+        self.first.index == self.last.index
+    }
+}
+
+/// `blocks.0 … blocks.11, head.2`; the modules are sorted.
+pub(crate) fn grouped(modules: &[Module]) -> String {
+    let name = |run: &Run<'_>| match run.is_one() {
+        true => run.first.name(),
+        false => format!("{} … {}", run.first.name(), run.last.name()),
+    };
+    runs(modules).iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// A Python list of their names.
+pub(crate) fn list_of_names(modules: &[Module]) -> String {
+    let part = |run: &Run<'_>| match run.is_one() {
+        true => format!("\"{}\"", run.first.name()),
+        false => {
+            let prefix = if run.first.list.is_empty() { String::new() } else { format!("{}.", run.first.list) };
+            let range = match run.first.index {
+                0 => (run.last.index + 1).to_string(),
+                first => format!("{first}, {}", run.last.index + 1),
+            };
+            format!("(f\"{prefix}{{i}}\" for i in range({range}))")
+        }
+    };
+    let runs = runs(modules);
+    match &*runs {
+        [run] if !run.is_one() => {
+            let generator = part(run);
+            format!("[{}]", &generator[1..generator.len() - 1])
+        }
+        _ => {
+            let parts = runs.iter().map(|run| if run.is_one() { part(run) } else { format!("*{}", part(run)) });
+            format!("[{}]", parts.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn runs(modules: &[Module]) -> Vec<Run<'_>> {
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for module in modules {
+        match runs.last_mut() {
+            Some(run)
+                if (run.last.root, &run.last.list) == (module.root, &module.list)
+                    && run.last.index + 1 == module.index =>
+            {
+                run.last = module;
+            }
+            _ => runs.push(Run { first: module, last: module }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_that_follow_each_other_are_one_name() {
+        // GIVEN modules of two lists, one with a gap
+        let module = |list: &str, index| Module { root: 1, list: list.to_owned(), index };
+        let modules = [module("blocks", 0), module("blocks", 1), module("blocks", 3), module("", 7)];
+        // THEN those that follow each other are named by the first and the last, and as a range in Python
+        assert_eq!(grouped(&modules), "blocks.0 … blocks.1, blocks.3, 7");
+        assert_eq!(list_of_names(&modules), r#"[*(f"blocks.{i}" for i in range(2)), "blocks.3", "7"]"#);
+        assert_eq!(list_of_names(&modules[..2]), r#"[f"blocks.{i}" for i in range(2)]"#);
+    }
+}

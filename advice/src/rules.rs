@@ -1,0 +1,3 @@
+//! The rules: each tries a change on the recording.
+
+pub(crate) mod checkpoint;

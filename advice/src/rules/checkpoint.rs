@@ -1,0 +1,224 @@
+//! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
+
+use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::choice::{Choice, Part, Pass};
+use crate::course::{Course, Peak};
+use crate::modules::{Modules, Window};
+use crate::names::{grouped, list_of_names};
+use crate::times::Times;
+
+/// Lists in lists: the outer ones are tried, and the inner ones.
+const DEPTHS: [usize; 2] = [1, 2];
+
+/// How many peaks between the lowest and the one that was are aimed at if there is no target.
+const AIMS: u64 = 32;
+
+/// Choices that save at least so many hundredths of what the best one saves for its cost are as good.
+const AS_GOOD: u128 = 95;
+
+/// How often a target is lowered because other passes than the one at the peak need it.
+const ATTEMPTS: usize = 4;
+
+/// Models of Hugging Face keep keys and values for generating text, in training too, and would add to them again.
+const NO_CACHE: &str = "\nmodel.config.use_cache = False";
+
+/// A choice, carried out on the recording.
+struct Outcome {
+    choice: Choice,
+    modules: Vec<usize>,
+    peak: u64,
+}
+
+pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, verdicts: &mut Verdicts) {
+    let peak = course.peak();
+    let mut best: Option<Advice> = None;
+    let mut has_modules = false;
+    for depth in DEPTHS {
+        let modules = Modules::of(course, depth);
+        has_modules |= !modules.list.is_empty();
+        let forwards = times.forwards(&modules, depth);
+        let Some(subject) = Subject::at(course, &modules, forwards.as_deref(), peak) else { continue };
+        let found = match target {
+            Some(target) => subject.reaching(target),
+            None => subject.best_for_its_cost(),
+        };
+        let Some(outcome) = found.filter(|outcome| outcome.peak < peak.bytes) else { continue };
+        let advice = subject.advice(&outcome, target);
+        if best.as_ref().is_none_or(|best| is_better(&advice, best, target)) {
+            best = Some(advice);
+        }
+    }
+    match best {
+        Some(advice) => verdicts.weigh(advice),
+        None if has_modules => verdicts.no(
+            Kind::Checkpoint,
+            "modules of repeated lists",
+            "at the peak they keep no activations that they could compute again",
+        ),
+        None => {}
+    }
+}
+
+fn is_better(advice: &Advice, than: &Advice, target: Option<u64>) -> bool {
+    let reaches = |advice: &Advice| target.is_some_and(|target| advice.bytes_after <= target);
+    match (reaches(advice), reaches(than)) {
+        (true, true) => advice.cost_ns < than.cost_ns,
+        (false, false) => advice.saved_bytes > than.saved_bytes,
+        (reaches, _) => reaches,
+    }
+}
+
+/// The pass around the peak, and what can be chosen in it.
+struct Subject<'a> {
+    course: &'a Course<'a>,
+    modules: &'a Modules,
+    windows: Vec<&'a Window>,
+    pass: Pass,
+    has_times: bool,
+    peak: u64,
+}
+
+impl<'a> Subject<'a> {
+    fn at(course: &'a Course<'a>, modules: &'a Modules, times: Option<&[u64]>, peak: Peak) -> Option<Subject<'a>> {
+        let windows = nested(around(&modules.windows, peak.event));
+        let (first, last) = (windows.first()?.first, windows.last()?);
+        let levels = course.levels();
+        let most =
+            |from: usize, to: usize| levels.get(from..to.max(from)).into_iter().flatten().copied().max().unwrap_or(0);
+        let mut pass = Pass { parts: Vec::new(), levels: Vec::new() };
+        let next = modules.windows.iter().find(|window| window.first > windows[0].backward);
+        // What comes before and after the pass is in other passes, or stays.
+        let (mut after, mut until) = (first, next.map_or(levels.len(), |next| next.first));
+        for window in &windows {
+            // While fewer modules are over: before this one's forward is, and after its backward has begun.
+            pass.levels.push(most(after, window.last + 1).max(most(window.backward, until)));
+            let before_backward = levels[window.backward - 1].saturating_sub(window.kept_bytes);
+            pass.parts.push(Part {
+                dropped: window.kept_bytes,
+                level_again: before_backward + window.again_bytes,
+                cost: times.map_or(1, |times| times[window.module].max(1)),
+            });
+            (after, until) = (window.last + 1, window.backward);
+        }
+        pass.levels.push(most(last.last + 1, last.backward));
+        Some(Subject { course, modules, windows, pass, has_times: times.is_some(), peak: peak.bytes })
+    }
+
+    fn carried_out(&self, choice: Choice) -> Outcome {
+        let mut modules: Vec<usize> = choice.chosen.iter().map(|index| self.windows[*index].module).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        let peak = self.course.peak_with(&self.modules.checkpointed(self.course, &modules)).bytes;
+        Outcome { choice, modules, peak }
+    }
+
+    /// The cheapest choice that reaches a target; if none does, the cheapest with the lowest peak.
+    fn reaching(&self, target: u64) -> Option<Outcome> {
+        let mut aim = target;
+        for _ in 0..ATTEMPTS {
+            let Some(choice) = self.pass.cheapest(aim) else { break };
+            let outcome = self.carried_out(choice);
+            if outcome.peak <= target {
+                return Some(outcome);
+            }
+            aim = aim.saturating_sub(outcome.peak - target);
+        }
+        self.pass.cheapest(self.pass.lowest()).map(|choice| self.carried_out(choice))
+    }
+
+    /// Of the choices that no other one is better than, the one that saves most for its cost; of those that save nearly as
+    /// much for it, the one that saves most.
+    fn best_for_its_cost(&self) -> Option<Outcome> {
+        let lowest = self.pass.lowest();
+        let aims = (0..AIMS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / AIMS);
+        let mut front: Vec<Outcome> = Vec::new();
+        for aim in aims {
+            let Some(choice) = self.pass.cheapest(aim) else { continue };
+            if front.last().is_none_or(|last| last.choice != choice) {
+                front.push(self.carried_out(choice));
+            }
+        }
+        let worth = |outcome: &Outcome| {
+            u128::from(self.peak.saturating_sub(outcome.peak)) * 1_000_000 / u128::from(outcome.choice.cost.max(1))
+        };
+        let most = front.iter().map(worth).max()?;
+        front.into_iter().filter(|outcome| worth(outcome) * 100 >= most * AS_GOOD).min_by_key(|outcome| outcome.peak)
+    }
+
+    fn is_of_transformers(&self) -> bool {
+        let recording = self.course.recording;
+        let kept = self.windows.first().and_then(|window| window.kept.first());
+        kept.is_some_and(|id| {
+            let frames = recording.model.frames(recording.allocations[*id as usize].stack);
+            frames.iter().any(|frame| frame.file.contains("/transformers/models/"))
+        })
+    }
+
+    fn advice(&self, outcome: &Outcome, target: Option<u64>) -> Advice {
+        let chosen: Vec<_> = outcome.modules.iter().map(|index| self.modules.list[*index].clone()).collect();
+        let kept: u64 = outcome.choice.chosen.iter().map(|index| self.windows[*index].kept_bytes).sum();
+        let largest = outcome.choice.chosen.iter().map(|index| self.windows[*index].again_bytes).max().unwrap_or(0);
+        let steps = self.course.recording.steps.len().max(1) as u64;
+        let passes =
+            |module: usize| self.modules.windows.iter().filter(|window| window.module == module).count() as u64;
+        let passes_a_step =
+            outcome.modules.iter().map(|module| passes(*module).div_ceil(steps)).max().unwrap_or(1).max(1);
+        let which = match (target, self.has_times) {
+            (Some(target), _) if outcome.peak > target => "the lowest peak that any choice of them has",
+            (Some(_), true) => "of all choices that reach the target, the one that takes least GPU time",
+            (Some(_), false) => {
+                "of all choices that reach the target, one with the fewest modules: GPU time was not recorded"
+            }
+            (None, true) => "of all choices, the one that saves most for its GPU time",
+            (None, false) => "of all choices, the one that saves most for each module: GPU time was not recorded",
+        };
+        Advice {
+            kind: Kind::Checkpoint,
+            place: grouped(&chosen),
+            saved_bytes: self.peak.saturating_sub(outcome.peak),
+            figure: Figure::Allocated,
+            bytes_after: outcome.peak,
+            cost_ns: self.has_times.then_some(outcome.choice.cost * passes_a_step),
+            how: format!(
+                "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
+                 for name in {}:\n    module = model.get_submodule(name)\n    \
+                 module.forward = partial(checkpoint, module.forward, use_reentrant=False){}",
+                list_of_names(&chosen),
+                if self.is_of_transformers() { NO_CACHE } else { "" }
+            ),
+            because: format!(
+                "they keep {} for backward in the pass with the peak, and take up to {} while one is computed again; \
+                 {which}",
+                memlab_sizes::format(kept),
+                memlab_sizes::format(largest)
+            ),
+        }
+    }
+}
+
+/// The windows of the pass in which an event is. A pass ends where a module's forward begins after another one's backward
+/// has.
+fn around(windows: &[Window], event: usize) -> Vec<&Window> {
+    let mut pass: Vec<&Window> = Vec::new();
+    for window in windows {
+        if pass.iter().any(|earlier| earlier.backward < window.first) {
+            if window.first > event {
+                break;
+            }
+            pass.clear();
+        }
+        pass.push(window);
+    }
+    pass
+}
+
+/// Those that are nested in time: each in the one before it.
+fn nested(windows: Vec<&Window>) -> Vec<&Window> {
+    let mut nested: Vec<&Window> = Vec::new();
+    for window in windows {
+        if nested.last().is_none_or(|outer| window.backward < outer.backward) {
+            nested.push(window);
+        }
+    }
+    nested
+}
