@@ -12,14 +12,14 @@ use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, ParseCallb
 
 /// Functions and types, as regular expressions on their C names; the types that they need are included.
 const FUNCTIONS: &str = "cupti(GetVersion|GetResultString|GetCallbackName|Subscribe|Unsubscribe|EnableCallback)\
-    |cupti(EnableDomain|Finalize)\
+    |cupti(EnableDomain|Finalize|GetGraphNodeId)\
     |cuptiActivity(RegisterCallbacks|RegisterTimestampCallback|Enable|Disable|FlushAll|GetNextRecord|GetNumDroppedRecords)";
 const TYPES: &str = "CUpti_ActivityMemory[24]|CUpti_ActivityMemoryPool[23]|CUpti_ActivityFlag\
     |CUpti_ActivityKernel9|CUpti_ActivityMemcpy5|CUpti_ActivityMemcpyPtoP4|CUpti_ActivityMemset4|CUpti_ActivityMemcpyKind\
-    |CUpti_CallbackData|CUpti_driver_api_trace_cbid";
+    |CUpti_CallbackData|CUpti_ResourceData|CUpti_GraphData|CUpti_CallbackIdResource|CUpti_driver_api_trace_cbid";
 
 /// For enumerations with hundreds of values, the prefixes of the values to keep: those about memory, copies and kernels.
-const VALUES: [(&str, &[&str]); 3] = [
+const VALUES: [(&str, &[&str]); 4] = [
     (
         "CUPTI_ACTIVITY_KIND_",
         &[
@@ -29,6 +29,7 @@ const VALUES: [(&str, &[&str]); 3] = [
             "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
         ],
     ),
+    ("CUPTI_CBID_RESOURCE_", &["CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED", "CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED"]),
     ("CUPTI_ACTIVITY_FLAG_", &["CUPTI_ACTIVITY_FLAG_NONE", "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"]),
     (
         "CUPTI_DRIVER_TRACE_CBID_",

@@ -3,15 +3,17 @@
 import json
 from collections import Counter
 
-from conftest import PROGRAMS
+import pytest
+from conftest import ON_GPU, PROGRAMS
+from test_export import export, read_perfetto
 
 PROGRAM = PROGRAMS / "timed.py"
 TIMED = {"MEMLAB_TIME": "1"}
 
 
-def run(memlab, case, *out, env=TIMED, code=0):
+def run(memlab, case, *out, env=TIMED, code=0, **options):
     trace = memlab.folder / f"{case}.jsonl"
-    done = memlab.python(PROGRAM, case, *out, env=env | {"MEMLAB_OUTPUT": str(trace), "TRACE": str(trace)})
+    done = memlab.python(PROGRAM, case, *out, env=env | {"MEMLAB_OUTPUT": str(trace), "TRACE": str(trace)}, **options)
     assert done.code == code, done.errors
     return memlab.report(trace), done
 
@@ -79,13 +81,100 @@ def test_time_sums_up_and_belongs_to_lines_and_layers(memlab):
     assert untimed["kernels"] == untimed["copies"] == []
 
 
-def test_a_graph_counts_where_it_is_launched(memlab):
-    # GIVEN a captured forward that is replayed five times; WHEN it is recorded
-    report, _ = run(memlab, "graphed")
-    # THEN the line that replays it has its kernels' time
+def time_of(report, text):
     source = PROGRAM.read_text().splitlines()
-    lines = {source[row["line"] - 1].strip(): row for row in report["lines"] if row["file"] == str(PROGRAM)}
-    assert lines["graph.replay()"]["gpu_time_ns"] > 0
+    rows = [row for row in report["lines"] if row["file"] == str(PROGRAM) and source[row["line"] - 1].strip() == text]
+    return sum(row["gpu_time_ns"] for row in rows)
+
+
+def sums_up(report):
+    for device in report["devices"]:
+        of = [row for part in ("lines", "kernels", "copies") for row in report[part] if row["device"] == device["index"]]
+        lines = sum(row["gpu_time_ns"] for row in of if "file" in row)
+        assert lines == sum(row["gpu_time_ns"] for row in of if "file" not in row) == device["gpu_time_ns"]
+
+
+def test_a_graph_counts_where_it_was_captured(memlab):
+    # GIVEN a captured forward that is replayed five times; WHEN it is recorded
+    before, _ = run(memlab, "short")
+    after, _ = run(memlab, "graphed")
+    # THEN its kernels ran five times, on the lines and layers of the model, and nothing on the line that replays it
+    assert time_of(after, "graph.replay()") == 0
+    forward = "return x + torch.tanh(self.up(self.norm(x)))"
+    assert time_of(after, forward) > time_of(before, forward)
+    norms = [
+        sum(row["calls"] for row in report["kernels"] if "layer_norm_kernel" in row["name"]) for report in (before, after)
+    ]
+    assert norms[1] - norms[0] == 2 * 5
+    forward = [
+        {row["name"]: row["gpu_time_ns"] - row["backward_gpu_time_ns"] for row in report["layers"]}
+        for report in (before, after)
+    ]
+    assert all(forward[1][name] > forward[0][name] for name in ("0.norm", "0.up", "1.norm", "1.up"))
+    sums_up(after)
+
+
+def test_time_by_step_and_how_busy_the_device_is(memlab):
+    # GIVEN six steps; WHEN they are recorded
+    report, _ = run(memlab, "plain")
+    # THEN each has the same kernels, but for what comes before the first and after the last
+    device, steps = report["devices"][0], report["gpu_steps"]
+    assert [row["first_step"] for row in steps] == list(range(len(steps))) and len(steps) in (6, 7)
+    assert all(row["steps"] == 1 for row in steps)
+    assert len({row["calls"] for row in steps[1:6]}) == 1
+    assert sum(row["gpu_time_ns"] for row in steps) == device["gpu_time_ns"]
+    copied = sum(row["bytes"] for row in report["copies"] if row["to"] == "device" and row["from"] in ("pageable", "pinned"))
+    assert sum(row["copied_to_device_bytes"] for row in steps) == copied > 0
+    # AND the device is busy for no longer than its work took together, and waits for the program's Python
+    assert 0 < device["gpu_busy_ns"] <= device["gpu_time_ns"]
+    assert device["gpu_waits_for_host_ns"] > 0
+    assert device["gpu_idle_ns"] >= 0
+
+
+@pytest.mark.parametrize("timeline", ["", "all", "0"])
+def test_the_timeline(memlab, timeline):
+    # GIVEN a training with all of a timeline, the default's, or none
+    report, _ = run(memlab, "plain", env=TIMED | {"MEMLAB_TIMELINE": timeline})
+    tracks, events = read_perfetto(export(memlab, memlab.folder / "plain.jsonl", "perfetto"))
+    streams = [track.name for track in tracks if " stream " in track.name and not track.name.endswith("layers")]
+    begun = [event for name in streams for _, event in events[name] if event.type == event.TYPE_SLICE_BEGIN]
+    if timeline == "0":
+        assert begun == []
+        return
+    # WHEN it is exported; THEN each kernel and copy is there, with its line and layer
+    calls = Counter({"copy": sum(row["calls"] for row in report["copies"])})
+    for row in report["kernels"]:
+        calls[row["kind"]] += row["calls"]
+    assert Counter(event.categories[0] for event in begun) == calls
+    facts = [{fact.name: fact.string_value for fact in event.debug_annotations} for event in begun]
+    assert {"0.norm", "1.up"} <= {fact.get("layer") for fact in facts}
+    assert {"forward", "backward", "optimizer"} <= {fact["phase"] for fact in facts}
+    # AND layers are on a track of their own
+    layers = [event.name for name in streams for _, event in events[f"{name}, layers"] if event.name]
+    assert {"0.norm", "0.up", "1.norm", "1.up"} <= set(layers)
+    # AND kernels lie within the steps that launched them, or after
+    steps = [time for time, event in events["optimizer steps"]]
+    assert min(time for name in streams for time, _ in events[name]) <= max(steps)
+
+
+def test_threads_and_a_fork(memlab):
+    # GIVEN threads that launch at the same time; THEN each model's layer has its time
+    report, _ = run(memlab, "threads")
+    sums_up(report)
+    assert sum(row["gpu_time_ns"] > 0 for row in report["layers"] if row["root_type"] == "Linear") == 4
+    # GIVEN a child that does nothing with CUDA; THEN the parent goes on
+    report, _ = run(memlab, "forked")
+    sums_up(report)
+    alone, _ = run(memlab, "plain")
+    assert kernels(report) == kernels(alone)
+
+
+@pytest.mark.skipif(ON_GPU, reason="there may be one device only")
+def test_two_devices_have_times_of_their_own(memlab):
+    report, _ = run(memlab, "two_devices", devices=2)
+    sums_up(report)
+    assert [device["gpu_time_ns"] > 0 for device in report["devices"]] == [True, True]
+    assert {row["device"] for row in report["kernels"]} == {0, 1}
 
 
 def test_the_programs_profiler_goes_first(memlab):

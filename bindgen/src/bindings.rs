@@ -474,6 +474,30 @@ pub struct CUctx_st {
     _unused: [u8; 0],
 }
 pub type CUcontext = *mut CUctx_st;
+#[repr(C)]
+#[derive(Debug)]
+pub struct CUstream_st {
+    _unused: [u8; 0],
+}
+pub type CUstream = *mut CUstream_st;
+#[repr(C)]
+#[derive(Debug)]
+pub struct CUgraph_st {
+    _unused: [u8; 0],
+}
+pub type CUgraph = *mut CUgraph_st;
+#[repr(C)]
+#[derive(Debug)]
+pub struct CUgraphNode_st {
+    _unused: [u8; 0],
+}
+pub type CUgraphNode = *mut CUgraphNode_st;
+#[repr(C)]
+#[derive(Debug)]
+pub struct CUgraphExec_st {
+    _unused: [u8; 0],
+}
+pub type CUgraphExec = *mut CUgraphExec_st;
 impl CUaccessProperty_enum {
     pub const CU_ACCESS_PROPERTY_NORMAL: CUaccessProperty_enum = CUaccessProperty_enum(0);
     pub const CU_ACCESS_PROPERTY_STREAMING: CUaccessProperty_enum = CUaccessProperty_enum(1);
@@ -509,6 +533,30 @@ const _: () = {
 };
 pub type CUaccessPolicyWindow_v1 = CUaccessPolicyWindow_st;
 pub type CUaccessPolicyWindow = CUaccessPolicyWindow_v1;
+impl CUgraphNodeType_enum {
+    pub const CU_GRAPH_NODE_TYPE_KERNEL: CUgraphNodeType_enum = CUgraphNodeType_enum(0);
+    pub const CU_GRAPH_NODE_TYPE_MEMCPY: CUgraphNodeType_enum = CUgraphNodeType_enum(1);
+    pub const CU_GRAPH_NODE_TYPE_MEMSET: CUgraphNodeType_enum = CUgraphNodeType_enum(2);
+    pub const CU_GRAPH_NODE_TYPE_HOST: CUgraphNodeType_enum = CUgraphNodeType_enum(3);
+    pub const CU_GRAPH_NODE_TYPE_GRAPH: CUgraphNodeType_enum = CUgraphNodeType_enum(4);
+    pub const CU_GRAPH_NODE_TYPE_EMPTY: CUgraphNodeType_enum = CUgraphNodeType_enum(5);
+    pub const CU_GRAPH_NODE_TYPE_WAIT_EVENT: CUgraphNodeType_enum = CUgraphNodeType_enum(6);
+    pub const CU_GRAPH_NODE_TYPE_EVENT_RECORD: CUgraphNodeType_enum = CUgraphNodeType_enum(7);
+    pub const CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: CUgraphNodeType_enum = CUgraphNodeType_enum(8);
+    pub const CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: CUgraphNodeType_enum = CUgraphNodeType_enum(9);
+    pub const CU_GRAPH_NODE_TYPE_MEM_ALLOC: CUgraphNodeType_enum = CUgraphNodeType_enum(10);
+    pub const CU_GRAPH_NODE_TYPE_MEM_FREE: CUgraphNodeType_enum = CUgraphNodeType_enum(11);
+    pub const CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: CUgraphNodeType_enum = CUgraphNodeType_enum(12);
+    pub const CU_GRAPH_NODE_TYPE_CONDITIONAL: CUgraphNodeType_enum = CUgraphNodeType_enum(13);
+    pub const CU_GRAPH_NODE_TYPE_MEMCPY_BATCH: CUgraphNodeType_enum = CUgraphNodeType_enum(14);
+    pub const CU_GRAPH_NODE_TYPE_RESERVED_16: CUgraphNodeType_enum = CUgraphNodeType_enum(16);
+    pub const CU_GRAPH_NODE_TYPE_EXTERNAL_ENGINE: CUgraphNodeType_enum = CUgraphNodeType_enum(17);
+    pub const CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH: CUgraphNodeType_enum = CUgraphNodeType_enum(18);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUgraphNodeType_enum(pub ::core::ffi::c_uint);
+pub use self::CUgraphNodeType_enum as CUgraphNodeType;
 impl CUptiResult {
     pub const CUPTI_SUCCESS: CUptiResult = CUptiResult(0);
     pub const CUPTI_ERROR_INVALID_PARAMETER: CUptiResult = CUptiResult(1);
@@ -583,6 +631,13 @@ impl CUpti_CallbackDomain {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUpti_CallbackDomain(pub ::core::ffi::c_uint);
+impl CUpti_CallbackIdResource {
+    pub const CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED: CUpti_CallbackIdResource = CUpti_CallbackIdResource(13);
+    pub const CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED: CUpti_CallbackIdResource = CUpti_CallbackIdResource(20);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUpti_CallbackIdResource(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct CUpti_CallbackData {
@@ -617,6 +672,61 @@ const _: () = {
         [::core::mem::offset_of!(CUpti_CallbackData, correlationData) - 56usize];
     ["Offset of field: CUpti_CallbackData::correlationId"]
         [::core::mem::offset_of!(CUpti_CallbackData, correlationId) - 64usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct CUpti_ResourceData {
+    pub context: CUcontext,
+    pub resourceHandle: CUpti_ResourceData__bindgen_ty_1,
+    pub resourceDescriptor: *mut ::core::ffi::c_void,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union CUpti_ResourceData__bindgen_ty_1 {
+    pub stream: CUstream,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ResourceData__bindgen_ty_1"][::core::mem::size_of::<CUpti_ResourceData__bindgen_ty_1>() - 8usize];
+    ["Alignment of CUpti_ResourceData__bindgen_ty_1"]
+        [::core::mem::align_of::<CUpti_ResourceData__bindgen_ty_1>() - 8usize];
+    ["Offset of field: CUpti_ResourceData__bindgen_ty_1::stream"]
+        [::core::mem::offset_of!(CUpti_ResourceData__bindgen_ty_1, stream) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ResourceData"][::core::mem::size_of::<CUpti_ResourceData>() - 24usize];
+    ["Alignment of CUpti_ResourceData"][::core::mem::align_of::<CUpti_ResourceData>() - 8usize];
+    ["Offset of field: CUpti_ResourceData::context"][::core::mem::offset_of!(CUpti_ResourceData, context) - 0usize];
+    ["Offset of field: CUpti_ResourceData::resourceHandle"]
+        [::core::mem::offset_of!(CUpti_ResourceData, resourceHandle) - 8usize];
+    ["Offset of field: CUpti_ResourceData::resourceDescriptor"]
+        [::core::mem::offset_of!(CUpti_ResourceData, resourceDescriptor) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_GraphData {
+    pub graph: CUgraph,
+    pub originalGraph: CUgraph,
+    pub node: CUgraphNode,
+    pub originalNode: CUgraphNode,
+    pub nodeType: CUgraphNodeType,
+    pub dependency: CUgraphNode,
+    pub graphExec: CUgraphExec,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_GraphData"][::core::mem::size_of::<CUpti_GraphData>() - 56usize];
+    ["Alignment of CUpti_GraphData"][::core::mem::align_of::<CUpti_GraphData>() - 8usize];
+    ["Offset of field: CUpti_GraphData::graph"][::core::mem::offset_of!(CUpti_GraphData, graph) - 0usize];
+    ["Offset of field: CUpti_GraphData::originalGraph"]
+        [::core::mem::offset_of!(CUpti_GraphData, originalGraph) - 8usize];
+    ["Offset of field: CUpti_GraphData::node"][::core::mem::offset_of!(CUpti_GraphData, node) - 16usize];
+    ["Offset of field: CUpti_GraphData::originalNode"]
+        [::core::mem::offset_of!(CUpti_GraphData, originalNode) - 24usize];
+    ["Offset of field: CUpti_GraphData::nodeType"][::core::mem::offset_of!(CUpti_GraphData, nodeType) - 32usize];
+    ["Offset of field: CUpti_GraphData::dependency"][::core::mem::offset_of!(CUpti_GraphData, dependency) - 40usize];
+    ["Offset of field: CUpti_GraphData::graphExec"][::core::mem::offset_of!(CUpti_GraphData, graphExec) - 48usize];
 };
 pub type CUpti_CallbackId = u32;
 pub type CUpti_CallbackFunc = ::core::option::Option<
@@ -1647,6 +1757,7 @@ unsafe extern "C" {
         cbid: u32,
         name: *mut *const ::core::ffi::c_char,
     ) -> CUptiResult;
+    pub fn cuptiGetGraphNodeId(node: CUgraphNode, nodeId: *mut u64) -> CUptiResult;
     pub fn cuptiActivityEnable(kind: CUpti_ActivityKind) -> CUptiResult;
     pub fn cuptiActivityDisable(kind: CUpti_ActivityKind) -> CUptiResult;
     pub fn cuptiActivityGetNumDroppedRecords(context: CUcontext, streamId: u32, dropped: *mut usize) -> CUptiResult;

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use crate::bindings::{
-    self, CUcontext, CUpti_Activity, CUpti_ActivityKind, CUpti_BuffersCallbackCompleteFunc,
+    self, CUcontext, CUgraphNode, CUpti_Activity, CUpti_ActivityKind, CUpti_BuffersCallbackCompleteFunc,
     CUpti_BuffersCallbackRequestFunc, CUpti_CallbackDomain, CUpti_CallbackFunc, CUpti_CallbackId,
     CUpti_SubscriberHandle, CUpti_TimestampCallbackFunc, CUptiResult,
 };
@@ -79,6 +79,7 @@ macro_rules! table {
 table! {
     cuptiGetVersion(*mut u32);
     cuptiGetResultString(CUptiResult, *mut *const std::ffi::c_char);
+    cuptiGetGraphNodeId(CUgraphNode, *mut u64);
     cuptiGetCallbackName(CUpti_CallbackDomain, u32, *mut *const std::ffi::c_char);
     cuptiSubscribe(*mut CUpti_SubscriberHandle, CUpti_CallbackFunc, *mut c_void);
     cuptiUnsubscribe(CUpti_SubscriberHandle);
@@ -189,13 +190,35 @@ impl Cupti {
             });
             // SAFETY: not null, and NUL-terminated by CUPTI's word.
             if found.is_ok() && !name.is_null() && wanted(unsafe { CStr::from_ptr(name) }.to_bytes()) {
-                self.call("cuptiEnableCallback", self.cuptiEnableCallback, |function| {
-                    // SAFETY: takes numbers, and a handle that CUPTI has given.
-                    unsafe { function(1, subscription.0, domain, id) }
-                })?;
+                self.watch_one(subscription, domain, id)?;
             }
         }
         Ok(())
+    }
+
+    /// Has the subscriber called for one callback of a domain.
+    pub fn watch_one(
+        &self,
+        subscription: &Subscription,
+        domain: CUpti_CallbackDomain,
+        id: CUpti_CallbackId,
+    ) -> Result<(), CallError> {
+        self.call("cuptiEnableCallback", self.cuptiEnableCallback, |function| {
+            // SAFETY: takes numbers, and a handle that CUPTI has given.
+            unsafe { function(1, subscription.0, domain, id) }
+        })
+    }
+
+    /// The number that records have for a node of a graph.
+    ///
+    /// # Safety
+    ///
+    /// The node exists.
+    pub unsafe fn graph_node(&self, node: CUgraphNode) -> Result<u64, CallError> {
+        let mut id = 0;
+        // SAFETY: the caller vouches for the node; writes one word.
+        self.call("cuptiGetGraphNodeId", self.cuptiGetGraphNodeId, |function| unsafe { function(node, &mut id) })?;
+        Ok(id)
     }
 
     /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first

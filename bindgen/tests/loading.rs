@@ -47,7 +47,7 @@ fn functions_that_a_library_lacks_are_none() {
     // AND calls of other functions return an error
     assert_eq!(text, "error 15");
     assert!(cupti.cuptiSubscribe.is_none());
-    assert_eq!(cupti.missing().len(), 13);
+    assert_eq!(cupti.missing().len(), 14);
     let error = cupti.dropped().expect_err("has no such function");
     assert_eq!(error.to_string(), "this CUPTI has no cuptiActivityGetNumDroppedRecords");
 }

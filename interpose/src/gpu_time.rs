@@ -2,29 +2,39 @@
 //!
 //! CUPTI's activity records say what ran, and a correlation id says which call gave it to the GPU. A callback at the beginning of
 //! that call, on the program's thread, remembers its stack, layer and phase under the id. Records come later, on CUPTI's threads,
-//! and are added up; the sums go into the trace from time to time.
+//! and are added up; the sums go into the trace from time to time. Nodes of CUDA graphs count where they were captured.
 //!
 //! CUPTI has one subscriber. torch.profiler goes first: memlab steps aside while it runs. Under Nsight there is no time at all.
 
+mod books;
+mod busy;
+mod clock;
+mod done;
 mod launches;
 mod library;
+mod names;
+mod nodes;
 mod others;
 mod records;
+mod steps;
 mod sums;
+mod timeline;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cupti_sys::bindings::{
     CUpti_ActivityFlag, CUpti_ActivityKind, CUpti_ApiCallbackSite, CUpti_CallbackData, CUpti_CallbackDomain,
-    CUpti_CallbackId, CUptiResult,
+    CUpti_CallbackId, CUpti_CallbackIdResource, CUpti_GraphData, CUpti_ResourceData, CUptiResult,
 };
 use cupti_sys::{CallError, Cupti, Subscription};
 use parking_lot::Mutex;
 
+use self::books::BOOKS;
+use self::launches::Launch;
 use self::library::CUPTI;
-use self::sums::SUMS;
 use crate::attribution;
+use crate::attribution::result::Attribution;
 use crate::config::config;
 use crate::locks;
 use crate::panics;
@@ -55,6 +65,7 @@ pub fn start(recorder: &Recorder) {
     if !config().time {
         return;
     }
+    timeline::choose(recorder);
     let loaded = Cupti::load().map_err(|error| error.to_string());
     let begun = loaded.and_then(|cupti| begin(CUPTI.get_or_init(|| cupti)).map_err(|error| described(&error)));
     match begun {
@@ -69,13 +80,15 @@ pub fn start(recorder: &Recorder) {
 fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
     // SAFETY: the callback stays loaded: libmemlab is linked with `-z nodelete`.
     let subscription = unsafe { cupti.subscribe(Some(called)) }?;
-    if others::have_clock() {
-        // SAFETY: it stays loaded, and can be called from any thread.
-        unsafe { cupti.register_clock(Some(nanoseconds)) }?;
-    }
-    let started = [CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API, CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RUNTIME_API]
-        .into_iter()
-        .try_for_each(|domain| cupti.watch(&subscription, domain, gives_work))
+    // SAFETY: it stays loaded, and can be called from any thread.
+    let clocked = unsafe { cupti.register_clock(Some(clock::of_records)) };
+    // Calls of the runtime are not watched: they call the driver, with their id.
+    let started = clocked
+        .and_then(|()| cupti.watch(&subscription, CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API, gives_work))
+        .and_then(|()| {
+            let domain = CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RESOURCE;
+            nodes::CALLBACKS.into_iter().try_for_each(|id| cupti.watch_one(&subscription, domain, id.0))
+        })
         // SAFETY: they stay loaded too, and buffers are valid until they are received.
         .and_then(|()| unsafe { cupti.register_buffers(Some(records::request), Some(records::complete)) })
         .and_then(|()| KINDS.into_iter().try_for_each(|kind| cupti.enable(kind)));
@@ -84,14 +97,6 @@ fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
         return Err(error);
     }
     Ok(subscription)
-}
-
-/// The clock of records, where CUPTI's own is not left.
-unsafe extern "C" fn nanoseconds() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists and `now` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn end(cupti: &Cupti, subscription: Subscription) {
@@ -125,6 +130,9 @@ fn come_back() {
     if let (State::Aside, true, Some(cupti)) = (&*state, others::are_done(), CUPTI.get())
         && let Ok(subscription) = begin(cupti)
     {
+        if let Some(books) = BOOKS.lock().as_mut() {
+            books.interrupt();
+        }
         *state = State::Running(subscription);
     }
 }
@@ -151,17 +159,30 @@ fn gives_work(name: &[u8]) -> bool {
 }
 
 /// CUPTI's callback, on the program's thread, within its call.
-unsafe extern "C" fn called(_: *mut c_void, _: CUpti_CallbackDomain, _: CUpti_CallbackId, data: *const c_void) {
-    // SAFETY: of these domains, that is what CUPTI gives, valid during the call.
-    let Some(data) = (unsafe { data.cast::<CUpti_CallbackData>().as_ref() }) else { return };
-    if data.callbackSite != CUpti_ApiCallbackSite::CUPTI_API_ENTER {
+unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CUpti_CallbackId, data: *const c_void) {
+    if domain == CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RESOURCE {
+        // SAFETY: of this domain, and of nodes of graphs, that is what CUPTI gives, valid during the call.
+        unsafe {
+            let Some(resource) = data.cast::<CUpti_ResourceData>().as_ref() else { return };
+            let Some(node) = resource.resourceDescriptor.cast::<CUpti_GraphData>().as_ref() else { return };
+            with_place(|_, place| nodes::made(CUpti_CallbackIdResource(id), node, place));
+        }
         return;
     }
-    if let Some(session) = Recorder::enter_if_recording() {
-        panics::catch(|| {
-            let place = attribution::here(session.recorder, session.thread);
-            launches::note(data.correlationId, place);
+    // SAFETY: of the driver's domain, that is what CUPTI gives, valid during the call.
+    let Some(data) = (unsafe { data.cast::<CUpti_CallbackData>().as_ref() }) else { return };
+    if data.callbackSite == CUpti_ApiCallbackSite::CUPTI_API_ENTER {
+        with_place(|recorder, place| {
+            let launch = Launch { place, time: clock::nanoseconds(), step: recorder.steps() };
+            launches::note(data.correlationId, launch);
         });
+    }
+}
+
+/// Does something with the place that the calling thread is at, if that is recorded.
+fn with_place(work: impl FnOnce(&Recorder, Attribution)) {
+    if let Some(session) = Recorder::enter_if_recording() {
+        panics::catch(|| work(session.recorder, attribution::here(session.recorder, session.thread)));
     }
 }
 
@@ -174,9 +195,8 @@ pub fn tick(recorder: &Recorder) {
     if let State::Running(_) = *STATE.lock() {
         collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_NONE);
     }
-    let mut sums = SUMS.lock();
-    if sums.is_due(recorder.elapsed_ns()) {
-        sums.write(recorder);
+    if let Some(books) = BOOKS.lock().as_mut().filter(|books| books.is_due(recorder.elapsed_ns())) {
+        books.write(recorder, false);
     }
 }
 
@@ -185,12 +205,12 @@ pub fn finish(recorder: &Recorder) {
     if let State::Running(_) = std::mem::replace(&mut *STATE.lock(), State::Off) {
         collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     }
-    if CUPTI.get().is_some() {
-        SUMS.lock().write(recorder);
+    if let Some(books) = BOOKS.lock().as_mut() {
+        books.write(recorder, true);
     }
 }
 
-/// Has CUPTI deliver its records. The lock of sums must not be held: they may come on this thread.
+/// Has CUPTI deliver its records. The lock of the books must not be held: they may come on this thread.
 fn collect(flag: CUpti_ActivityFlag) {
     if let Some(cupti) = CUPTI.get() {
         let _ = cupti.flush(flag);
@@ -201,7 +221,8 @@ fn collect(flag: CUpti_ActivityFlag) {
 pub fn reset_in_child() {
     locks::reset_in_child(&STATE, State::Off);
     others::reset_in_child();
-    sums::reset_in_child();
+    nodes::reset_in_child();
+    books::reset_in_child();
 }
 
 #[cfg(test)]

@@ -60,6 +60,11 @@ impl Recorder {
         (seconds * 1_000_000_000).wrapping_add_signed(now.tv_nsec - self.start.tv_nsec)
     }
 
+    /// A time of the same clock, in nanoseconds since the trace began.
+    pub fn since_start(&self, nanoseconds: u64) -> u64 {
+        nanoseconds.saturating_sub(self.start.tv_sec as u64 * 1_000_000_000 + self.start.tv_nsec as u64)
+    }
+
     /// Counts recorders across forks, from 1.
     pub fn serial(&self) -> u64 {
         self.serial

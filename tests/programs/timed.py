@@ -2,13 +2,15 @@
 
     timed.py CASE [OUT.json]
 
-short, plain, graphed: it runs; profiled: under torch.profiler, which writes to OUT the kernels it saw, as [[name, calls,
-microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until memlab records again; killed: it is.
+short, plain, graphed, threads, forked, two_devices: it runs; profiled: under torch.profiler, which writes to OUT the kernels
+it saw, as [[name, calls, microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until memlab
+records again; killed: it is.
 """
 
 import json
 import os
 import sys
+import threading
 import time
 from collections import Counter
 
@@ -81,6 +83,30 @@ elif case == "graphed":
     for _ in range(5):
         graph.replay()
     torch.cuda.synchronize()
+elif case == "threads":
+    models = [nn.Linear(64, 64 + index).cuda() for index in range(4)]
+
+    def work(model):
+        for _ in range(50):
+            model(inputs).sum().backward()
+
+    workers = [threading.Thread(target=work, args=(model,)) for model in models]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    torch.cuda.synchronize()
+elif case == "forked":
+    child = os.fork()
+    if child == 0:
+        os._exit(0)  # What CUDA needs is not there.
+    assert os.waitpid(child, 0)[1] == 0
+    steps()
+elif case == "two_devices":
+    second = nn.Sequential(Block(), Block()).to("cuda:1")
+    for _ in range(5):
+        second(inputs.to("cuda:1")).sum().backward()
+    torch.cuda.synchronize(1)
 elif case == "profiled":
     with open(out[0], "w") as file:
         json.dump(profiled(), file)

@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::record::{
-    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, ReadBack, Record,
-    Step, Tag, TagCategory, Unmap, Used, Work,
+    Alloc, Busy, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, Ran, ReadBack,
+    Record, Step, StepWork, Tag, TagCategory, Unmap, Used, Work,
 };
 use elements::Elements;
 pub use error::DecodeError;
@@ -181,6 +181,35 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
             kernel: elements.number()?,
             calls: elements.number()?,
             nanoseconds: elements.number()?,
+            bytes: elements.number()?,
+        }),
+        b"step_work" => Record::StepWork(StepWork {
+            time: elements.number()?,
+            device: elements.number()?,
+            step: elements.number()?,
+            steps: elements.number()?,
+            calls: elements.number()?,
+            nanoseconds: elements.number()?,
+            to_device_bytes: elements.number()?,
+            to_host_bytes: elements.number()?,
+        }),
+        b"busy" => Record::Busy(Busy {
+            time: elements.number()?,
+            device: elements.number()?,
+            busy: elements.number()?,
+            waiting: elements.number()?,
+            idle: elements.number()?,
+        }),
+        b"ran" => Record::Ran(Ran {
+            time: elements.number()?,
+            device: elements.number()?,
+            stream: elements.number()?,
+            start: elements.number()?,
+            nanoseconds: elements.number()?,
+            stack: elements.number()?,
+            layer: elements.number()?,
+            flags: Flags(elements.number()?),
+            kernel: elements.number()?,
             bytes: elements.number()?,
         }),
         b"lost" => Record::Lost(Lost { time: elements.number()?, events: elements.number()? }),

@@ -78,6 +78,7 @@
 //! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
 //! model::device                           one device: blocks, books, driver memory
 //! model::gpu_work                         what ran on a device, by place
+//! model::step_work                        what ran on a device, by step
 //! model::passes                           accumulation over forward passes
 //! model::growth, model::driver_memory     which lines grow over steps; memory taken from the driver
 //! model::trainings                        what a training says of its steps

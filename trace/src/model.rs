@@ -34,6 +34,7 @@ mod process_state;
 mod queries;
 mod scope;
 mod sources;
+mod step_work;
 mod steps;
 mod symbols;
 mod tags;

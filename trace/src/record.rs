@@ -77,6 +77,12 @@ pub enum Record<'a> {
     ReadBack(ReadBack),
     /// What ran on a GPU.
     Work(Work),
+    /// What ran on a GPU, by step.
+    StepWork(StepWork),
+    /// How busy a GPU was.
+    Busy(Busy),
+    /// A piece of work that ran on a GPU.
+    Ran(Ran),
     /// A thread entered or left a range.
     InRange(InRange),
     /// The use of the whole device.
@@ -107,6 +113,9 @@ impl Record<'_> {
             Self::Step(event) => Some(event.time),
             Self::ReadBack(event) => Some(event.time),
             Self::Work(event) => Some(event.time),
+            Self::StepWork(event) => Some(event.time),
+            Self::Busy(event) => Some(event.time),
+            Self::Ran(event) => Some(event.time),
             Self::InRange(event) => Some(event.time),
             Self::Used(event) => Some(event.time),
             Self::Moved(event) => Some(event.time),

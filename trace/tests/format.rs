@@ -294,6 +294,33 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 Record::Work(Work { time, device, stack, layer, flags, kernel, calls, nanoseconds, bytes })
             }
         ),
+        ((n(), device(), n(), n()), (n(), n(), n(), n())).prop_map(
+            |((time, device, step, steps), (calls, nanoseconds, to_device_bytes, to_host_bytes))| {
+                Record::StepWork(StepWork {
+                    time,
+                    device,
+                    step,
+                    steps,
+                    calls,
+                    nanoseconds,
+                    to_device_bytes,
+                    to_host_bytes,
+                })
+            }
+        ),
+        (n(), device(), n(), n(), n()).prop_map(|(time, device, busy, waiting, idle)| Record::Busy(Busy {
+            time,
+            device,
+            busy,
+            waiting,
+            idle
+        })),
+        ((n(), device(), i(), n(), n()), (i(), i(), i(), i(), n())).prop_map(
+            |((time, device, stream, start, nanoseconds), (stack, layer, flags, kernel, bytes))| {
+                let flags = Flags(flags);
+                Record::Ran(Ran { time, device, stream, start, nanoseconds, stack, layer, flags, kernel, bytes })
+            }
+        ),
         (n(), i(), i()).prop_map(|(time, thread, range)| Record::InRange(InRange { time, thread, range })),
         (n(), device(), n(), n(), any::<Option<u64>>()).prop_map(|(time, device, used, total, process)| {
             Record::Used(Used { time, device, used, total, process })

@@ -7,6 +7,15 @@ use memlab_trace::{Model, Scope, WorkTotals};
 
 const KERNELS: [&str; 2] = [r#"{"kernel":1,"name":"gemm"}"#, r#"{"kernel":2,"name":"copy pinned to device"}"#];
 
+/// Of two steps, the second in two parts; and how busy the device was.
+const BY_STEP: [&str; 5] = [
+    r#"["step_work",10,0,0,1,3,5500,4096,0]"#,
+    r#"["step_work",10,0,1,1,1,1000,0,0]"#,
+    r#"["step_work",20,0,1,1,2,1007,0,4]"#,
+    r#"["busy",10,0,5000,300,40]"#,
+    r#"["busy",20,0,2000,100,0]"#,
+];
+
 /// Two kernels at a line of the model, one in backward, a copy at the script's line, and a kernel of nobody's.
 const WORK: [&str; 5] = [
     r#"["work",10,0,3,7,1,1,2,2000,0]"#,
@@ -17,7 +26,7 @@ const WORK: [&str; 5] = [
 ];
 
 fn model() -> Model {
-    replay(NAMES.iter().chain(&KERNELS).chain(&WORK))
+    replay(NAMES.iter().chain(&KERNELS).chain(&WORK).chain(&BY_STEP))
 }
 
 #[test]
@@ -37,6 +46,19 @@ fn time_counts_at_lines_layers_and_kernels() {
     // AND lines are those of the scope that is asked for; AND a device that did nothing has none
     assert_eq!(model().gpu_work_in(0, Scope::Libraries).map(|work| work.lines.len()), Some(3));
     assert_eq!(model().gpu_work(1), None);
+}
+
+#[test]
+fn time_counts_by_step_and_a_device_is_busy_or_not() {
+    let (model, device) = (model(), 0);
+    let steps: Vec<_> = model
+        .step_work(device)
+        .iter()
+        .map(|row| (row.step, row.steps, row.calls, row.nanoseconds, row.to_device_bytes, row.to_host_bytes))
+        .collect();
+    assert_eq!(steps, [(0, 1, 3, 5500, 4096, 0), (1, 1, 3, 2007, 0, 4)]);
+    let busy = model.gpu_work(device).expect("it was recorded").busy;
+    assert_eq!((busy.busy, busy.waiting, busy.idle, busy.total()), (7000, 400, 40, 7440));
 }
 
 #[test]

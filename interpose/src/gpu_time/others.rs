@@ -12,6 +12,7 @@ use cupti_sys::bindings::{
 };
 use parking_lot::Mutex;
 
+use super::clock;
 use super::library::CUPTI;
 use crate::got_patch::{self, Replacements};
 use crate::locks;
@@ -60,11 +61,6 @@ pub fn are_done() -> bool {
     others.subscriber == 0 && others.kinds == 0
 }
 
-/// Whether others have set the clock of records.
-pub fn have_clock() -> bool {
-    OTHERS.lock().clock.is_some()
-}
-
 /// Gives others the buffers and the clock again, since they may not register them a second time.
 pub fn hand_back() {
     let (buffers, clock) = {
@@ -76,10 +72,8 @@ pub fn hand_back() {
         // SAFETY: the program's own callbacks, as it registered them.
         let _ = unsafe { cupti.register_buffers(request, complete) };
     }
-    if clock.is_some() {
-        // SAFETY: as above.
-        let _ = unsafe { cupti.register_clock(clock) };
-    }
+    // SAFETY: as above; the other clock can be called from any thread.
+    let _ = unsafe { cupti.register_clock(clock.or(Some(clock::of_cupti))) };
 }
 
 /// Called in a forked child.

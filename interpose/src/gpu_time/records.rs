@@ -9,14 +9,16 @@ use cupti_sys::bindings::{
     CUpti_ActivityMemcpyPtoP4, CUpti_ActivityMemoryKind, CUpti_ActivityMemset4,
 };
 
+use super::books::BOOKS;
+use super::done::{Done, Memory, What};
 use super::launches;
 use super::library::CUPTI;
-use super::sums::{Done, Memory, SUMS, What};
+use super::nodes;
 use crate::panics;
 use crate::recursion::RecursionGuard;
 
-/// Records of some ten thousand kernels.
-const BUFFER: Layout = match Layout::from_size_align(1 << 20, 8) {
+/// Records of some two thousand kernels: while they are not all done, CUPTI keeps it back.
+const BUFFER: Layout = match Layout::from_size_align(1 << 18, 8) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
 };
@@ -40,12 +42,15 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
     let _guard = RecursionGuard::enter();
     panics::catch(|| {
         let Some(cupti) = CUPTI.get() else { return };
-        let mut sums = SUMS.lock();
+        let mut books = BOOKS.lock();
+        let books = books.get_or_insert_default();
         // SAFETY: CUPTI's own buffer, with that many bytes of records.
         for record in unsafe { cupti.records(buffer, valid_bytes) } {
             // SAFETY: a record of the buffer.
-            if let Some((correlation, done)) = unsafe { read(record) } {
-                sums.add(launches::place(correlation), &done);
+            if let Some((correlation, node, done)) = unsafe { read(record) } {
+                let mut launch = launches::launch(correlation);
+                launch.place = nodes::place(node).unwrap_or(launch.place);
+                books.add(&launch, &done);
             }
         }
     });
@@ -53,42 +58,51 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
     unsafe { dealloc(buffer, BUFFER) };
 }
 
-/// What a record says, and the id of the call that it belongs to. `None`: something else, or it has not ended.
+/// What a record says, the id of the call that it belongs to, and the node of a graph that it is, or 0. `None`: something else,
+/// or it has not ended.
 ///
 /// Newer versions of CUPTI only add to the end of records, and what is read here is at their beginning.
 ///
 /// # Safety
 ///
 /// `record` must be a record of a buffer that CUPTI has filled.
-unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, Done<'a>)> {
+unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Done<'a>)> {
     // SAFETY: the kind says the type; only fields are read that records of that kind have had since CUDA 11.
     unsafe {
-        let (device, correlation, what, start, end, bytes) = match (*record).kind {
+        let (correlation, node, end, done) = match (*record).kind {
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL => {
-                let kernel = record.cast::<CUpti_ActivityKernel9>();
-                let name = (*kernel).name;
-                let name = if name.is_null() { &b"?"[..] } else { CStr::from_ptr(name).to_bytes() };
-                ((*kernel).deviceId, (*kernel).correlationId, What::Kernel(name), (*kernel).start, (*kernel).end, 0)
+                let kernel = &*record.cast::<CUpti_ActivityKernel9>();
+                let name = if kernel.name.is_null() { &b"?"[..] } else { CStr::from_ptr(kernel.name).to_bytes() };
+                let done = done(kernel.deviceId, kernel.streamId, What::Kernel(name), kernel.start, 0);
+                (kernel.correlationId, kernel.graphNodeId, kernel.end, done)
             }
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY => {
-                let copy = record.cast::<CUpti_ActivityMemcpy5>();
-                let what = What::Copy(memory((*copy).srcKind), memory((*copy).dstKind));
-                ((*copy).deviceId, (*copy).correlationId, what, (*copy).start, (*copy).end, (*copy).bytes)
+                let copy = &*record.cast::<CUpti_ActivityMemcpy5>();
+                let what = What::Copy(memory(copy.srcKind), memory(copy.dstKind));
+                let done = done(copy.deviceId, copy.streamId, what, copy.start, copy.bytes);
+                (copy.correlationId, copy.graphNodeId, copy.end, done)
             }
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY2 => {
-                let copy = record.cast::<CUpti_ActivityMemcpyPtoP4>();
+                let copy = &*record.cast::<CUpti_ActivityMemcpyPtoP4>();
                 let what = What::Copy(Memory::Device, Memory::Peer);
-                ((*copy).deviceId, (*copy).correlationId, what, (*copy).start, (*copy).end, (*copy).bytes)
+                let done = done(copy.deviceId, copy.streamId, what, copy.start, copy.bytes);
+                (copy.correlationId, copy.graphNodeId, copy.end, done)
             }
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMSET => {
                 let fill = ptr::read_unaligned(record.cast::<CUpti_ActivityMemset4>());
-                (fill.deviceId, fill.correlationId, What::Fill, fill.start, fill.end, fill.bytes)
+                let done = done(fill.deviceId, fill.streamId, What::Fill, fill.start, fill.bytes);
+                (fill.correlationId, fill.graphNodeId, fill.end, done)
             }
             _ => return None,
         };
-        let nanoseconds = end.checked_sub(start).filter(|_| start != 0)?;
-        Some((correlation, Done { device, what, nanoseconds, bytes }))
+        let nanoseconds = end.checked_sub(done.start).filter(|_| done.start != 0)?;
+        Some((correlation, node, Done { nanoseconds, ..done }))
     }
+}
+
+/// What ran, but for how long.
+fn done(device: u32, stream: u32, what: What<'_>, start: u64, bytes: u64) -> Done<'_> {
+    Done { device, stream, what, start, nanoseconds: 0, bytes }
 }
 
 fn memory(kind: u8) -> Memory {

@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_void};
 
 use crate::names::{self, Domain};
 use crate::result::{INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, SUCCESS};
-use crate::source;
 use crate::subscriber::{self, Callback};
+use crate::{nodes, source};
 
 /// The only subscriber's handle.
 const SUBSCRIBER: usize = 0x5375_6273;
@@ -31,11 +31,12 @@ extern "C" fn cuptiUnsubscribe(subscriber: usize) -> u32 {
     if subscriber != SUBSCRIBER || !subscriber::unsubscribe() {
         return INVALID_PARAMETER;
     }
+    nodes::want_none();
     source::update();
     SUCCESS
 }
 
-/// Domains other than driver and runtime are taken, and nobody is called for them.
+/// Domains other than driver and runtime are taken. Nobody is called for them, but for nodes of graphs.
 fn enable(subscriber: usize, domain: u32, change: impl FnOnce(Domain) -> bool) -> u32 {
     if subscriber != SUBSCRIBER || domain == 0 || domain >= DOMAINS || !Domain::of(domain).is_none_or(change) {
         return INVALID_PARAMETER;
@@ -46,6 +47,9 @@ fn enable(subscriber: usize, domain: u32, change: impl FnOnce(Domain) -> bool) -
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiEnableCallback(on: u32, subscriber: usize, domain: u32, callback: u32) -> u32 {
+    if domain == nodes::DOMAIN {
+        nodes::want(callback, on != 0);
+    }
     enable(subscriber, domain, |domain| subscriber::want(domain, callback, on != 0))
 }
 

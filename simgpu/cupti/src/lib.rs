@@ -10,6 +10,7 @@
 //! source       where calls and work are told of
 //! calls        the calls of a thread, and the records that they make
 //! work         the records of work
+//! nodes        the subscriber's callbacks for nodes of graphs
 //! subscriber   who is called back
 //! buffers      the program's buffers, and the thread that returns them
 //! external     external correlation ids of a thread
@@ -30,6 +31,7 @@ mod clock;
 mod external;
 mod ids;
 mod names;
+mod nodes;
 mod queries;
 mod records;
 mod result;

@@ -6,10 +6,10 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use simgpu_observer::{OBSERVE_DRIVER, OBSERVE_RUNTIME, Observe, Observer, Submitted};
 
 use crate::names::Domain;
-use crate::{calls, settings, subscriber};
+use crate::{calls, nodes, settings, subscriber};
 
-static DRIVER: Observer = Observer { entered: driver_call, left, submitted };
-static RUNTIME: Observer = Observer { entered: runtime_call, left, submitted };
+static DRIVER: Observer = Observer { entered: driver_call, left, submitted, node_made };
+static RUNTIME: Observer = Observer { entered: runtime_call, left, submitted, node_made };
 
 unsafe extern "C" fn driver_call(name: *const u8, len: usize) {
     // SAFETY: the observer's promise: a name of this length.
@@ -28,6 +28,10 @@ unsafe extern "C" fn left(status: i32) {
 unsafe extern "C" fn submitted(work: *const Submitted) {
     // SAFETY: the observer's promise: work that is valid during the call.
     calls::submit(unsafe { &*work });
+}
+
+unsafe extern "C" fn node_made(node: usize, original: usize) {
+    nodes::tell(node, original);
 }
 
 /// # Safety
@@ -68,7 +72,7 @@ pub fn update() {
     static OBSERVING: Mutex<bool> = Mutex::new(false);
     static FORKS: Once = Once::new();
     let mut observing = OBSERVING.lock().unwrap_or_else(PoisonError::into_inner);
-    let wanted = settings::is_any_wanted() || subscriber::is_any_wanted();
+    let wanted = settings::is_any_wanted() || subscriber::is_any_wanted() || nodes::is_any_wanted();
     if wanted != *observing {
         set(OBSERVES.get_or_init(find_both), wanted);
         *observing = wanted;

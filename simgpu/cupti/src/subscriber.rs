@@ -34,7 +34,8 @@ static SUBSCRIBER: Mutex<Option<(Callback, usize)>> = Mutex::new(None);
 /// The functions it is called for, by domain.
 static WANTED: [[AtomicBool; CALLBACKS]; 2] = [const { [const { AtomicBool::new(false) }; CALLBACKS] }; 2];
 
-fn subscriber() -> Option<(Callback, usize)> {
+/// The subscriber's function and data.
+pub fn subscriber() -> Option<(Callback, usize)> {
     *SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

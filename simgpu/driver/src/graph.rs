@@ -12,6 +12,7 @@ use crate::current::current;
 use crate::graph_parts::{add_node, allocate_block, free_block, handles, set_allocation, set_free};
 use crate::objects::Work;
 use crate::objects::{Executable, Graph, Node};
+use crate::observed;
 use crate::state::state;
 use crate::stream_handle;
 use crate::submitted;
@@ -28,8 +29,15 @@ fn instantiate(to: *mut usize, graph: usize, flags: u64) -> Answer {
         (node.memory != 0).then_some((node.work, node.memory))
     });
     let tasks = known.nodes.iter().filter_map(|node| Some((*node, state.nodes.get(node)?.task?)));
-    let (memory, tasks, objects) = (memory.collect(), tasks.collect(), known.objects.clone());
+    let (memory, tasks, objects) = (memory.collect(), tasks.collect::<Vec<_>>(), known.objects.clone());
     userobject::retain_all(&objects);
+    // An executable graph has nodes of its own.
+    let tasks = tasks.into_iter().map(|(original, task)| {
+        let node = state.new_handle();
+        observed::note_node(node, original);
+        (node, task)
+    });
+    let tasks = tasks.collect();
     let handle = state.new_handle();
     state.executables.insert(handle, Executable { flags, tasks, memory, objects });
     // SAFETY: the caller of cuGraphInstantiate vouches for the pointer.

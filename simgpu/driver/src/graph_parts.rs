@@ -6,6 +6,7 @@
 use crate::allocation::{allocate_on, rounded};
 use crate::code::{Answer, Code};
 use crate::objects::{Node, Work};
+use crate::observed;
 use crate::pages;
 use crate::space::Kind;
 use crate::state::State;
@@ -30,6 +31,7 @@ pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<u
     let handle = state.new_handle();
     state.nodes.insert(handle, Node { graph, work, dependencies, task: None, memory: 0 });
     state.graphs.get_mut(&graph).ok_or(Code::INVALID_VALUE)?.nodes.push(handle);
+    observed::note_node(handle, 0);
     Ok(handle)
 }
 

@@ -15,6 +15,8 @@ pub struct Observer {
     pub left: unsafe extern "C" fn(status: i32),
     /// A call of this thread has submitted work.
     pub submitted: unsafe extern "C" fn(work: *const Submitted),
+    /// A call of this thread has made a node of a graph, by its handle: a copy of `original`, unless that is 0.
+    pub node_made: unsafe extern "C" fn(node: usize, original: usize),
 }
 
 /// The function that the driver exports: it sets the observer, or removes it if that is null.
@@ -60,6 +62,14 @@ impl Slot {
         if let Some(observer) = self.observer() {
             // SAFETY: the work is valid during the call.
             unsafe { (observer.submitted)(work) };
+        }
+    }
+
+    /// Tells of a new node.
+    pub fn node_made(&self, node: usize, original: usize) {
+        if let Some(observer) = self.observer() {
+            // SAFETY: takes any handles.
+            unsafe { (observer.node_made)(node, original) };
         }
     }
 }

@@ -199,6 +199,82 @@ pub fn work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &Work) -> &
     line.into_bytes()
 }
 
+/// A `"step_work"` line: what ran on a GPU that was launched in some steps, since the last such line of them.
+#[derive(Clone, Copy, Debug)]
+pub struct StepWork {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// The first step; what is launched after the last step is of the one that never ended.
+    pub step: u64,
+    /// The number of steps, usually 1.
+    pub steps: u64,
+    /// How many kernels, copies and fills.
+    pub calls: u64,
+    /// How long they ran.
+    pub nanoseconds: u64,
+    /// What was copied from the host.
+    pub to_device_bytes: u64,
+    /// What was copied to the host.
+    pub to_host_bytes: u64,
+}
+
+/// `["step_work",…]`: sums of what ran on a GPU, by the step that it was launched in.
+pub fn step_work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &StepWork) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"step_work\",").number(work.time).field(work.device).field(work.step).field(work.steps);
+    line.field(work.calls).field(work.nanoseconds).field(work.to_device_bytes).field(work.to_host_bytes).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["busy",…]`: for how long a GPU was busy, waited for the host, and was idle otherwise, since the last such line.
+pub fn busy<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    device: i32,
+    busy: u64,
+    waiting: u64,
+    idle: u64,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"busy\",").number(time).field(device).field(busy).field(waiting).field(idle).finish(b"]");
+    line.into_bytes()
+}
+
+/// A `"ran"` line: a kernel, copy or fill that ran on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// The stream, as CUPTI numbers it.
+    pub stream: u32,
+    /// When it began, in nanoseconds since the trace's start.
+    pub start: u64,
+    /// How long it ran.
+    pub nanoseconds: u64,
+    /// The Python stack of the call that gave the GPU this work; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+    /// As in [`crate::record::Flags`].
+    pub flags: u32,
+    /// The number of a `kernel` definition.
+    pub kernel: u32,
+    /// What it copied or filled.
+    pub bytes: u64,
+}
+
+/// `["ran",…]`: one piece of work of the timeline.
+pub fn ran<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, ran: &Ran) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"ran\",").number(ran.time).field(ran.device).field(ran.stream).field(ran.start).field(ran.nanoseconds);
+    line.field(ran.stack).field(ran.layer).field(ran.flags).field(ran.kernel).field(ran.bytes).finish(b"]");
+    line.into_bytes()
+}
+
 /// `["range",…]`: `range` is the innermost range that the thread is in from now on (0: none).
 pub fn in_range<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, range: u32) -> &[u8] {
     let mut line = buffer.line();

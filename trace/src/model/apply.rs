@@ -78,8 +78,8 @@ impl Model {
                 }
             }
             Record::Keyframe(keyframe) => self.restore(&keyframe),
-            // Only the reader of a file needs the first, and only a plan the others.
-            Record::Skip(_) | Record::Requests(_) | Record::ReadBack(_) => {}
+            // Only the reader of a file needs the first, only exports the second, and only a plan the others.
+            Record::Skip(_) | Record::Ran(_) | Record::Requests(_) | Record::ReadBack(_) => {}
             Record::Unknown => self.anomalies.unknown_records += 1,
             event => self.apply_event(&event),
         }
@@ -130,6 +130,18 @@ impl Model {
                 self.event(event.time);
                 if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.work.add(event);
+                }
+            }
+            Record::StepWork(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
+                    device.work.steps.add(event);
+                }
+            }
+            Record::Busy(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
+                    device.work.add_busy(event);
                 }
             }
             Record::Tag(event) => {

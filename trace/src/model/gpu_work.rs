@@ -2,8 +2,9 @@
 
 use hashbrown::HashMap;
 
-use super::views::WorkTotals;
-use crate::record::Work;
+use super::step_work::StepWorks;
+use super::views::{BusyView, WorkTotals};
+use crate::record::{Busy, Work};
 
 /// The most sums kept. What comes after counts nowhere but in the total.
 const MAX_SUMS: usize = 1 << 20;
@@ -16,6 +17,8 @@ pub(crate) type WorkKey = (u32, u32, u8, u32);
 pub(crate) struct GpuWork {
     pub(crate) sums: HashMap<WorkKey, WorkTotals>,
     pub(crate) total: WorkTotals,
+    pub(crate) busy: BusyView,
+    pub(crate) steps: StepWorks,
 }
 
 impl GpuWork {
@@ -23,6 +26,13 @@ impl GpuWork {
         let totals = WorkTotals { calls: work.calls, nanoseconds: work.nanoseconds, bytes: work.bytes };
         self.insert((work.stack, work.layer, work.flags.phase() as u8, work.kernel), totals);
         self.total.add(totals);
+    }
+
+    pub(crate) fn add_busy(&mut self, event: &Busy) {
+        let busy = &mut self.busy;
+        busy.busy = busy.busy.saturating_add(event.busy);
+        busy.waiting = busy.waiting.saturating_add(event.waiting);
+        busy.idle = busy.idle.saturating_add(event.idle);
     }
 
     /// Adds to a sum, but not to the total.

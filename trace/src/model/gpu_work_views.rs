@@ -48,6 +48,7 @@ impl GpuWork {
         let root_names = symbols.root_names(&layers.keys().map(|(root, _)| *root).collect());
         let mut view = GpuWorkView {
             total: self.total,
+            busy: self.busy,
             kernels: kernels.into_iter().map(|(name, totals)| KernelView { name, totals }).collect(),
             lines: lines.into_iter().map(|(line, view)| LineWorkView { line, ..view }).collect(),
             layers: layers

@@ -18,7 +18,7 @@ use super::scope::Scope;
 use super::sources::Sources;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
-    LayerView, RangePath, RangeView, SegmentMap, StackView, TotalsView,
+    LayerView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TotalsView,
 };
 use crate::record::{self, Phase};
 
@@ -111,6 +111,16 @@ impl Model {
     pub fn gpu_work_in(&self, device: i32, scope: Scope) -> Option<GpuWorkView> {
         let state = self.device_state(device)?;
         (state.work.total.calls > 0).then(|| state.work.view(scope, &self.symbols))
+    }
+
+    /// What ran on a device, by optimizer steps, in their order; empty: it was not recorded.
+    pub fn step_work(&self, device: i32) -> Vec<StepWorkView> {
+        self.device_state(device).map(|state| state.work.steps.entries().copied().collect()).unwrap_or_default()
+    }
+
+    /// The name of what ran on a GPU, by its number in the trace.
+    pub fn kernel_name(&self, kernel: u32) -> Arc<str> {
+        self.symbols.kernel_name(kernel)
     }
 
     /// The class of a layer's module; `None` if it is not known.

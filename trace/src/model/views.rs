@@ -159,11 +159,55 @@ impl WorkTotals {
     }
 }
 
+/// For how long a GPU was busy and was not, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyView {
+    /// Something ran.
+    pub busy: u64,
+    /// Nothing ran, and what ran next was not launched yet: it waited for the host.
+    pub waiting: u64,
+    /// Nothing ran, although something was launched.
+    pub idle: u64,
+}
+
+impl BusyView {
+    /// All of it: from the first piece of work to the last, without times in which nothing was recorded.
+    pub fn total(&self) -> u64 {
+        self.busy.saturating_add(self.waiting).saturating_add(self.idle)
+    }
+}
+
+/// What ran on a device that was launched in some optimizer steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepWorkView {
+    /// The first step. What was launched after the last step that ended has the number of the next.
+    pub step: u64,
+    /// The number of steps, usually 1.
+    pub steps: u64,
+    /// How many kernels, copies and fills.
+    pub calls: u64,
+    /// How long they ran, together.
+    pub nanoseconds: u64,
+    /// What was copied from the host.
+    pub to_device_bytes: u64,
+    /// What was copied to the host.
+    pub to_host_bytes: u64,
+}
+
+impl StepWorkView {
+    /// The last step.
+    pub fn last(&self) -> u64 {
+        self.step.saturating_add(self.steps.max(1) - 1)
+    }
+}
+
 /// What ran on one device. Kernels, lines and layers each sum to the total; each list has the longest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuWorkView {
     /// All of it.
     pub total: WorkTotals,
+    /// For how long something ran.
+    pub busy: BusyView,
     /// By name.
     pub kernels: Vec<KernelView>,
     /// By line, in one scope.

@@ -455,6 +455,90 @@ pub struct Work {
     pub bytes: u64,
 }
 
+/// `["step_work",time,device,step,steps,calls,nanoseconds,to_device,to_host]`: what ran on a GPU that was launched in `steps` steps
+/// from `step` on, since the last such event of them.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::StepWork, Record};
+/// let record = decode_line(br#"["step_work",2834022300,0,7,1,912,41912648,4096,4]"#)?;
+/// let Record::StepWork(StepWork { step: 7, calls: 912, to_device_bytes: 4096, .. }) = record else { panic!() };
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// The first step, from 0: those launched before the end of step 0 are of step 0.
+    pub step: u64,
+    /// The number of steps, usually 1.
+    pub steps: u64,
+    /// How many kernels, copies and fills.
+    pub calls: u64,
+    /// How long they ran, together.
+    pub nanoseconds: u64,
+    /// What was copied from the host.
+    pub to_device_bytes: u64,
+    /// What was copied to the host.
+    pub to_host_bytes: u64,
+}
+
+/// `["busy",time,device,busy,waiting,idle]`: for how long a GPU was busy, waited for the host, and was idle for other reasons, since
+/// the last such event.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::Busy, Record};
+/// let record = decode_line(br#"["busy",2834022300,0,900,80,20]"#)?;
+/// let Record::Busy(Busy { busy: 900, waiting: 80, idle: 20, .. }) = record else { panic!() };
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Busy {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// Something ran.
+    pub busy: u64,
+    /// Nothing ran, and what ran next was not launched yet.
+    pub waiting: u64,
+    /// Nothing ran, although something was launched.
+    pub idle: u64,
+}
+
+/// `["ran",time,device,stream,start,nanoseconds,stack,layer,flags,kernel,bytes]`: a kernel, copy or fill that ran on a GPU.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::Ran, Record};
+/// let record = decode_line(br#"["ran",2834022300,0,7,2833000000,91648,5,7,1,3,0]"#)?;
+/// let Record::Ran(Ran { stream: 7, start: 2833000000, nanoseconds: 91648, kernel: 3, .. }) = record else { panic!() };
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Nanoseconds since the trace's start, of the writing.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// The stream, as CUPTI numbers it.
+    pub stream: u32,
+    /// When it began, in nanoseconds since the trace's start.
+    pub start: u64,
+    /// How long it ran.
+    pub nanoseconds: u64,
+    /// The Python stack of the call that gave the GPU this work; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+    /// What else is known of the place.
+    pub flags: Flags,
+    /// The number of a [`Kernel`](super::Kernel); 0: one of too many.
+    pub kernel: u32,
+    /// What it copied or filled.
+    pub bytes: u64,
+}
+
 /// `["range",time,thread,range]`: the thread entered a range that the program names, or left one.
 ///
 /// ```

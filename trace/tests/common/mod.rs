@@ -112,6 +112,35 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             };
             encode::work(b, &work)
         }
+        Record::StepWork(w) => {
+            let work = encode::StepWork {
+                time: w.time,
+                device: w.device,
+                step: w.step,
+                steps: w.steps,
+                calls: w.calls,
+                nanoseconds: w.nanoseconds,
+                to_device_bytes: w.to_device_bytes,
+                to_host_bytes: w.to_host_bytes,
+            };
+            encode::step_work(b, &work)
+        }
+        Record::Busy(w) => encode::busy(b, w.time, w.device, w.busy, w.waiting, w.idle),
+        Record::Ran(w) => {
+            let ran = encode::Ran {
+                time: w.time,
+                device: w.device,
+                stream: w.stream,
+                start: w.start,
+                nanoseconds: w.nanoseconds,
+                stack: w.stack,
+                layer: w.layer,
+                flags: w.flags.0,
+                kernel: w.kernel,
+                bytes: w.bytes,
+            };
+            encode::ran(b, &ran)
+        }
         Record::InRange(r) => encode::in_range(b, r.time, r.thread, r.range),
         Record::Used(u) => encode::used(b, u.time, u.device, u.used, u.total, u.process),
         Record::Lost(l) => encode::lost(b, l.time, l.events),
@@ -150,7 +179,7 @@ pub fn all_views(model: &Model) -> String {
     );
     for device in -1..4 {
         text += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
             model.ranges(device),
             model.lines(device),
             model.lines_in(device, Scope::Libraries),
@@ -165,6 +194,7 @@ pub fn all_views(model: &Model) -> String {
             model.growth(device),
             model.accumulations(device),
             model.gpu_work(device),
+            model.step_work(device),
         );
     }
     text

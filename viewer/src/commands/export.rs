@@ -126,6 +126,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if course.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }
+            if course.lost_ran() > 0 {
+                let lost = format::grouped(course.lost_ran());
+                notes
+                    .push(format!("too much ran on the GPU to show: the last {lost} kernels and copies were left out"));
+            }
             if course.lost_ranges() {
                 notes.push("too many ranges to show: they were left out".to_owned());
             }

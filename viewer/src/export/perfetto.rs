@@ -1,19 +1,18 @@
 //! A run over time for <https://ui.perfetto.dev>: counters of memory for each device, the steps, what every thread was
-//! doing, the ranges that the program names, the peaks and the out-of-memory events.
+//! doing, the ranges that the program names, the peaks and the out-of-memory events; and what ran on the GPU.
 //!
 //! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one
 //! after the other into one file, and lie beside each other in time.
 
 mod course;
+mod gpu;
 mod messages;
+mod packets;
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{DeviceView, Model, TotalsView};
-use prost::Message;
 
 pub use course::Course;
 use course::RangeChange;
@@ -22,9 +21,10 @@ use crate::format::{self, Units};
 use crate::moment::LoadedMoment;
 use crate::text::{clean, place, short_command};
 use messages::{
-    CounterDescriptor, DebugAnnotation, EventType, ProcessDescriptor, SequenceFlags, ThreadDescriptor, TracePacket,
-    TrackDescriptor, TrackEvent, Unit,
+    CounterDescriptor, DebugAnnotation, EventType, ProcessDescriptor, ThreadDescriptor, TrackDescriptor, TrackEvent,
+    Unit,
 };
+use packets::{Packets, id};
 
 /// Writes what `course` saw, of one device or of all.
 ///
@@ -34,25 +34,18 @@ use messages::{
 pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, course: &Course, device: Option<i32>) -> io::Result<()> {
     let whole = &loaded.snapshot.final_model;
     let header = whole.header().cloned().unwrap_or_default();
-    let mut packets =
-        Packets { out, sequence: id(&header, "sequence", 0) as u32 | 1, start: header.start_unix_ns, is_first: true };
+    let mut packets = Packets::new(out, &header);
     let process = id(&header, "process", 0);
     packets.describe(process_track(process, &header))?;
     steps(&mut packets, loaded, &header, process)?;
     phases(&mut packets, whole, course, &header, process)?;
     ranges(&mut packets, loaded, course, &header, process)?;
+    gpu::gpu(&mut packets, whole, course.ran(), device, &header, process)?;
     for view in whole.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
         counters(&mut packets, course, &view, &header, process)?;
         instants(&mut packets, loaded, &view, &header, process)?;
     }
     Ok(())
-}
-
-/// A number for a track of this trace that no other trace has; never 0.
-fn id(header: &Header, kind: &str, index: i64) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (&header.id, header.pid, header.start_unix_ns, kind, index).hash(&mut hasher);
-    hasher.finish().max(1)
 }
 
 fn process_track(uuid: u64, header: &Header) -> TrackDescriptor {
@@ -244,35 +237,4 @@ fn instants(
         packets.event(time, TrackEvent::new(EventType::Instant, track).named(category, name).with(facts))?;
     }
     Ok(())
-}
-
-/// Writes packets one by one, as fields of a `Trace`.
-struct Packets<'o> {
-    out: &'o mut dyn Write,
-    sequence: u32,
-    start: u64,
-    is_first: bool,
-}
-
-impl Packets<'_> {
-    fn describe(&mut self, descriptor: TrackDescriptor) -> io::Result<()> {
-        self.put(TracePacket { track_descriptor: Some(descriptor), ..TracePacket::default() })
-    }
-
-    fn event(&mut self, time: u64, event: TrackEvent) -> io::Result<()> {
-        let timestamp = Some(self.start.saturating_add(time));
-        self.put(TracePacket { timestamp, track_event: Some(event), ..TracePacket::default() })
-    }
-
-    fn put(&mut self, mut packet: TracePacket) -> io::Result<()> {
-        packet.trusted_packet_sequence_id = Some(self.sequence);
-        if std::mem::take(&mut self.is_first) {
-            packet.sequence_flags = Some(SequenceFlags::IncrementalStateCleared as u32);
-        }
-        let packet = packet.encode_length_delimited_to_vec();
-        /// Field 1 of `Trace`, of a length to follow.
-        const PACKET: u8 = 1 << 3 | 2;
-        self.out.write_all(&[PACKET])?;
-        self.out.write_all(&packet)
-    }
 }

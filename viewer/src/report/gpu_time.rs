@@ -20,6 +20,7 @@ pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -
         format::duration(work.total.nanoseconds),
         format::grouped(work.total.calls)
     )];
+    lines.extend(busy(&work).map(|line| format!("  {line}")));
     for part in [
         by_line(names, &work, columns),
         by_layer(names, &work, columns),
@@ -29,6 +30,20 @@ pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -
         lines.extend(part.into_iter().map(|line| format!("  {line}")));
     }
     lines
+}
+
+/// How busy the device was.
+fn busy(work: &GpuWorkView) -> Option<String> {
+    let share = |part| format::percent(part, work.busy.total());
+    (work.busy.total() > 0).then(|| {
+        format!(
+            "It was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}",
+            share(work.busy.busy),
+            format::duration(work.busy.total()),
+            share(work.busy.waiting),
+            share(work.busy.idle)
+        )
+    })
 }
 
 fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {

@@ -36,6 +36,7 @@ struct Report {
     /// What ran on the GPUs; empty if that was not recorded.
     kernels: Vec<KernelRow>,
     copies: Vec<CopyRow>,
+    gpu_steps: Vec<GpuStepRow>,
     warnings: Vec<String>,
 }
 
@@ -101,6 +102,22 @@ struct Device {
     /// How long kernels, copies and fills took together; null: that was not recorded.
     gpu_time_ns: Option<u64>,
     outside_layers_gpu_time_ns: Option<u64>,
+    /// Of the time from the first piece of work to the last: something ran; nothing did and the next was not launched yet; else.
+    gpu_busy_ns: Option<u64>,
+    gpu_waits_for_host_ns: Option<u64>,
+    gpu_idle_ns: Option<u64>,
+}
+
+/// What ran that was launched in an optimizer step, or in some.
+#[derive(Serialize)]
+struct GpuStepRow {
+    device: i32,
+    first_step: u64,
+    steps: u64,
+    calls: u64,
+    gpu_time_ns: u64,
+    copied_to_device_bytes: u64,
+    copied_to_host_bytes: u64,
 }
 
 /// A kernel, or all fills.
@@ -292,6 +309,7 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         devices: devices(model, &works),
         kernels: indexes.iter().flat_map(|device| kernels(*device, works.get(device))).collect(),
         copies: indexes.iter().flat_map(|device| copies(*device, works.get(device))).collect(),
+        gpu_steps: indexes.iter().flat_map(|device| gpu_steps(*device, model)).collect(),
         lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &places)).collect(),
         library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
         lines_shown: model.scope().as_str(),
@@ -350,6 +368,9 @@ fn devices(model: &Model, works: &Works) -> Vec<Device> {
             outside_layers_bytes_at_end: outside.live_bytes,
             gpu_time_ns: work.map(|work| work.total.nanoseconds),
             outside_layers_gpu_time_ns: outside_work,
+            gpu_busy_ns: work.map(|work| work.busy.busy),
+            gpu_waits_for_host_ns: work.map(|work| work.busy.waiting),
+            gpu_idle_ns: work.map(|work| work.busy.idle),
         }
     };
     model.devices().into_iter().map(device).collect()
@@ -366,6 +387,18 @@ fn kernels(device: i32, work: Option<&GpuWorkView>) -> Vec<KernelRow> {
         Some(KernelRow { device, kind, name, calls, gpu_time_ns: nanoseconds })
     };
     work.into_iter().flat_map(|work| &work.kernels).filter_map(row).collect()
+}
+
+fn gpu_steps(device: i32, model: &Model) -> impl Iterator<Item = GpuStepRow> {
+    model.step_work(device).into_iter().map(move |work| GpuStepRow {
+        device,
+        first_step: work.step,
+        steps: work.steps,
+        calls: work.calls,
+        gpu_time_ns: work.nanoseconds,
+        copied_to_device_bytes: work.to_device_bytes,
+        copied_to_host_bytes: work.to_host_bytes,
+    })
 }
 
 fn copies(device: i32, work: Option<&GpuWorkView>) -> Vec<CopyRow> {

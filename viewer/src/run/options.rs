@@ -42,6 +42,9 @@ pub struct Options {
     /// Record what runs on the GPU, and for how long, by line and layer (through NVIDIA's CUPTI).
     #[arg(long)]
     time: bool,
+    /// Keep what ran piece by piece, of the last seconds or all of it [default: 5].
+    #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
+    timeline: Option<String>,
     /// Let memlab place the program's GPU memory, so that you can offload and restore it.
     #[arg(long)]
     offload: bool,
@@ -65,11 +68,21 @@ impl Options {
     /// The settings for the library, by the names of its variables.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let time = self.time.then(|| ("MEMLAB_TIME", "1".to_owned()));
+        let timeline = self.timeline.clone().map(|timeline| ("MEMLAB_TIMELINE", timeline));
         let offload = self.offload.then(|| ("MEMLAB_OFFLOAD", "1".to_owned()));
         let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
         let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
         let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
-        [time, offload, limit, on_limit, host_max].into_iter().flatten().collect()
+        [time, timeline, offload, limit, on_limit, host_max].into_iter().flatten().collect()
+    }
+}
+
+fn timeline(text: &str) -> Result<String, String> {
+    let is_seconds = text.parse().is_ok_and(|seconds: f64| (0.0..=1e9).contains(&seconds));
+    if is_seconds || text == "all" {
+        Ok(text.to_owned())
+    } else {
+        Err("neither a number of seconds nor 'all'".to_owned())
     }
 }
 
@@ -101,15 +114,19 @@ mod tests {
         let settings = |options: &str| run(&format!("{options} -- python")).map(|options| options.settings());
         assert_eq!(settings("").unwrap(), []);
         assert_eq!(
-            settings("--time --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB").unwrap(),
+            settings("--time --timeline all --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB")
+                .unwrap(),
             [
                 ("MEMLAB_TIME", "1".to_owned()),
+                ("MEMLAB_TIMELINE", "all".to_owned()),
                 ("MEMLAB_OFFLOAD", "1".to_owned()),
                 ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
                 ("MEMLAB_ON_LIMIT", "spill".to_owned()),
                 ("MEMLAB_HOST_MAX", format!("{}B", 64_u64 << 30)),
             ]
         );
+        assert!(settings("--time --timeline 2.5").is_ok() && settings("--time --timeline much").is_err());
+        assert!(settings("--timeline 2").is_err(), "it needs --time");
         let error = settings("--limit much").unwrap_err().to_string();
         assert!(error.contains("not a size"), "{error}");
         assert!(settings("--on-limit oom").is_err(), "it needs --limit");

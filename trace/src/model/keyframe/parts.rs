@@ -18,7 +18,7 @@ use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
 use crate::model::scope::Scope;
 use crate::model::tags::Owned;
-use crate::model::views::WorkTotals;
+use crate::model::views::{BusyView, StepWorkView, WorkTotals};
 use crate::record::Phase;
 
 /// One `{"keyframe":…}` line: part of the state of a model. The names are those of the trace format.
@@ -99,6 +99,11 @@ pub(super) enum Part {
         device: i32,
         total: WorkTotals,
         work: Vec<WorkRow>,
+    },
+    Busy {
+        device: i32,
+        busy: BusyView,
+        step_work: Vec<StepWorkView>,
     },
     Mapping {
         device: i32,

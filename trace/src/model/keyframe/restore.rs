@@ -137,6 +137,12 @@ impl Model {
                     state.work.insert(key?, totals);
                 }
             }
+            Part::Busy { busy, step_work, .. } => {
+                state.work.busy = busy;
+                for entry in step_work {
+                    state.work.steps.insert(entry);
+                }
+            }
             Part::Mapping { address, mapping, .. } => {
                 state.driver.mappings.insert(address, mapping);
             }

@@ -191,6 +191,10 @@ fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -
         let work_rows = sums.iter().map(|(key, totals)| work_row(**key, totals)).collect();
         lines.put(&Part::Work { device, total: work.total, work: work_rows })?;
     }
+    let steps: Vec<_> = work.steps.entries().copied().collect();
+    for steps in steps.chunks(ROWS) {
+        lines.put(&Part::Busy { device, busy: work.busy, step_work: steps.to_vec() })?;
+    }
     Ok(())
 }
 

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memlab_trace::record::{InRange, Phase, Record};
+use memlab_trace::record::{InRange, Phase, Ran, Record};
 use memlab_trace::{Model, Observer, TimelinePoint, TotalsView};
 
 /// The most changes kept for one device; beyond, of four neighbours only the least and the most stay.
 const CHANGES: usize = 1 << 20;
 
-/// The most slices of phases kept; beyond, none are.
+/// The most slices of phases kept, beyond which none are; and the most pieces of work.
 const SLICES: usize = 1 << 20;
 
 /// Looks on and remembers how it went, in bounded space.
@@ -21,6 +21,8 @@ pub struct Course {
     ranges: BTreeMap<u32, Vec<(u64, RangeChange)>>,
     range_changes: usize,
     slices: usize,
+    ran: Vec<Ran>,
+    lost_ran: u64,
     /// What the current record changes.
     at_hand: Option<AtHand>,
     last_time: u64,
@@ -98,6 +100,16 @@ impl Course {
         self.range_changes > SLICES
     }
 
+    /// What ran on GPUs.
+    pub(super) fn ran(&self) -> &[Ran] {
+        &self.ran
+    }
+
+    /// How much ran that there was no room for.
+    pub fn lost_ran(&self) -> u64 {
+        self.lost_ran
+    }
+
     /// A thread is in another range than before: from one it may have got to any other, if memlab put it there.
     fn in_range(&mut self, model: &Model, event: &InRange) {
         let (before, after) = (model.range_path(model.range_of_thread(event.thread)), model.range_path(event.range));
@@ -140,6 +152,13 @@ impl Observer for Course {
     fn before(&mut self, record: &Record<'_>, model: &Model) {
         if let Record::InRange(event) = record {
             self.in_range(model, event);
+        }
+        if let Record::Ran(event) = record {
+            if self.ran.len() < SLICES {
+                self.ran.push(*event);
+            } else {
+                self.lost_ran += 1;
+            }
         }
         let at = |time, device, thread| Some(AtHand { time, device, thread, ends_step: false });
         self.at_hand = match record {

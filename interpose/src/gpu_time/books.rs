@@ -1,0 +1,64 @@
+//! All that is kept of what ran, until it is written.
+
+use parking_lot::Mutex;
+
+use super::busy::Busy;
+use super::done::Done;
+use super::launches::Launch;
+use super::names::Names;
+use super::steps::StepSums;
+use super::sums::Sums;
+use super::timeline::Timeline;
+use crate::locks;
+use crate::recorder::Recorder;
+
+/// The trace grows by at most this many bytes a second, after the first sums and without a timeline.
+const BYTES_PER_SECOND: u64 = 16 << 10;
+
+/// Those of this process.
+pub static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
+
+/// Called in a forked child, where nothing runs.
+pub fn reset_in_child() {
+    locks::reset_in_child(&BOOKS, None);
+}
+
+#[derive(Default)]
+pub struct Books {
+    names: Names,
+    sums: Sums,
+    steps: StepSums,
+    busy: Busy,
+    timeline: Timeline,
+    next_writing: u64,
+}
+
+impl Books {
+    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
+        let kernel = self.names.number(done.what);
+        self.sums.add(launch.place, kernel, done);
+        self.steps.add(launch.step, done);
+        self.busy.add(launch.time, done);
+        self.timeline.add(launch.place, kernel, done);
+    }
+
+    /// Nothing was recorded for a while.
+    pub fn interrupt(&mut self) {
+        self.busy.interrupt();
+    }
+
+    /// Whether they are to be written now, so that the trace grows slowly.
+    pub fn is_due(&self, now: u64) -> bool {
+        now >= self.next_writing && !self.sums.is_empty()
+    }
+
+    /// Writes what ran since the last time. `is_last`: there is nothing after it.
+    pub fn write(&mut self, recorder: &Recorder, is_last: bool) {
+        let now = recorder.elapsed_ns();
+        self.names.write(recorder);
+        let bytes =
+            self.sums.write(recorder, now) + self.steps.write(recorder, now) + self.busy.write(recorder, now, is_last);
+        self.timeline.write(recorder, now, is_last);
+        self.next_writing = now + (bytes * 1_000_000_000 / BYTES_PER_SECOND).max(1_000_000_000);
+    }
+}

@@ -1,0 +1,129 @@
+//! How much of its time a GPU is busy, and how much it waits for the host.
+//!
+//! It is busy while anything runs, on any stream. It waits for the host from the end of what ran last to the beginning of what
+//! runs next, if that was launched only after that end. The rest is idle for other reasons: the work was there, but waited for
+//! other streams, or to be started.
+
+use std::collections::BTreeMap;
+
+use memlab_trace::encode::{self, LineBuffer};
+
+use super::done::Done;
+use crate::recorder::Recorder;
+
+/// How much later than others of its time a record may come and still count in full.
+const LATE: u64 = 2_000_000_000;
+
+/// The most pieces of work that are kept until no earlier one is expected.
+const MAX_PENDING: usize = 1 << 20;
+
+/// By device.
+#[derive(Default)]
+pub struct Busy(BTreeMap<u32, Device>);
+
+#[derive(Default)]
+struct Device {
+    /// Start, end, and launch of what is not counted yet.
+    pending: Vec<(u64, u64, u64)>,
+    latest_end: u64,
+    /// Until when everything is counted; 0: nothing is.
+    counted: u64,
+    shares: Shares,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shares {
+    busy: u64,
+    waiting: u64,
+    idle: u64,
+}
+
+impl Busy {
+    pub fn add(&mut self, launched: u64, done: &Done<'_>) {
+        let device = self.0.entry(done.device).or_default();
+        let end = done.start + done.nanoseconds;
+        device.latest_end = device.latest_end.max(end);
+        if device.pending.len() == MAX_PENDING {
+            device.count(u64::MAX);
+        }
+        device.pending.push((done.start, end, launched));
+    }
+
+    /// What comes now does not continue what was: meanwhile nothing was recorded.
+    pub fn interrupt(&mut self) {
+        for device in self.0.values_mut() {
+            device.count(u64::MAX);
+            device.counted = 0;
+        }
+    }
+
+    /// Writes what is new, and returns the number of bytes. `is_last`: nothing comes after it.
+    pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) -> u64 {
+        let mut written = 0;
+        for (index, device) in &mut self.0 {
+            device.count(if is_last { u64::MAX } else { device.latest_end.saturating_sub(LATE) });
+            let Shares { busy, waiting, idle } = std::mem::take(&mut device.shares);
+            if busy + waiting + idle > 0 {
+                let mut buffer = LineBuffer::<128>::new();
+                let line = encode::busy(&mut buffer, now, *index as i32, busy, waiting, idle);
+                written += line.len() as u64;
+                recorder.log.append(line);
+            }
+        }
+        written
+    }
+}
+
+impl Device {
+    /// Counts what began before `until`.
+    fn count(&mut self, until: u64) {
+        self.pending.sort_unstable();
+        let count = self.pending.partition_point(|(start, ..)| *start < until);
+        for (start, end, launched) in self.pending.drain(..count) {
+            if self.counted == 0 {
+                self.counted = start;
+            }
+            if let Some(gap) = start.checked_sub(self.counted) {
+                let waited = launched >= self.counted;
+                *(if waited { &mut self.shares.waiting } else { &mut self.shares.idle }) += gap;
+                self.counted = start;
+            }
+            self.shares.busy += end.saturating_sub(self.counted);
+            self.counted = self.counted.max(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(pieces: &[(u64, u64, u64)]) -> Shares {
+        let mut device = Device { pending: pieces.to_vec(), ..Device::default() };
+        device.count(u64::MAX);
+        device.shares
+    }
+
+    #[test]
+    fn what_runs_at_once_counts_once() {
+        // GIVEN two streams, records out of order, and one piece within another
+        let shares = counted(&[(150, 300, 90), (100, 200, 90), (120, 130, 90)]);
+        assert_eq!(shares, Shares { busy: 200, waiting: 0, idle: 0 });
+    }
+
+    #[test]
+    fn a_gap_is_the_hosts_if_the_next_launch_came_after_it_began() {
+        let shares = counted(&[(100, 200, 90), (250, 300, 240), (310, 400, 260)]);
+        assert_eq!(shares, Shares { busy: 240, waiting: 50, idle: 10 });
+    }
+
+    #[test]
+    fn what_was_counted_stays_and_late_records_count_from_there() {
+        // GIVEN what is counted up to a time; WHEN something comes that began before; THEN only its rest counts
+        let mut device = Device { pending: vec![(100, 200, 90)], ..Device::default() };
+        device.count(u64::MAX);
+        device.pending.push((150, 260, 140));
+        device.count(u64::MAX);
+        assert_eq!(device.shares, Shares { busy: 160, waiting: 0, idle: 0 });
+    }
+}

@@ -1,0 +1,124 @@
+//! What ran, piece by piece: of the last seconds, written at the end, or all of it.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+use memlab_trace::encode::{self, LineBuffer};
+
+use super::done::Done;
+use crate::attribution::result::Attribution;
+use crate::config::config;
+use crate::recorder::Recorder;
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// What began at most so many nanoseconds before the end, and so many pieces.
+    Last {
+        nanoseconds: u64,
+        pieces: usize,
+    },
+    All,
+}
+
+/// A megabyte of trace.
+const BY_DEFAULT: Wanted = Wanted::Last { nanoseconds: 5_000_000_000, pieces: 1 << 14 };
+
+/// The most pieces if the seconds were asked for.
+const MAX_PIECES: usize = 1 << 20;
+
+static WANTED: OnceLock<Wanted> = OnceLock::new();
+
+/// Chooses what is kept: as `MEMLAB_TIMELINE` says.
+pub fn choose(recorder: &Recorder) {
+    let wanted = match config().timeline.as_deref() {
+        None | Some("") => BY_DEFAULT,
+        Some(text) => read(text).unwrap_or_else(|| {
+            recorder.warn(&format!(
+                "MEMLAB_TIMELINE is {text:?}, neither a number of seconds nor 'all': the default is used"
+            ));
+            BY_DEFAULT
+        }),
+    };
+    let _ = WANTED.set(wanted);
+}
+
+fn read(text: &str) -> Option<Wanted> {
+    if text == "all" {
+        return Some(Wanted::All);
+    }
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=1e9).contains(seconds))?;
+    Some(Wanted::Last { nanoseconds: (seconds * 1e9) as u64, pieces: MAX_PIECES })
+}
+
+fn wanted() -> Wanted {
+    WANTED.get().copied().unwrap_or(BY_DEFAULT)
+}
+
+/// One piece of work. Its start is in nanoseconds of [`clock`](super::clock).
+#[derive(Clone, Copy)]
+struct Ran {
+    device: u32,
+    stream: u32,
+    start: u64,
+    nanoseconds: u64,
+    place: Attribution,
+    kernel: u32,
+    bytes: u64,
+}
+
+#[derive(Default)]
+pub struct Timeline(VecDeque<Ran>);
+
+impl Timeline {
+    pub fn add(&mut self, place: Attribution, kernel: u32, done: &Done<'_>) {
+        let Done { device, stream, start, nanoseconds, bytes, .. } = *done;
+        match wanted() {
+            Wanted::Last { nanoseconds: 0, .. } => return,
+            Wanted::Last { pieces, .. } if self.0.len() >= pieces => drop(self.0.pop_front()),
+            Wanted::Last { .. } | Wanted::All => {}
+        }
+        self.0.push_back(Ran { device, stream, start, nanoseconds, place, kernel, bytes });
+    }
+
+    /// Writes all that is wanted, if it is or if this `is_last`.
+    pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) {
+        let latest = self.0.iter().map(|ran| ran.start + ran.nanoseconds).max().unwrap_or(0);
+        let from = match wanted() {
+            Wanted::All => 0,
+            Wanted::Last { .. } if !is_last => return,
+            Wanted::Last { nanoseconds, .. } => latest.saturating_sub(nanoseconds),
+        };
+        for ran in self.0.drain(..).filter(|ran| ran.start >= from) {
+            let ran = encode::Ran {
+                time: now,
+                device: ran.device as i32,
+                stream: ran.stream,
+                start: recorder.since_start(ran.start),
+                nanoseconds: ran.nanoseconds,
+                stack: ran.place.stack,
+                layer: ran.place.layer,
+                flags: ran.place.flags,
+                kernel: ran.kernel,
+                bytes: ran.bytes,
+            };
+            recorder.log.append(encode::ran(&mut LineBuffer::<256>::new(), &ran));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeline_is_seconds_or_all() {
+        let seconds = |nanoseconds| Some(Wanted::Last { nanoseconds, pieces: MAX_PIECES });
+        assert_eq!(read("all"), Some(Wanted::All));
+        assert_eq!(read("2.5"), seconds(2_500_000_000));
+        assert_eq!(read("0"), seconds(0));
+        for text in ["-1", "much", "inf", "nan", "2s"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

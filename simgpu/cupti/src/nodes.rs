@@ -1,0 +1,81 @@
+//! The subscriber's callbacks for nodes of graphs, of the domain of resources.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::subscriber;
+
+/// `CUPTI_CB_DOMAIN_RESOURCE`.
+pub const DOMAIN: u32 = 3;
+
+/// `CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED` and `…_CLONED`.
+const CREATED: u32 = 13;
+const CLONED: u32 = 20;
+
+static CREATED_WANTED: AtomicBool = AtomicBool::new(false);
+static CLONED_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// `CUpti_ResourceData`.
+#[repr(C)]
+struct Resource {
+    context: usize,
+    handle: usize,
+    descriptor: *const Graph,
+}
+
+/// `CUpti_GraphData`.
+#[repr(C)]
+struct Graph {
+    graph: usize,
+    original_graph: usize,
+    node: usize,
+    original_node: usize,
+    node_type: u32,
+    dependency: usize,
+    executable: usize,
+}
+
+/// Sets whether a callback is wanted; nobody is called for others of the domain.
+pub fn want(callback: u32, wanted: bool) {
+    match callback {
+        CREATED => CREATED_WANTED.store(wanted, Ordering::Relaxed),
+        CLONED => CLONED_WANTED.store(wanted, Ordering::Relaxed),
+        _ => {}
+    }
+}
+
+/// The subscription has ended.
+pub fn want_none() {
+    [CREATED, CLONED].into_iter().for_each(|callback| want(callback, false));
+}
+
+/// Whether any is wanted.
+pub fn is_any_wanted() -> bool {
+    CREATED_WANTED.load(Ordering::Relaxed) || CLONED_WANTED.load(Ordering::Relaxed)
+}
+
+/// A node was made: of a graph, or, as a card does it, of an executable graph: that is created, and is a clone.
+pub fn tell(node: usize, original: usize) {
+    let data = Graph {
+        graph: 0,
+        original_graph: 0,
+        node,
+        original_node: original,
+        node_type: 0,
+        dependency: 0,
+        executable: 0,
+    };
+    let data = Resource { context: 0, handle: 0, descriptor: ptr::from_ref(&data) };
+    let Some((callback, own)) = subscriber::subscriber() else { return };
+    let call = |id, wanted: &AtomicBool| {
+        if wanted.load(Ordering::Relaxed) {
+            // SAFETY: the program promised such a function; the data is valid during the call.
+            unsafe { callback(own as *mut c_void, DOMAIN, id, (&raw const data).cast()) };
+        }
+    };
+    call(CREATED, &CREATED_WANTED);
+    if original != 0 {
+        call(CLONED, &CLONED_WANTED);
+    }
+}

@@ -1,0 +1,98 @@
+//! What ran on a device, by the optimizer step in which it was launched.
+
+use std::collections::BTreeMap;
+
+use super::views::StepWorkView;
+use crate::record::StepWork;
+
+/// The most entries kept; beyond that, neighbours are joined.
+const MAX_ENTRIES: usize = 1 << 14;
+
+/// Entries by their first step. No step is in two of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepWorks(BTreeMap<u64, StepWorkView>);
+
+impl StepWorks {
+    pub(crate) fn add(&mut self, work: &StepWork) {
+        self.insert(StepWorkView {
+            step: work.step,
+            steps: work.steps.max(1),
+            calls: work.calls,
+            nanoseconds: work.nanoseconds,
+            to_device_bytes: work.to_device_bytes,
+            to_host_bytes: work.to_host_bytes,
+        });
+    }
+
+    /// Adds to the entries of the same steps, which become one.
+    pub(crate) fn insert(&mut self, mut new: StepWorkView) {
+        // The last entry that begins before the end of the new one, as long as it reaches into it.
+        while let Some((&first, known)) = self.0.range(..=new.last()).next_back()
+            && known.last() >= new.step
+        {
+            new = joined(known, &new);
+            self.0.remove(&first);
+        }
+        self.0.insert(new.step, new);
+        if self.0.len() > MAX_ENTRIES {
+            let all: Vec<_> = std::mem::take(&mut self.0).into_values().collect();
+            let pairs = all.chunks(2).map(|pair| match pair {
+                [one, other] => joined(one, other),
+                alone => alone[0],
+            });
+            self.0 = pairs.map(|entry| (entry.step, entry)).collect();
+        }
+    }
+
+    /// All of them, in order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &StepWorkView> {
+        self.0.values()
+    }
+}
+
+fn joined(one: &StepWorkView, other: &StepWorkView) -> StepWorkView {
+    let step = one.step.min(other.step);
+    StepWorkView {
+        step,
+        steps: one.last().max(other.last()).saturating_sub(step).saturating_add(1),
+        calls: one.calls.saturating_add(other.calls),
+        nanoseconds: one.nanoseconds.saturating_add(other.nanoseconds),
+        to_device_bytes: one.to_device_bytes.saturating_add(other.to_device_bytes),
+        to_host_bytes: one.to_host_bytes.saturating_add(other.to_host_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(step: u64, steps: u64, calls: u64) -> StepWorkView {
+        StepWorkView { step, steps, calls, ..StepWorkView::default() }
+    }
+
+    #[test]
+    fn entries_of_the_same_steps_are_one() {
+        // GIVEN three steps; WHEN more comes of one, and of two together; THEN each step is in one entry
+        let mut works = StepWorks::default();
+        for new in [entry(0, 1, 1), entry(1, 1, 1), entry(2, 1, 1), entry(1, 1, 5)] {
+            works.insert(new);
+        }
+        assert_eq!(works.entries().copied().collect::<Vec<_>>(), [entry(0, 1, 1), entry(1, 1, 6), entry(2, 1, 1)]);
+        works.insert(entry(1, 2, 10));
+        assert_eq!(works.entries().copied().collect::<Vec<_>>(), [entry(0, 1, 1), entry(1, 2, 17)]);
+        // AND numbers from a broken trace do no harm
+        works.insert(entry(u64::MAX, u64::MAX, 1));
+        assert_eq!(works.entries().map(|entry| entry.calls).sum::<u64>(), 19);
+    }
+
+    #[test]
+    fn their_number_is_bounded() {
+        let mut works = StepWorks::default();
+        for step in 0..3 * MAX_ENTRIES as u64 {
+            works.insert(entry(step, 1, 1));
+        }
+        assert!(works.entries().count() <= MAX_ENTRIES);
+        assert_eq!(works.entries().map(|entry| entry.steps).sum::<u64>(), 3 * MAX_ENTRIES as u64);
+        assert_eq!(works.entries().map(|entry| entry.calls).sum::<u64>(), 3 * MAX_ENTRIES as u64);
+    }
+}
