@@ -13,6 +13,8 @@ pub struct Nvml {
     memory_v1: unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int,
     memory_v2: Option<unsafe extern "C" fn(*mut c_void, *mut MemoryV2) -> c_int>,
     processes: Option<unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int>,
+    /// The generation and the width of a card's PCI Express.
+    link: Option<[unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int; 2]>,
 }
 
 /// `nvmlMemory_t`, which counts the driver's own reserve as used.
@@ -97,17 +99,42 @@ impl Nvml {
                             unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int,
                         >(found)
                     }),
+                link: find(c"nvmlDeviceGetMaxPcieLinkGeneration").zip(find(c"nvmlDeviceGetMaxPcieLinkWidth")).map(
+                    |(generation, width)| {
+                        [generation, width].map(|found| {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int>(
+                                found,
+                            )
+                        })
+                    },
+                ),
             })
         }
     }
 
-    pub fn usage(&self, bus_id: &str, pid: u32) -> Option<Usage> {
+    fn card(&self, bus_id: &str) -> Option<*mut c_void> {
         let bus_id = CString::new(bus_id).ok()?;
         let mut card = std::ptr::null_mut();
         // SAFETY: NVML is initialised; it writes to the variable.
-        if unsafe { (self.handle_by_bus_id)(bus_id.as_ptr(), &mut card) } != Self::SUCCESS {
-            return None;
-        }
+        let found = unsafe { (self.handle_by_bus_id)(bus_id.as_ptr(), &mut card) } == Self::SUCCESS;
+        found.then_some(card)
+    }
+
+    /// Bytes per second of a card's link to the host, in one direction.
+    pub fn link(&self, bus_id: &str) -> Option<u64> {
+        let card = self.card(bus_id)?;
+        let ask = |function: unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int| {
+            let mut figure = 0;
+            // SAFETY: NVML is initialised; it writes to the variable.
+            let known = unsafe { function(card, &mut figure) } == Self::SUCCESS;
+            known.then_some(figure)
+        };
+        let [generation, width] = self.link?;
+        pci_express(ask(generation)?, ask(width)?)
+    }
+
+    pub fn usage(&self, bus_id: &str, pid: u32) -> Option<Usage> {
+        let card = self.card(bus_id)?;
         let (used, total) = self.memory(card)?;
         let processes = self.processes(card).unwrap_or_default();
         // In a container with its own process ids this one is not listed, and the others cannot be identified.
@@ -150,5 +177,33 @@ impl Nvml {
         }
         let told = processes.iter().take(count as usize).filter(|process| process.used != Self::NOT_AVAILABLE);
         Some(told.map(|process| (process.pid, process.used)).collect())
+    }
+}
+
+/// Bytes per second of so many lanes of a generation of PCI Express, in one direction (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s; the
+/// first two send 8 bits in 10, those up to the fifth 128 in 130, the sixth 236 of 256 bytes).
+fn pci_express(generation: u32, lanes: u32) -> Option<u64> {
+    let (megatransfers, sent, of): (u64, u64, u64) = match generation {
+        1 => (2_500, 8, 10),
+        2 => (5_000, 8, 10),
+        3 => (8_000, 128, 130),
+        4 => (16_000, 128, 130),
+        5 => (32_000, 128, 130),
+        6 => (64_000, 236, 256),
+        _ => return None,
+    };
+    (lanes > 0).then(|| megatransfers * 1_000_000 * u64::from(lanes) / 8 * sent / of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pci_express;
+
+    #[test]
+    fn links_have_the_speed_of_their_generation_and_width() {
+        assert_eq!(pci_express(3, 16), Some(15_753_846_153));
+        assert_eq!(pci_express(5, 16), Some(63_015_384_615));
+        assert_eq!(pci_express(2, 4), Some(2_000_000_000));
+        assert_eq!((pci_express(5, 0), pci_express(9, 16)), (None, None));
     }
 }

@@ -1,4 +1,5 @@
-//! The cards' memory use, from NVML: the whole device's, and this process's as the driver accounts it.
+//! The cards' memory use, from NVML: the whole device's, and this process's as the driver accounts it; and how fast their links to
+//! the host are.
 //!
 //! Sampled by the control thread after driver memory changed, never by the program's own threads.
 
@@ -21,6 +22,8 @@ struct Watched {
     bus_id: Option<String>,
     last: Option<(u64, Option<u64>)>,
     last_others: Vec<(u32, u64)>,
+    /// Whether the speed of its link was asked for.
+    link_asked: bool,
 }
 
 impl Sampler {
@@ -31,7 +34,7 @@ impl Sampler {
 
     /// Samples `device` from now on. NVML numbers cards differently; the bus id identifies a card in both.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
-        self.watched.lock().push(Watched { device, bus_id, last: None, last_others: Vec::new() });
+        self.watched.lock().push(Watched { device, bus_id, last: None, last_others: Vec::new(), link_asked: false });
     }
 
     /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs the
@@ -49,7 +52,12 @@ impl Sampler {
                 let watched = &self.watched.lock()[index];
                 (watched.device, watched.bus_id.clone())
             };
-            let Some(use_) = bus_id.and_then(|bus_id| nvml.usage(&bus_id, pid)) else { continue };
+            let Some(bus_id) = bus_id else { continue };
+            let is_first = !std::mem::replace(&mut self.watched.lock()[index].link_asked, true);
+            if is_first && let Some(bytes_per_second) = nvml.link(&bus_id) {
+                log.append(encode::link(&mut LineBuffer::<128>::new(), device, bytes_per_second));
+            }
+            let Some(use_) = nvml.usage(&bus_id, pid) else { continue };
             let found = (use_.used, use_.process);
             let (is_old, others_are_old) = {
                 let watched = &mut self.watched.lock()[index];

@@ -252,6 +252,7 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     let record = match key {
         Some(b"memlab") => Record::Header(serde_json::from_slice(line)?),
         Some(b"device") => Record::Device(serde_json::from_slice(line)?),
+        Some(b"link") => Record::Link(serde_json::from_slice(line)?),
         Some(b"limit") => Record::Limit(serde_json::from_slice(line)?),
         Some(b"others") => Record::Others(serde_json::from_slice(line)?),
         Some(b"thread") => Record::Thread(serde_json::from_slice(line)?),

@@ -23,6 +23,8 @@ pub enum Record<'a> {
     Header(Box<Header>),
     /// A device, at its first allocation.
     Device(Device),
+    /// How fast a device's link to the host is.
+    Link(Link),
     /// The limit of the process on a device.
     Limit(Limit),
     /// What other processes hold on a device.

@@ -227,6 +227,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             }),
         (0i32..64, prop::collection::vec(prop::array::uniform6(any::<u64>()), 0..3))
             .prop_map(|(requests, asked)| Record::Requests(Requests { requests, asked })),
+        (device(), n()).prop_map(|(link, bytes_per_second)| Record::Link(Link { link, bytes_per_second })),
         (device(), any::<Option<u64>>(), text()).prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit {
             limit,
             bytes,

@@ -100,6 +100,7 @@ pub fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {
         0 if ns == 0 => "0 s".to_owned(),
+        0 if ns < 1000 => format!("{ns} ns"),
         0 if ns < 1_000_000 => format!("{} µs", ns / 1000),
         0 => format!("{} ms", ns / 1_000_000),
         1..=9 => format!("{:.2} s", (ns / 10_000_000) as f64 / 100.0),
@@ -326,6 +327,7 @@ mod tests {
     fn durations() {
         let texts = [
             0,
+            750,
             1500,
             12_000_000,
             1_500_000_000,
@@ -335,7 +337,7 @@ mod tests {
             187_200_000_000_000,
         ]
         .map(duration);
-        assert_eq!(texts, ["0 s", "1 µs", "12 ms", "1.50 s", "12.3 s", "2m 05s", "3h 07m", "2d 04h"]);
+        assert_eq!(texts, ["0 s", "750 ns", "1 µs", "12 ms", "1.50 s", "12.3 s", "2m 05s", "3h 07m", "2d 04h"]);
         assert_eq!([clock(7_000_000_000), clock(11_229_000_000_000)], ["0:07", "3:07:09"]);
     }
 

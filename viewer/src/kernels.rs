@@ -29,6 +29,13 @@ impl<'n> Kernel<'n> {
     }
 }
 
+/// Whether a copy between these kinds of memory goes over the device's link to the host.
+pub fn crosses_link(from: &str, to: &str) -> bool {
+    let is_host = |kind: &str| matches!(kind, "pageable" | "pinned");
+    let is_device = |kind: &str| kind == "device";
+    is_host(from) && is_device(to) || is_device(from) && is_host(to)
+}
+
 /// A kernel's name without the arguments of its templates and the namespaces of PyTorch: `vectorized_elementwise_kernel`. What a
 /// template's arguments name, such as `GeluCUDAKernelImpl`, is what tells PyTorch's kernels apart: the first such name follows.
 pub fn short(name: &str) -> String {
@@ -53,6 +60,10 @@ mod tests {
         assert_eq!(Kernel::of("fill"), Kernel::Fill);
         assert_eq!(Kernel::of("copy pinned to device"), Kernel::Copy("pinned", "device"));
         assert_eq!(Kernel::of("triton_poi_fused_gelu_1"), Kernel::Named("triton_poi_fused_gelu_1".into()));
+        assert!(crosses_link("pinned", "device") && crosses_link("device", "pageable"));
+        assert!(
+            !crosses_link("device", "device") && !crosses_link("device", "peer") && !crosses_link("pageable", "pinned")
+        );
         let mangled =
             "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EELb0EEEviT0_T1_";
         let Kernel::Named(name) = Kernel::of(mangled) else { panic!() };

@@ -2,6 +2,9 @@
 
 const MIB: u64 = 1 << 20;
 
+/// The width of every card's PCI Express.
+pub const LINK_LANES: u32 = 16;
+
 /// A card. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
@@ -45,15 +48,19 @@ impl Model {
         u64::from(self.memory_clock_khz) * 1000 * 2 * u64::from(self.bus_bits) / 8
     }
 
-    /// Bytes per second of its link to the host in one direction: 16 lanes of the PCI Express of its generation (PCI-SIG:
-    /// 8, 16 and 32 GT/s, 128 bits in 130).
+    /// The generation of its PCI Express.
+    pub fn link_generation(&self) -> u32 {
+        match self.capability {
+            (7, _) => 3,
+            (8, _) => 4,
+            _ => 5,
+        }
+    }
+
+    /// Bytes per second of its link to the host in one direction (PCI-SIG: 8, 16 and 32 GT/s, 128 bits in 130).
     pub fn link_bandwidth(&self) -> u64 {
-        let transfers: u64 = match self.capability {
-            (7, _) => 8_000_000_000,
-            (8, _) => 16_000_000_000,
-            _ => 32_000_000_000,
-        };
-        transfers * 16 / 8 * 128 / 130
+        let transfers = 1_000_000_000 << self.link_generation();
+        transfers * u64::from(LINK_LANES) / 8 * 128 / 130
     }
 
     /// What the driver keeps of the board's memory for itself.

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-use simgpu_cards::{Cards, uuid_text};
+use simgpu_cards::{Cards, LINK_LANES, uuid_text};
 
 // nvmlReturn_t
 const SUCCESS: i32 = 0;
@@ -349,6 +349,15 @@ api! {
         let capability = device(handle)?.0.model().capability;
         answer(major, capability.0.into())?;
         answer(minor, capability.1.into())?;
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkGeneration | nvmlDeviceGetCurrPcieLinkGeneration(handle: usize, to: *mut u32) {
+        answer(to, device(handle)?.0.model().link_generation())?;
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkWidth | nvmlDeviceGetCurrPcieLinkWidth(handle: usize, to: *mut u32) {
+        device(handle)?;
+        answer(to, LINK_LANES)?;
     }
 
     fn nvmlDeviceGetPersistenceMode(handle: usize, to: *mut i32) {

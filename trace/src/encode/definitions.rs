@@ -76,6 +76,13 @@ pub fn device<'b, const N: usize>(
     line.into_bytes()
 }
 
+/// How fast a device's link to the host is, in one direction.
+pub fn link<const N: usize>(buffer: &mut LineBuffer<N>, device: i32, bytes_per_second: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"link\":").number(device).raw(b",\"bytes_per_second\":").number(bytes_per_second).finish(b"}");
+    line.into_bytes()
+}
+
 /// The limit of the process on a device (`None`: there is none), and what happens beyond it: `oom` or `spill`.
 pub fn limit<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,

@@ -46,6 +46,11 @@ impl Model {
                     device.info = Some(info);
                 }
             }
+            Record::Link(link) => {
+                if let Some(device) = self.device_mut(link.link) {
+                    device.link = Some(link);
+                }
+            }
             Record::Limit(limit) => self.set_limit(limit),
             Record::Others(others) => self.note_other_processes(others),
             Record::Thread(thread) => self.symbols.define_thread(thread),

@@ -47,6 +47,8 @@ fn before_forward(thread: u32) -> u32 {
 pub(crate) struct DeviceState {
     pub(crate) info: Option<record::Device>,
     pub(crate) limit: Option<record::Limit>,
+    /// How fast its link to the host is.
+    pub(crate) link: Option<record::Link>,
     pub(crate) others: OtherProcesses,
     pub(crate) totals: Totals,
     pub(crate) blocks: LiveBlocks,

@@ -78,6 +78,7 @@ impl DeviceState {
             host_bytes: driver.moved,
             host_bytes_at_peak: peak.moved,
             peak_host_bytes: driver.peak_moved.max(driver.moved),
+            link_bytes_per_second: self.link.map(|link| link.bytes_per_second),
             limit_bytes: self.limit.as_ref().and_then(|limit| limit.bytes),
             spills: self.limit.as_ref().is_some_and(|limit| limit.bytes.is_some() && limit.on_limit == "spill"),
             others: largest_first(self.others.most.iter().map(|(pid, bytes)| (*pid, *bytes)).collect()),

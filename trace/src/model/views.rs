@@ -34,6 +34,8 @@ pub struct DeviceView {
     pub host_bytes_at_peak: u64,
     /// The peak of `host_bytes`.
     pub peak_host_bytes: u64,
+    /// Bytes per second of its link to the host, in one direction; `None`: not known.
+    pub link_bytes_per_second: Option<u64>,
     /// The limit that memlab sets for the process; `None`: no limit.
     pub limit_bytes: Option<u64>,
     /// Whether memory beyond the limit is put in host memory.

@@ -76,6 +76,23 @@ pub struct Device {
     pub bus_id: Option<String>,
 }
 
+/// How fast a device's link to the host is, by its generation and width.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Link(link) = decode_line(br#"{"link":0,"bytes_per_second":63015384615}"#)? else { panic!() };
+/// assert_eq!((link.link, link.bytes_per_second), (0, 63015384615));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The device.
+    pub link: i32,
+    /// Bytes per second in one direction.
+    #[serde(default)]
+    pub bytes_per_second: u64,
+}
+
 /// The limit that memlab sets for the process on a device, each time it is set or lifted.
 ///
 /// ```

@@ -64,6 +64,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             encode::trained(b, &step)
         }
         Record::Range(r) => encode::range(b, r.range, r.parent, &r.name),
+        Record::Link(l) => encode::link(b, l.link, l.bytes_per_second),
         Record::Limit(l) => encode::limit(b, l.limit, l.bytes, &l.on_limit),
         Record::Others(o) => encode::others(b, o.others, &o.processes),
         Record::Skip(to) => encode::skip(b, *to),

@@ -25,7 +25,7 @@ pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -
         by_line(names, &work, columns),
         by_layer(names, &work, columns),
         by_kernel(&work, columns),
-        copies(&work, columns),
+        copies(&work, device.link_bytes_per_second, columns),
     ] {
         lines.extend(part.into_iter().map(|line| format!("  {line}")));
     }
@@ -105,17 +105,22 @@ fn by_kernel(work: &GpuWorkView, columns: usize) -> Vec<String> {
     section("Kernels that took longest", &table, rest, columns.saturating_sub(2))
 }
 
-fn copies(work: &GpuWorkView, columns: usize) -> Vec<String> {
-    let mut table = Table::new(&["GPU time", "", "calls", "bytes", "GB/s", "copies and fills"]);
+fn copies(work: &GpuWorkView, link: Option<u64>, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "", "calls", "bytes", "GB/s", "of the link", "copies and fills"]);
     for kernel in &work.kernels {
-        let what = match Kernel::of(&kernel.name) {
-            Kernel::Copy(from, to) => format!("{from} to {to}"),
-            Kernel::Fill => "fill".to_owned(),
+        let (what, crosses) = match Kernel::of(&kernel.name) {
+            Kernel::Copy(from, to) => (format!("{from} to {to}"), kernels::crosses_link(from, to)),
+            Kernel::Fill => ("fill".to_owned(), false),
             Kernel::Named(_) => continue,
         };
         let mut row = times(kernel.totals, work);
         row.extend([format::grouped(kernel.totals.calls), format::bytes(kernel.totals.bytes, Units::Auto)]);
-        row.push(format!("{:.1}", kernel.totals.bytes as f64 / kernel.totals.nanoseconds.max(1) as f64));
+        let gigabytes_per_second = kernel.totals.bytes as f64 / kernel.totals.nanoseconds.max(1) as f64;
+        row.push(format!("{gigabytes_per_second:.1}"));
+        row.push(match link.filter(|_| crosses) {
+            Some(link) => format::percent((gigabytes_per_second * 1e9) as u64, link),
+            None => String::new(),
+        });
         row.push(clean(&what).into_owned());
         table.row(row);
     }

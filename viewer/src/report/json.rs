@@ -79,6 +79,8 @@ struct Device {
     host_bytes_at_peak: u64,
     peak_host_bytes: u64,
     /// The limit kept for the process; null: none.
+    /// Of its link to the host, in one direction.
+    link_bytes_per_second: Option<u64>,
     limit_bytes: Option<u64>,
     /// What happens beyond it: `oom` or `spill`.
     on_limit: Option<&'static str>,
@@ -349,6 +351,7 @@ fn devices(model: &Model, works: &Works) -> Vec<Device> {
             host_bytes: view.host_bytes,
             host_bytes_at_peak: view.host_bytes_at_peak,
             peak_host_bytes: view.peak_host_bytes,
+            link_bytes_per_second: view.link_bytes_per_second,
             limit_bytes: view.limit_bytes,
             on_limit: view.limit_bytes.map(|_| if view.spills { "spill" } else { "oom" }),
             other_processes: others(&view.others),

@@ -144,6 +144,9 @@ impl Model {
             lines.put(info)?;
         }
         for (device, state) in (0..).zip(&self.devices).filter_map(|(device, state)| Some((device, state.as_ref()?))) {
+            if let Some(link) = &state.link {
+                lines.put(link)?;
+            }
             if let Some(limit) = &state.limit {
                 lines.put(limit)?;
             }
