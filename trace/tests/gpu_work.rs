@@ -41,8 +41,20 @@ fn time_counts_at_lines_layers_and_kernels() {
     let lines: Vec<_> =
         work.lines.iter().map(|row| (line(row), row.totals.nanoseconds, row.backward_nanoseconds)).collect();
     assert_eq!(lines, [(Some(12), 7000, 3000), (Some(31), 500, 0), (None, 7, 0)]);
-    let layers: Vec<_> = work.layers.iter().map(|row| (row.name.as_deref(), row.totals.nanoseconds)).collect();
-    assert_eq!(layers, [(Some("h.0.mlp.fc"), 7000), (None, 507)]);
+    let layer = |row: &memlab_trace::LayerWorkView| {
+        (
+            row.name.as_deref().map(str::to_owned),
+            row.totals.nanoseconds,
+            row.forward_nanoseconds,
+            row.backward_nanoseconds,
+        )
+    };
+    let layers: Vec<_> = work.layers.iter().map(layer).collect();
+    assert_eq!(layers, [(Some("h.0.mlp.fc".to_owned()), 7000, 4000, 3000), (None, 507, 0, 0)]);
+    // AND a layer has the names that it has where memory is shown
+    let named = work.layers[0].to_layer();
+    let names = (named.root, named.root_class.as_deref(), named.root_name.as_deref(), named.class.as_deref());
+    assert_eq!(names, (3, Some("GPT"), Some("GPT"), Some("Linear")));
     // AND lines are those of the scope that is asked for; AND a device that did nothing has none
     assert_eq!(model().gpu_work_in(0, Scope::Libraries).map(|work| work.lines.len()), Some(3));
     assert_eq!(model().gpu_work(1), None);

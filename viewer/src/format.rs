@@ -116,6 +116,19 @@ pub fn seconds(ns: u64) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns / 1000 % 1_000_000)
 }
 
+/// How long something took that may be short: `850 ns`, `6.13 ms`, `12.3 s`, `2m 05s`.
+pub fn time_spent(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0 => return "0 s".to_owned(),
+        1..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        1_000_000_000..60_000_000_000 => (ns as f64 / 1e9, "s"),
+        _ => return duration(ns),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
 /// How often something happens, a second: `–`, `0.25`, `12.3`, `4.56k`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
@@ -301,6 +314,12 @@ mod tests {
             [rate(0.0), rate(f64::NAN), rate(0.25), rate(123.4), rate(45_600.0)].join(" "),
             "– – 0.25 123 45.6k"
         );
+    }
+
+    #[test]
+    fn short_times_have_three_digits() {
+        let times = [0, 850, 6_130_000, 12_345_678_901, 125_000_000_000].map(time_spent);
+        assert_eq!(times, ["0 s", "850 ns", "6.13 ms", "12.3 s", "2m 05s"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use cpp_demangle::{DemangleOptions, Symbol};
+use memlab_trace::{KernelView, WorkTotals};
 
 /// What the trace's name of a kernel stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,25 @@ pub enum Kernel<'n> {
     Copy(&'n str, &'n str),
     /// A fill.
     Fill,
+}
+
+/// Which kind of work it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelKind {
+    Kernel,
+    Copy,
+    Fill,
+}
+
+impl KernelKind {
+    /// Its name in reports and filters.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Copy => "copy",
+            Self::Fill => "fill",
+        }
+    }
 }
 
 impl<'n> Kernel<'n> {
@@ -34,6 +54,31 @@ pub fn crosses_link(from: &str, to: &str) -> bool {
     let is_host = |kind: &str| matches!(kind, "pageable" | "pinned");
     let is_device = |kind: &str| kind == "device";
     is_host(from) && is_device(to) || is_device(from) && is_host(to)
+}
+
+/// A kernel, a kind of copy, or all fills.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Which of these.
+    pub kind: KernelKind,
+    /// A name that is short; of a copy, its direction.
+    pub name: String,
+    /// The name in full.
+    pub whole_name: String,
+    /// How often and how long.
+    pub totals: WorkTotals,
+}
+
+impl KernelTime {
+    /// With the names for people.
+    pub fn new(view: &KernelView) -> Self {
+        let (kind, name, whole_name) = match Kernel::of(&view.name) {
+            Kernel::Named(whole) => (KernelKind::Kernel, short(&whole), whole.into_owned()),
+            Kernel::Copy(from, to) => (KernelKind::Copy, format!("{from} to {to}"), view.name.to_string()),
+            Kernel::Fill => (KernelKind::Fill, "fill".to_owned(), "fill".to_owned()),
+        };
+        Self { kind, name, whole_name, totals: view.totals }
+    }
 }
 
 /// A kernel's name without the arguments of its templates and the namespaces of PyTorch: `vectorized_elementwise_kernel`. What a

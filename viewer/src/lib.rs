@@ -15,7 +15,7 @@
 //! plan::phases, plan::ranks, plan::sequence      evaluation, saving; one rank of several; steps of different lengths
 //! session                                        the loop between terminal, feed and dashboard
 //! app                                            the dashboard: the screens, and where keys and data go
-//! overlays, screens::overview                    drawn over a screen; the screen made of parts of others
+//! overlays, screens::overview, screens::time      drawn over a screen; the screens made of parts of others
 //! screens                                        one folder per screen: state, keys, drawing
 //! screens::screen_state                          what the dashboard asks of every screen
 //! widgets                                        panes, tables, bars
@@ -50,7 +50,7 @@ pub mod format;
 pub mod holdings;
 pub mod input;
 pub mod json;
-mod kernels;
+pub mod kernels;
 pub mod moment;
 pub mod offload;
 pub mod overlays;

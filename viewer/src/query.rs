@@ -16,6 +16,8 @@ pub enum Detail {
     Relations,
     /// The same, and the call trees.
     Calls,
+    /// The same as [`Detail::Relations`], and what ran on the devices by kernel.
+    Time,
     /// The memory maps.
     Segments,
     /// The latest events.
@@ -25,7 +27,12 @@ pub enum Detail {
 impl Detail {
     /// Whether it has [`Detail::Relations`].
     pub fn has_relations(self) -> bool {
-        matches!(self, Self::Relations | Self::Calls)
+        matches!(self, Self::Relations | Self::Calls | Self::Time)
+    }
+
+    /// The part of it that is of the whole run, whichever moment is shown.
+    pub fn of_run(self) -> Self {
+        if self == Self::Time { self } else { Self::None }
     }
 }
 

@@ -24,13 +24,15 @@ pub enum Screen {
     Events,
     /// All processes and their devices.
     Processes,
+    /// Where the GPU's time goes.
+    Time,
     /// What the program prints.
     Output,
 }
 
 impl Screen {
     /// All of them, in the order of their tabs.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Overview,
         Self::Lines,
         Self::Layers,
@@ -38,6 +40,7 @@ impl Screen {
         Self::Steps,
         Self::Events,
         Self::Processes,
+        Self::Time,
         Self::Output,
     ];
 
@@ -51,6 +54,7 @@ impl Screen {
             Self::Steps => "Steps",
             Self::Events => "Events",
             Self::Processes => "Processes",
+            Self::Time => "Time",
             Self::Output => "Output",
         }
     }
@@ -70,6 +74,7 @@ impl Screen {
     pub fn detail(self) -> Detail {
         match self {
             Self::Lines => Detail::Calls,
+            Self::Time => Detail::Time,
             Self::Segments => Detail::Segments,
             Self::Events => Detail::Events,
             _ => Detail::None,
@@ -77,12 +82,48 @@ impl Screen {
     }
 }
 
+/// A table beside others on a screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TablePane {
+    Overview(OverviewTable),
+    Time(TimeTable),
+}
+
 /// A table of the overview.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TablePane {
+pub enum OverviewTable {
     /// The lines.
     #[default]
     Lines,
     /// The layers.
     Layers,
+}
+
+/// A table of the screen of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeTable {
+    #[default]
+    Layers,
+    Kernels,
+    /// And fills.
+    Copies,
+}
+
+impl TimeTable {
+    pub fn next(self) -> Self {
+        match self {
+            Self::Layers => Self::Kernels,
+            Self::Kernels => Self::Copies,
+            Self::Copies => Self::Layers,
+        }
+    }
+
+    /// Its name for the footer.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Layers => "layers",
+            Self::Kernels => "kernels",
+            Self::Copies => "copies",
+        }
+    }
 }

@@ -9,3 +9,4 @@ pub mod processes;
 pub mod screen_state;
 pub mod segments;
 pub mod steps;
+pub mod time;

@@ -2,19 +2,22 @@
 //! screen only reads them.
 
 mod calls;
+mod gpu_times;
 mod relations;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
-    AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GrowthView, LayerView,
-    Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, Timeline, TrainingView,
+    AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GpuWorkView, GrowthView,
+    LayerView, Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
+    TrainingView,
 };
 
 pub use self::calls::Calls;
+pub use self::gpu_times::{GpuTime, GpuTimes};
 pub use self::relations::{Related, Relations};
 use crate::findings::{self, Finding};
 use crate::query::{Comparison, Cursor, Detail};
@@ -207,10 +210,12 @@ pub struct DeviceSnapshot {
     pub timeline: Timeline,
     /// By category.
     pub categories: Vec<CategoryView>,
-    /// By line.
+    /// By line; with those that only had the GPU do something.
     pub lines: Vec<LineFigures>,
-    /// By layer; only those that hold or held something.
+    /// By layer; only those that hold or held something, or had the GPU do something.
     pub layers: Vec<LayerView>,
+    /// What ran on the device over the run; `None` if that was not recorded.
+    pub times: Option<Arc<GpuTimes>>,
     /// By range; nothing if the program names none.
     pub ranges: Vec<RangeView>,
     /// By step.
@@ -313,9 +318,31 @@ fn dominant_library_call(model: &Model) -> Option<Arc<Line>> {
     devices.find_map(|device| model.dominant_library_call(device.index))
 }
 
+/// The lines that hold memory, then those that only had the GPU do something.
+fn lines_with(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LineView> {
+    let mut lines = model.lines(device);
+    let holding: HashSet<Option<Arc<Line>>> = lines.iter().map(|view| view.line.clone()).collect();
+    let others = work.into_iter().flat_map(|work| &work.lines).filter(|row| !holding.contains(&row.line));
+    lines.extend(others.map(|row| {
+        let is_compiled = row.line.as_ref().is_some_and(|line| model.runs_compiled(line));
+        LineView { line: row.line.clone(), is_compiled, ..LineView::default() }
+    }));
+    lines
+}
+
+/// The layers that hold memory, then those that only had the GPU do something.
+fn layers_with(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerView> {
+    let mut layers = model.layers(device);
+    let holding: HashSet<_> = layers.iter().map(|view| (view.root, view.name.clone())).collect();
+    let others = work.into_iter().flat_map(|work| &work.layers);
+    layers.extend(others.filter(|row| !holding.contains(&(row.root, row.name.clone()))).map(|row| row.to_layer()));
+    layers
+}
+
 impl DeviceSnapshot {
     fn of(model: &Model, totals: DeviceView, detail: Detail) -> Self {
         let index = totals.index;
+        let work = model.gpu_work(index);
         let calls = (detail == Detail::Calls).then(|| model.calls(index));
         let inclusive: HashMap<Arc<Line>, AllocationTotals> = calls
             .iter()
@@ -339,8 +366,9 @@ impl DeviceSnapshot {
             totals,
             timeline: model.timeline(index),
             categories: model.categories(index).to_vec(),
-            lines: model.lines(index).into_iter().map(row).collect(),
-            layers: model.layers(index),
+            lines: lines_with(model, index, work.as_ref()).into_iter().map(row).collect(),
+            layers: layers_with(model, index, work.as_ref()),
+            times: work.as_ref().map(|work| Arc::new(GpuTimes::new(work, detail == Detail::Time))),
             ranges: model.ranges(index),
             trainings: if model.has_trainings() {
                 model.device_steps(index).iter().map(|step| model.training(step)).collect()

@@ -235,7 +235,7 @@ fn a_program_without_ranges() {
 fn output_of_the_program() {
     assert_looks("output", |size| {
         let mut app = with_output(live(2), size);
-        press(&mut app, "8");
+        press(&mut app, "9");
         app
     });
 }

@@ -317,7 +317,7 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
     // WHEN it is done THEN a notice says so, and every screen shows it
     go_on.store(true, std::sync::atomic::Ordering::Relaxed);
     session.wait_for("offloaded 4.00 GiB in 0.21 s (21.5 GB/s)");
-    for key in ["1", "3", "4", "5", "6", "7"] {
+    for key in ["1", "3", "4", "5", "6", "7", "8"] {
         session.press(key);
         session.wait_for("OFFLOADED 4.00 GiB – r restores");
     }
@@ -414,7 +414,7 @@ fn a_live_program_is_watched_to_its_end() {
     // GIVEN a program under the dashboard
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", PROGRAM], &finished());
     session.wait_for("waiting for the program to use CUDA");
-    session.press("8");
+    session.press("9");
     session.wait_for("first");
     // WHEN it ends
     std::fs::write(session.folder.path().join("go"), "").expect("written");
@@ -451,7 +451,7 @@ fn leaving_a_live_program_asks_first_and_can_detach() {
 fn ctrl_c_twice_interrupts_a_live_program() {
     let program = "trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
-    session.press("8");
+    session.press("9");
     session.wait_for("ready");
     session.press("\x03");
     session.wait_for("still running");
@@ -467,7 +467,7 @@ fn a_live_program_sees_a_terminal_of_the_panes_size() {
     let program =
         "test -t 1 && echo terminal; stty size; trap 'stty size' WINCH; while [ ! -e go ]; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
-    session.press("8");
+    session.press("9");
     session.wait_for("terminal");
     session.wait_for("35 118");
     session.resize(100, 30);
@@ -482,7 +482,7 @@ fn a_live_program_sees_a_terminal_of_the_panes_size() {
 fn a_termination_is_passed_on_to_a_live_program() {
     let program = "trap 'echo asked to end; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
-    session.press("8");
+    session.press("9");
     session.wait_for("ready");
     session.signal(libc::SIGTERM);
     let (code, restored, text) = session.end();
@@ -496,7 +496,7 @@ const ASKS: &str = "printf 'first? '; read a; echo \"got <$a>\"; printf 'second?
 #[test]
 fn input_reaches_a_live_program_in_the_pane_and_after_a_detach() {
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", ASKS], &finished());
-    session.press("8");
+    session.press("9");
     session.wait_for("first?");
     // WHEN Enter is pressed on its screen THEN keys go to the program, also those with a meaning in memlab
     session.press("\r");
@@ -523,7 +523,7 @@ fn a_program_that_reads_a_pipe_gets_no_keys() {
     let program = "memlab=$0; echo from a pipe | \"$memlab\" run --live -- sh -c 'read a; echo \"got <$a>\"; while [ ! -e go ]; do sleep 0.05; done'";
     let mut session =
         Session::start_program("/bin/sh".as_ref(), &["-c", program, env!("CARGO_BIN_EXE_memlab")], &finished(), |_| ());
-    session.press("8");
+    session.press("9");
     session.wait_for("got <from a pipe>");
     session.press("\r");
     session.wait_for("reads its input from a pipe or a file");

@@ -27,14 +27,15 @@ impl GpuWork {
             kernels.entry(symbols.kernel_name(kernel)).or_default().add(totals);
             let line =
                 line_of.entry(stack).or_insert_with(|| symbols.frame_of(stack, scope).map(|frame| frame.line.clone()));
-            let in_backward = if phase == Phase::Backward as u8 { totals.nanoseconds } else { 0 };
+            let in_phase = |wanted: Phase| if phase == wanted as u8 { totals.nanoseconds } else { 0 };
             let view = lines.entry(line.clone()).or_default();
             view.totals.add(totals);
-            view.backward_nanoseconds += in_backward;
+            view.backward_nanoseconds += in_phase(Phase::Backward);
             let row = row_of.entry(layer).or_insert_with(|| layer_row(layer, symbols)).clone();
             let view = layers.entry(row).or_default();
             view.totals.add(totals);
-            view.backward_nanoseconds += in_backward;
+            view.forward_nanoseconds += in_phase(Phase::Forward);
+            view.backward_nanoseconds += in_phase(Phase::Backward);
             if view.class.is_none() {
                 view.class = symbols.layer_class(layer);
             }
@@ -55,6 +56,7 @@ impl GpuWork {
                 .into_iter()
                 .map(|((root, name), view)| LayerWorkView {
                     root,
+                    root_class: symbols.layer_class(root),
                     root_name: root_names.get(&root).cloned(),
                     class: class_of_row(root, name.as_ref(), view.class.clone(), symbols),
                     name,

@@ -146,7 +146,8 @@ pub struct WorkTotals {
 }
 
 impl WorkTotals {
-    pub(crate) fn add(&mut self, other: Self) {
+    /// Adds up.
+    pub fn add(&mut self, other: Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.nanoseconds = self.nanoseconds.saturating_add(other.nanoseconds);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -243,6 +244,8 @@ pub struct LineWorkView {
 pub struct LayerWorkView {
     /// The layer id of the outermost module.
     pub root: u32,
+    /// Its class.
+    pub root_class: Option<Arc<str>>,
     /// Its name.
     pub root_name: Option<Arc<str>>,
     /// The qualified name in it.
@@ -251,8 +254,24 @@ pub struct LayerWorkView {
     pub class: Option<Arc<str>>,
     /// How often and how long.
     pub totals: WorkTotals,
+    /// Part of the time that was in forward.
+    pub forward_nanoseconds: u64,
     /// Part of the time that was in backward.
     pub backward_nanoseconds: u64,
+}
+
+impl LayerWorkView {
+    /// The layer, as one that holds nothing.
+    pub fn to_layer(&self) -> LayerView {
+        LayerView {
+            root: self.root,
+            root_class: self.root_class.clone(),
+            root_name: self.root_name.clone(),
+            name: self.name.clone(),
+            class: self.class.clone(),
+            ..LayerView::default()
+        }
+    }
 }
 
 /// The names of a range and of those around it, the outermost first; empty: outside any range.

@@ -71,6 +71,7 @@ fn draw_body(buffer: &mut Buffer, body: Rect, app: &mut App) {
         Screen::Segments => app.segments.draw(buffer, body, context),
         Screen::Steps => app.steps.draw(buffer, body, context),
         Screen::Events => app.events.draw(buffer, body, context),
+        Screen::Time => app.time.draw(buffer, body, context),
         Screen::Processes => app.processes.draw(buffer, body, context),
     }
 }

@@ -56,9 +56,14 @@ fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
     let tab = |(index, screen): (usize, &Screen)| {
         let style = if *screen == app.screen { theme.selected } else { theme.dim };
         let key = if *screen == app.screen { theme.selected.patch(theme.accent) } else { theme.key };
-        let title = if width < 100 { screen.short_title() } else { screen.title() };
+        // All nine fit from 80 columns on.
+        let (title, gap) = match width {
+            ..88 => (screen.short_title(), ""),
+            88..104 => (screen.short_title(), " "),
+            _ => (screen.title(), " "),
+        };
         let spans =
-            [Span::styled(format!(" {}", index + 1), key), Span::styled(format!(" {title} "), style), Span::raw(" ")];
+            [Span::styled(format!(" {}", index + 1), key), Span::styled(format!(" {title} "), style), Span::raw(gap)];
         (*screen, spans)
     };
     app.screens().iter().enumerate().map(tab).collect()

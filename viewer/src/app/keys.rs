@@ -87,7 +87,10 @@ impl App {
             KeyCode::Char('i') => self.context.inclusive = !self.context.inclusive,
             KeyCode::Char('L') => self.context.toggle_libraries(),
             KeyCode::Char('/') => self.ask_for(PromptKind::Filter),
-            KeyCode::Char('s') => self.screen_mut(self.table_screen()).0.sort_by_next(),
+            KeyCode::Char('s') => {
+                let (screen, context) = self.screen_mut(self.table_screen());
+                screen.sort_by_next(context);
+            }
             KeyCode::Char('S') => {
                 if let Some(table) = self.screen_mut(self.table_screen()).0.table() {
                     table.invert_sort();

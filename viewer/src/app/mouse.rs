@@ -4,6 +4,7 @@ use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 
 use super::state::App;
 use crate::context::HitTarget;
+use crate::screen::TablePane;
 
 /// Rows that one notch of the wheel moves.
 const WHEEL_ROWS: isize = 3;
@@ -25,7 +26,7 @@ impl App {
 
     fn on_wheel(&mut self, target: Option<HitTarget>, rows: isize) {
         if let Some(HitTarget::Pane(pane) | HitTarget::PaneRow(pane, _)) = target {
-            self.overview.focus = pane;
+            self.focus_on(pane);
         }
         match &mut self.overlay {
             Some(overlay) => overlay.scroll(rows),
@@ -44,7 +45,10 @@ impl App {
         match target {
             None | Some(HitTarget::Overlay) => {}
             Some(HitTarget::Tab(screen)) => self.screen = screen,
-            Some(HitTarget::Heading(column)) => {
+            Some(HitTarget::Heading(pane, column)) => {
+                if let Some(pane) = pane {
+                    self.focus_on(pane);
+                }
                 if let Some(table) = self.screen_mut(self.table_screen()).0.table() {
                     table.sort_by(column);
                 }
@@ -54,9 +58,9 @@ impl App {
                     self.on_enter();
                 }
             }
-            Some(HitTarget::Pane(pane)) => self.overview.focus = pane,
+            Some(HitTarget::Pane(pane)) => _ = self.focus_on(pane),
             Some(HitTarget::PaneRow(pane, row)) => {
-                let had_focus = std::mem::replace(&mut self.overview.focus, pane) == pane;
+                let had_focus = self.focus_on(pane);
                 if self.select(row) && had_focus {
                     self.on_enter();
                 }
@@ -65,6 +69,14 @@ impl App {
             Some(HitTarget::Moment(time)) => self.context.go_to_time(time),
             Some(HitTarget::Device(target)) => self.context.set_target(target),
             Some(HitTarget::Block(segment, block)) => self.segments.select(segment, block),
+        }
+    }
+
+    /// The keys go to a table; returns whether they did already.
+    fn focus_on(&mut self, pane: TablePane) -> bool {
+        match pane {
+            TablePane::Overview(table) => std::mem::replace(&mut self.overview.focus, table) == table,
+            TablePane::Time(table) => std::mem::replace(&mut self.time.focus, table) == table,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::offload::mover::MoverUpdate;
 use crate::overlays::Overlay;
 use crate::program_terminal::ProgramTerminal;
 use crate::query::{ComparisonQuery, Cursor, Detail, Query};
-use crate::screen::{Screen, TablePane};
+use crate::screen::{OverviewTable, Screen};
 use crate::screens::events::EventsScreen;
 use crate::screens::layers::LayersScreen;
 use crate::screens::lines::LinesScreen;
@@ -19,6 +19,7 @@ use crate::screens::processes::ProcessesScreen;
 use crate::screens::screen_state::ScreenState;
 use crate::screens::segments::SegmentsScreen;
 use crate::screens::steps::StepsScreen;
+use crate::screens::time::TimeScreen;
 use crate::snapshot::{ProcessState, Snapshot};
 use crate::theme::Theme;
 
@@ -38,6 +39,7 @@ pub struct App {
     pub steps: StepsScreen,
     pub events: EventsScreen,
     pub processes: ProcessesScreen,
+    pub time: TimeScreen,
     pub output: OutputScreen,
     /// What is drawn over the screen.
     pub overlay: Option<Overlay>,
@@ -65,6 +67,7 @@ macro_rules! screen_state {
             Screen::Steps => &$($mutable)? $app.steps,
             Screen::Events => &$($mutable)? $app.events,
             Screen::Processes => &$($mutable)? $app.processes,
+            Screen::Time => &$($mutable)? $app.time,
             Screen::Output => &$($mutable)? $app.output,
         };
         state
@@ -84,6 +87,7 @@ impl App {
             steps: StepsScreen::default(),
             events: EventsScreen::default(),
             processes: ProcessesScreen::default(),
+            time: TimeScreen::default(),
             output: OutputScreen::default(),
             overlay: None,
             prompt: None,
@@ -132,8 +136,8 @@ impl App {
     /// The screen whose rows the keys move: on the overview that of the table with the focus.
     pub(super) fn table_screen(&self) -> Screen {
         match (self.screen, self.overview.focus) {
-            (Screen::Overview, TablePane::Lines) => Screen::Lines,
-            (Screen::Overview, TablePane::Layers) => Screen::Layers,
+            (Screen::Overview, OverviewTable::Lines) => Screen::Lines,
+            (Screen::Overview, OverviewTable::Layers) => Screen::Layers,
             (screen, _) => screen,
         }
     }

@@ -12,12 +12,12 @@ pub enum HitTarget {
     /// A screen's tab.
     Tab(Screen),
     /// The heading of a table's column, by its index among the columns of that table.
-    Heading(usize),
+    Heading(Option<TablePane>, usize),
     /// A row of the table of the screen in front, by its index.
     Row(usize),
-    /// A table of the overview.
+    /// A table beside others.
     Pane(TablePane),
-    /// A row of a table of the overview.
+    /// A row of such a table.
     PaneRow(TablePane, usize),
     /// A point in time: the scale is [`HitTargets::time_scale`].
     Time,

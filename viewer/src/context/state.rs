@@ -129,6 +129,11 @@ impl Context {
         self.snapshot.processes.get(process)?.devices.get(device?)
     }
 
+    /// Whether it was recorded what ran on the device shown.
+    pub fn has_gpu_time(&self) -> bool {
+        self.device().is_some_and(|device| device.times.is_some())
+    }
+
     /// The memory map of the device shown, if the snapshot has it.
     pub fn segment_map(&self) -> Option<&SegmentMap> {
         self.device()?.segments.as_deref()

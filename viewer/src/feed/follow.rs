@@ -134,7 +134,7 @@ impl Followed {
             let start = self.replay.model.header().map_or(0, |header| header.start_unix_ns);
             SeekTarget::Time(cursor.unix_ns.saturating_sub(start))
         };
-        let whole = self.snapshot(Detail::None);
+        let whole = self.snapshot(detail.of_run());
         let sought = self.seek(at, cancelled)?;
         let Some(past) = &self.past else { return Some(whole) };
         Some(whole.at(past.replay(), sought == SeekOutcome::NotKept, detail))

@@ -1,6 +1,6 @@
 //! The report's chapter on what ran on a device, and for how long.
 
-use memlab_trace::{DeviceView, GpuWorkView, LayerView, LayerWorkView, WorkTotals};
+use memlab_trace::{DeviceView, GpuWorkView, WorkTotals};
 
 use super::names::Names;
 use super::sections::section;
@@ -70,21 +70,11 @@ fn by_layer(names: &Names<'_>, work: &GpuWorkView, columns: usize) -> Vec<String
     for layer in work.layers.iter().take(ROWS) {
         let mut row = times(layer.totals, work);
         row.extend([format::duration(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
-        row.push(names.layer(&as_layer(layer)));
+        row.push(names.layer(&layer.to_layer()));
         table.row(row);
     }
     let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
     section("Layers that took longest, each without those inside it", &table, rest, columns.saturating_sub(2))
-}
-
-fn as_layer(layer: &LayerWorkView) -> LayerView {
-    LayerView {
-        root: layer.root,
-        root_name: layer.root_name.clone(),
-        name: layer.name.clone(),
-        class: layer.class.clone(),
-        ..LayerView::default()
-    }
 }
 
 fn by_kernel(work: &GpuWorkView, columns: usize) -> Vec<String> {

@@ -460,14 +460,7 @@ fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerRo
     for work in work.into_iter().flat_map(|work| &work.layers) {
         let key = (work.root, work.name.clone());
         if !holding.contains(&key) {
-            views.push(memlab_trace::LayerView {
-                root: work.root,
-                root_class: model.layer_class(work.root),
-                root_name: work.root_name.clone(),
-                name: work.name.clone(),
-                class: work.class.clone(),
-                ..Default::default()
-            });
+            views.push(work.to_layer());
         }
         works.insert(key, work);
     }

@@ -3,8 +3,11 @@
 mod columns;
 mod draw;
 mod item;
-mod items;
 mod ranges;
 mod state;
+mod tree;
 
+pub use columns::compare_layer_names;
+pub use item::LayerItem;
 pub use state::LayersScreen;
+pub use tree::LayerTree;

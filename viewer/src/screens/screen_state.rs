@@ -31,9 +31,9 @@ pub trait ScreenState {
     }
 
     /// Changes the order of what is shown.
-    fn sort_by_next(&mut self) {
+    fn sort_by_next(&mut self, context: &Context) {
         if let Some(table) = self.table() {
-            table.sort_by_next();
+            table.sort_by_next(context.has_gpu_time());
         }
     }
 

@@ -23,6 +23,8 @@ pub trait Column: Copy + PartialEq + 'static {
     fn compare_names(a: &Self::Item, b: &Self::Item) -> Ordering;
     /// The figure as it is shown.
     fn text(self, row: &Self::Item, units: Units) -> String;
+    /// The column that only a trace with GPU time has, if the table has one.
+    const GPU_TIME: Option<Self> = None;
     /// The column of what is held at a moment, if the table has one.
     fn of_moment(_moment: ShownMoment) -> Option<Self> {
         None
@@ -32,6 +34,17 @@ pub trait Column: Copy + PartialEq + 'static {
 /// Bytes as a table shows them: nothing is a dash.
 pub fn bytes_text(bytes: u64, units: Units) -> String {
     if bytes == 0 { "–".to_owned() } else { format::bytes(bytes, units) }
+}
+
+/// A column of GPU time is this wide.
+pub const GPU_TIME_COLUMNS: u16 = 15;
+
+/// GPU time with its share, as a table shows them: nothing is a dash.
+pub fn gpu_time_text(nanoseconds: u64, device_nanoseconds: u64) -> String {
+    match nanoseconds {
+        0 => "–".to_owned(),
+        _ => format!("{} {:>6}", format::time_spent(nanoseconds), format::percent(nanoseconds, device_nanoseconds)),
+    }
 }
 
 /// How a table is sorted and where its cursor is.
@@ -87,8 +100,8 @@ impl<C: Column> TableState<C> {
 
 /// What the keys and the mouse do with a table, whatever its columns are.
 pub trait TableControl {
-    /// Sorts by the next column.
-    fn sort_by_next(&mut self);
+    /// Sorts by the next column there is.
+    fn sort_by_next(&mut self, has_gpu_time: bool);
     /// Sorts by a column, in the other direction if it already does.
     fn sort_by(&mut self, column: usize);
     /// Sorts in the other direction.
@@ -100,9 +113,11 @@ pub trait TableControl {
 }
 
 impl<C: Column> TableControl for TableState<C> {
-    fn sort_by_next(&mut self) {
+    fn sort_by_next(&mut self, has_gpu_time: bool) {
         let index = C::ALL.iter().position(|column| *column == self.sort).unwrap_or(0);
-        self.sort = C::ALL[(index + 1) % C::ALL.len()];
+        let after = C::ALL.iter().cycle().skip(index + 1).take(C::ALL.len());
+        let next = after.copied().find(|column| has_gpu_time || Some(*column) != C::GPU_TIME);
+        self.sort = next.unwrap_or(self.sort);
         self.ascending = false;
         self.selected = 0;
     }

@@ -1,13 +1,14 @@
 //! Facts in running text, and the stack of an allocation: for the panes about one block or event.
 
-use memlab_trace::Line;
+use memlab_trace::{Line, WorkTotals};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
 
 use super::pane::{Fact, put, put_spans};
-use crate::snapshot::ProcessSnapshot;
+use crate::format;
+use crate::snapshot::{GpuTime, ProcessSnapshot};
 use crate::text::{self, place};
 use crate::theme::Theme;
 
@@ -55,6 +56,25 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
         Span::styled(format!("{label} "), theme.dim),
         Span::styled(text::clean(words.as_ref()).into_owned(), theme.text),
     ]
+}
+
+/// What a line or layer had the GPU do, in words.
+pub fn gpu_time_words(time: &GpuTime) -> String {
+    let WorkTotals { calls, nanoseconds, .. } = time.totals;
+    if calls == 0 {
+        return "nothing of its own".to_owned();
+    }
+    let backward = match time.backward_nanoseconds {
+        0 => String::new(),
+        backward => format!(", {} of it in backward", format::time_spent(backward)),
+    };
+    format!(
+        "{}, {} of the device's time{backward}; {}, {} each",
+        format::time_spent(nanoseconds),
+        format::percent(nanoseconds, time.device_nanoseconds),
+        format::counted(calls, "call"),
+        format::time_spent(nanoseconds / calls),
+    )
 }
 
 /// The frames to show: those of the scope, from the innermost one out; if there is none, all.

@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::columns::{Column, TableState};
+use super::columns::{Column, GPU_TIME_COLUMNS, TableState};
 use super::pane::{bar, put, put_right};
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::screen::TablePane;
@@ -41,7 +41,7 @@ pub struct Look<'a, C> {
     pub context: &'a Context,
     /// The columns to show.
     pub columns: &'a [C],
-    /// The pane of the overview that it fills; `None`: the table of a screen.
+    /// The pane that it fills beside others; `None`: the table of a screen.
     pub pane: Option<TablePane>,
     /// Whether the cursor is shown.
     pub has_focus: bool,
@@ -71,7 +71,7 @@ pub fn draw<C: Column>(
     let name_x = bar_x + bar_columns + u16::from(has_bars);
     // Where some rows open, the names of the others are aligned with theirs.
     let sign_columns = if labels.iter().any(|label| label.is_open.is_some()) { 2 } else { 0 };
-    draw_headings(buffer, area, context, state, &shown, name_x);
+    draw_headings(buffer, area, look, state, &shown, name_x);
 
     for (index, label) in labels.iter().enumerate() {
         let row = state.offset + index;
@@ -106,18 +106,28 @@ pub fn draw<C: Column>(
 
 /// The columns for which a table of this width has room.
 pub fn columns_that_fit<C: Column>(width: u16) -> Vec<C> {
-    C::ALL.iter().copied().filter(|column| column.shown_from() <= width).collect()
+    columns_with_gpu_time(width, false)
+}
+
+/// The same of a table that may have GPU time, which then takes the room of others.
+pub fn columns_with_gpu_time<C: Column>(width: u16, has_gpu_time: bool) -> Vec<C> {
+    let fits = |column: &C| match column.shown_from() {
+        from if Some(*column) == C::GPU_TIME => has_gpu_time && from <= width,
+        from @ 1.. if has_gpu_time => from + GPU_TIME_COLUMNS < width,
+        from => from <= width,
+    };
+    C::ALL.iter().copied().filter(fits).collect()
 }
 
 fn draw_headings<C: Column>(
     buffer: &mut Buffer,
     area: Rect,
-    context: &Context,
+    look: &Look<'_, C>,
     state: &TableState<C>,
     shown: &[C],
     name_x: u16,
 ) {
-    let theme = &context.theme;
+    let (context, theme, pane) = (look.context, &look.context.theme, look.pane);
     let heading = |column: C| {
         let arrow = if state.ascending { theme.glyphs.ascending } else { theme.glyphs.descending };
         let is_then = context.moment == ShownMoment::Then && C::of_moment(ShownMoment::Then) == Some(column);
@@ -130,14 +140,14 @@ fn draw_headings<C: Column>(
         let (words, style) = heading(*column);
         let width = column.columns();
         put_right(buffer, x + width, area.y, width, &words, style, theme);
-        context.hit_targets.put(Rect { x, width, height: 1, ..area }, HitTarget::Heading(place(*column)));
+        context.hit_targets.put(Rect { x, width, height: 1, ..area }, HitTarget::Heading(pane, place(*column)));
         x += width + 1;
     }
     for column in C::ALL.iter().filter(|column| column.columns() == 0) {
         let (words, style) = heading(*column);
         let width = area.right().saturating_sub(name_x);
         put(buffer, name_x, area.y, width, &words, style, theme);
-        context.hit_targets.put(Rect { x: name_x, width, height: 1, ..area }, HitTarget::Heading(place(*column)));
+        context.hit_targets.put(Rect { x: name_x, width, height: 1, ..area }, HitTarget::Heading(pane, place(*column)));
     }
 }
 

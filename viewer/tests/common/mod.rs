@@ -272,6 +272,34 @@ pub fn trained(steps: u64) -> Story {
     story
 }
 
+/// The same, recorded with what ran on the GPU: most of it in the first block, in forward and backward, a copy of a batch, and
+/// what a line ran that holds no memory.
+pub fn timed(steps: u64) -> Story {
+    let mut story = trained(steps);
+    let add =
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EELb0EEEviT0_T1_";
+    for (id, name) in ["sm90_xmma_gemm_bf16", add, "copy pinned to device", "fill"].into_iter().enumerate() {
+        story.line(&format!(r#"{{"kernel":{},"name":"{name}"}}"#, id + 1));
+    }
+    story.line(r#"{"frame":7,"file":"/home/ada/gpt/train.py","line":90,"function":"train_one_epoch"}"#);
+    story.line(r#"{"stack":7,"parent":1,"frame":7}"#);
+    let time = story.time;
+    for (stack, layer, phase, kernel, calls, microseconds, bytes) in [
+        (3, 11, 1, 1, 300, 41_000, 0),
+        (3, 11, 2, 1, 600, 83_000, 0),
+        (3, 21, 1, 2, 300, 900, 0),
+        (4, 12, 1, 1, 100, 22_500, 0),
+        (4, 12, 2, 2, 200, 1_750, 0),
+        (6, 0, 0, 3, 12, 6_100, 96 * MIB),
+        (7, 0, 3, 4, 48, 77, GIB / 2),
+    ] {
+        let nanoseconds = microseconds * 1_000;
+        story.line(&format!(r#"["work",{time},0,{stack},{layer},{phase},{kernel},{calls},{nanoseconds},{bytes}]"#));
+    }
+    story.line(&format!(r#"["busy",{time},0,150000000,45000000,5000000]"#));
+    story
+}
+
 /// A trace with hostile names.
 pub fn hostile() -> Story {
     let mut story = Story::begin(4242, None);

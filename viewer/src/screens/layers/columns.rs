@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::item::LayerItem;
 use crate::context::ShownMoment;
 use crate::format::Units;
-use crate::widgets::columns::{Column, bytes_text};
+use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum LayerColumn {
     Now,
     /// Live at the device's peak.
     AtPeak,
+    /// How long it had the GPU work, and the share of the device's time.
+    GpuTime,
     /// The most its parameters took.
     Parameters,
     /// The most their gradients took.
@@ -36,6 +38,7 @@ impl Column for LayerColumn {
     const ALL: &'static [Self] = &[
         Self::Now,
         Self::AtPeak,
+        Self::GpuTime,
         Self::Parameters,
         Self::Gradients,
         Self::Optimizer,
@@ -45,10 +48,13 @@ impl Column for LayerColumn {
         Self::Name,
     ];
 
+    const GPU_TIME: Option<Self> = Some(Self::GpuTime);
+
     fn title(self) -> &'static str {
         match self {
             Self::Now => "now",
             Self::AtPeak => "at peak",
+            Self::GpuTime => "GPU time",
             Self::Parameters => "params",
             Self::Gradients => "grads",
             Self::Optimizer => "optim",
@@ -60,12 +66,17 @@ impl Column for LayerColumn {
     }
 
     fn columns(self) -> u16 {
-        if self == Self::Name { 0 } else { 10 }
+        match self {
+            Self::GpuTime => GPU_TIME_COLUMNS,
+            Self::Name => 0,
+            _ => 10,
+        }
     }
 
     fn shown_from(self) -> u16 {
         match self {
             Self::Now | Self::AtPeak | Self::Name => 0,
+            Self::GpuTime => 60,
             Self::Parameters | Self::Activations => 72,
             Self::Gradients | Self::Optimizer => 96,
             Self::Forward | Self::Backward => 124,
@@ -73,15 +84,21 @@ impl Column for LayerColumn {
     }
 
     fn figure(self, row: &LayerItem) -> Option<f64> {
-        self.bytes(row).map(|bytes| bytes as f64)
+        match self {
+            Self::GpuTime => Some(row.time().map_or(0, |time| time.totals.nanoseconds) as f64),
+            _ => self.bytes(row).map(|bytes| bytes as f64),
+        }
     }
 
     fn compare_names(a: &LayerItem, b: &LayerItem) -> Ordering {
-        (a.key.0, natural(a.key.1.as_deref())).cmp(&(b.key.0, natural(b.key.1.as_deref())))
+        compare_layer_names(a, b)
     }
 
     fn text(self, row: &LayerItem, units: Units) -> String {
-        self.bytes(row).map(|bytes| bytes_text(bytes, units)).unwrap_or_default()
+        match (self, row.time()) {
+            (Self::GpuTime, Some(time)) => gpu_time_text(time.totals.nanoseconds, time.device_nanoseconds),
+            _ => self.bytes(row).map(|bytes| bytes_text(bytes, units)).unwrap_or_default(),
+        }
     }
 
     fn of_moment(moment: ShownMoment) -> Option<Self> {
@@ -104,9 +121,14 @@ impl LayerColumn {
             Self::Activations => view.activation_bytes,
             Self::Forward => view.forward_bytes,
             Self::Backward => view.backward_bytes,
-            Self::Name => return None,
+            Self::GpuTime | Self::Name => return None,
         })
     }
+}
+
+/// The order of names, in which `h.2` is before `h.10`.
+pub fn compare_layer_names(a: &LayerItem, b: &LayerItem) -> Ordering {
+    (a.key.0, natural(a.key.1.as_deref())).cmp(&(b.key.0, natural(b.key.1.as_deref())))
 }
 
 /// A key that puts `h.2` before `h.10`.

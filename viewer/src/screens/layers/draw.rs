@@ -8,7 +8,8 @@ use super::item::LayerItem;
 use super::state::LayersScreen;
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::format;
-use crate::screen::TablePane;
+use crate::screen::{OverviewTable, TablePane};
+use crate::widgets::facts::gpu_time_words;
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, Look};
 
@@ -21,9 +22,16 @@ impl LayersScreen {
             (ShownMoment::Peak, _) => &[LayerColumn::AtPeak],
             _ => &[LayerColumn::Now],
         };
-        context.hit_targets.put(area, HitTarget::Pane(TablePane::Layers));
+        context.hit_targets.put(area, HitTarget::Pane(TablePane::Overview(OverviewTable::Layers)));
         let rows = self.flat_items(context);
-        self.draw_table(buffer, area, context, &rows, columns, (Some(TablePane::Layers), has_focus));
+        self.draw_table(
+            buffer,
+            area,
+            context,
+            &rows,
+            columns,
+            (Some(TablePane::Overview(OverviewTable::Layers)), has_focus),
+        );
     }
 
     /// The whole screen: the tree, and the row under the cursor in full.
@@ -32,8 +40,9 @@ impl LayersScreen {
             self.ranges.draw(buffer, area, context);
             return;
         }
-        let columns = table::columns_that_fit(area.width);
-        let detail_rows = if area.height >= 12 { 5 } else { 0 };
+        let has_time = context.has_gpu_time();
+        let columns = table::columns_with_gpu_time(area.width, has_time);
+        let detail_rows = if area.height >= 12 { 5 + u16::from(has_time) } else { 0 };
         let place = Rect { height: area.height - detail_rows, ..area };
         let rows = self.items(context);
         self.draw_table(buffer, place, context, &rows, &columns, (None, true));
@@ -107,6 +116,9 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     if !is_outside {
         lines[0].0 += " of its own";
         lines.push((format!("with the layers inside it: {}", held(&row.inclusive)), theme.text));
+    }
+    if let Some(time) = row.time() {
+        lines.push((format!("GPU: {}", gpu_time_words(&time)), theme.dim));
     }
     let own = &row.own;
     lines.push((

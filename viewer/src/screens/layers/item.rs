@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memlab_trace::LayerView;
 
 use crate::filter::{Field, Filterable};
-use crate::snapshot::Related;
+use crate::snapshot::{GpuTime, Related};
 use crate::text::{NOT_CALLED, layer_name};
 
 /// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
@@ -24,6 +24,8 @@ pub struct LayerItem {
     pub own: LayerView,
     /// Those of it and all inside it.
     pub inclusive: LayerView,
+    /// What it had the GPU do itself, and with all inside it; `None`: that was not recorded.
+    pub times: Option<(GpuTime, GpuTime)>,
     /// Whether the inclusive figures are shown.
     pub is_inclusive: bool,
     /// What it has to do with, where a filter asks.
@@ -33,7 +35,16 @@ pub struct LayerItem {
 impl LayerItem {
     /// The figures shown: inclusive ones for a layer that is closed over others, or where that was asked for.
     pub fn figures(&self) -> &LayerView {
-        if self.is_inclusive || self.is_open == Some(false) { &self.inclusive } else { &self.own }
+        if self.shows_inclusive() { &self.inclusive } else { &self.own }
+    }
+
+    /// The GPU time shown, likewise.
+    pub fn time(&self) -> Option<GpuTime> {
+        self.times.map(|(own, inclusive)| if self.shows_inclusive() { inclusive } else { own })
+    }
+
+    fn shows_inclusive(&self) -> bool {
+        self.is_inclusive || self.is_open == Some(false)
     }
 
     fn related(&self) -> impl Iterator<Item = &Related> {

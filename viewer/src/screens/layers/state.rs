@@ -1,16 +1,15 @@
 //! The state and the keys of the layers.
 
-use std::collections::HashSet;
-
 use crossterm::event::KeyCode;
 
 use super::columns::LayerColumn;
-use super::item::LayerKey;
+use super::item::LayerItem;
 use super::ranges::RangeTable;
+use super::tree::{LayerTree, flat_items};
 use crate::context::{Context, ShownMoment};
 use crate::export::rows::Rows;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
-use crate::widgets::columns::{TableControl, TableState};
+use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
 
 /// The screen of the layers.
@@ -18,24 +17,17 @@ use crate::widgets::rows::rows_of;
 pub struct LayersScreen {
     /// Order and cursor.
     pub table: TableState<LayerColumn>,
-    /// The modules opened or closed by hand; the others are open down to [`OPEN_DEPTH`].
-    toggled: HashSet<LayerKey>,
-    /// Whether those below that are open too.
-    all_open: bool,
+    pub(super) tree: LayerTree,
     /// The ranges, which are shown in place of the layers.
     pub(super) ranges: RangeTable,
     pub(super) shows_ranges: bool,
 }
 
-/// Layers above this depth are open at first: the outermost module and what is right inside it are seen.
-const OPEN_DEPTH: u16 = 1;
-
 impl Default for LayersScreen {
     fn default() -> Self {
         Self {
             table: TableState::new(LayerColumn::Now),
-            toggled: HashSet::new(),
-            all_open: false,
+            tree: LayerTree::default(),
             ranges: RangeTable::default(),
             shows_ranges: false,
         }
@@ -51,7 +43,7 @@ impl ScreenState for LayersScreen {
             KeyCode::Char('z') if self.shows_ranges => self.ranges.toggle_all(context),
             KeyCode::Char('l' | '+') => self.set_open(true, context),
             KeyCode::Char('h' | '-') => self.set_open(false, context),
-            KeyCode::Char('z') => self.toggle_all(),
+            KeyCode::Char('z') => self.tree.toggle_all(),
             _ => {}
         }
     }
@@ -93,9 +85,13 @@ impl ScreenState for LayersScreen {
         if self.shows_ranges {
             return Some(self.ranges.rows(context));
         }
-        Some(rows_of::<LayerColumn>(&self.items(context), &["class"], |row| {
+        let mut rows = rows_of::<LayerColumn>(&self.items(context), &["class"], |row| {
             (row.key.1.clone(), vec![row.class().into()])
-        }))
+        });
+        if !context.has_gpu_time() {
+            rows.remove(LayerColumn::GpuTime.title());
+        }
+        Some(rows)
     }
 }
 
@@ -106,38 +102,26 @@ impl LayersScreen {
         self.ranges.table.follow(old, new);
     }
 
-    pub(super) fn is_open(&self, key: &LayerKey, depth: u16) -> bool {
-        (self.all_open || depth < OPEN_DEPTH) != self.toggled.contains(key)
+    /// The rows: the tree, or with a filter the layers that pass it.
+    pub fn items(&self, context: &Context) -> Vec<LayerItem> {
+        self.tree.items(context, &|a, b| self.table.compare(a, b, context.moment))
     }
 
-    /// Opens all modules, or closes all again.
-    fn toggle_all(&mut self) {
-        self.all_open = !self.all_open;
-        self.toggled.clear();
+    /// The layers that pass the filter, one beside the other.
+    pub fn flat_items(&self, context: &Context) -> Vec<LayerItem> {
+        flat_items(context, &|a, b| self.table.compare(a, b, context.moment))
     }
 
     /// Opens the row under the cursor, or closes it or the one it is in.
     fn set_open(&mut self, open: bool, context: &Context) {
         let items = self.items(context);
-        let row = self.table.selected;
-        let Some(item) = items.get(row) else { return };
-        match item.is_open {
-            Some(is_open) if is_open != open => self.toggle(context),
-            _ if !open && item.depth > 0 => {
-                if let Some(around) = items[..row].iter().rposition(|other| other.depth < item.depth) {
-                    self.table.selected = around;
-                }
-            }
-            _ => {}
-        }
+        self.table.selected = self.tree.set_open(open, &items, self.table.selected);
     }
 
     /// Opens the row under the cursor if it is closed, and closes it if it is open.
     fn toggle(&mut self, context: &Context) {
-        let items = self.items(context);
-        let Some(item) = items.get(self.table.selected) else { return };
-        if item.is_open.is_some() && !self.toggled.remove(&item.key) {
-            self.toggled.insert(item.key.clone());
+        if let Some(item) = self.items(context).get(self.table.selected) {
+            self.tree.toggle(item);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::item::LineItem;
 use crate::context::ShownMoment;
 use crate::format::{self, Units};
-use crate::widgets::columns::{Column, bytes_text};
+use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum LineColumn {
     Now,
     /// Live at the device's peak.
     AtPeak,
+    /// How long it had the GPU work, and the share of the device's time.
+    GpuTime,
     /// The most this line ever held.
     Most,
     /// How much more it holds after each step.
@@ -38,6 +40,7 @@ impl Column for LineColumn {
     const ALL: &'static [Self] = &[
         Self::Now,
         Self::AtPeak,
+        Self::GpuTime,
         Self::Most,
         Self::Growth,
         Self::Blocks,
@@ -48,10 +51,13 @@ impl Column for LineColumn {
         Self::Place,
     ];
 
+    const GPU_TIME: Option<Self> = Some(Self::GpuTime);
+
     fn title(self) -> &'static str {
         match self {
             Self::Now => "now",
             Self::AtPeak => "at peak",
+            Self::GpuTime => "GPU time",
             Self::Most => "its most",
             Self::Growth => "+ a step",
             Self::Blocks => "blocks",
@@ -67,6 +73,7 @@ impl Column for LineColumn {
         match self {
             Self::Blocks | Self::Allocations => 7,
             Self::Rate => 8,
+            Self::GpuTime => GPU_TIME_COLUMNS,
             Self::Place => 0,
             _ => 10,
         }
@@ -75,6 +82,7 @@ impl Column for LineColumn {
     fn shown_from(self) -> u16 {
         match self {
             Self::Now | Self::AtPeak | Self::Place => 0,
+            Self::GpuTime => 60,
             Self::Growth => 70,
             Self::Most => 90,
             Self::Rate => 104,
@@ -89,6 +97,7 @@ impl Column for LineColumn {
         Some(match self {
             Self::Now => row.live_bytes() as f64,
             Self::AtPeak => row.live_bytes_at_peak() as f64,
+            Self::GpuTime => row.time.map_or(0, |time| time.totals.nanoseconds) as f64,
             Self::Most => own.peak_live_bytes as f64,
             Self::Growth => row.figures.growth_per_step.unwrap_or(0.0),
             Self::Blocks => row.held().live_blocks as f64,
@@ -117,6 +126,9 @@ impl Column for LineColumn {
                 .figures
                 .growth_per_step
                 .map_or_else(String::new, |growth| format::change(growth.round() as i64, units)),
+            Self::GpuTime => row
+                .time
+                .map_or_else(String::new, |time| gpu_time_text(time.totals.nanoseconds, time.device_nanoseconds)),
             // What only whole lines have is left blank for their calls.
             _ if !row.is_whole => String::new(),
             Self::Most => bytes_text(own.peak_live_bytes, units),

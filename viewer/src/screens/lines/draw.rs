@@ -9,8 +9,9 @@ use super::item::LineItem;
 use super::state::LinesScreen;
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::format;
-use crate::screen::TablePane;
+use crate::screen::{OverviewTable, TablePane};
 use crate::text::{COMPILED, NO_LINE, place};
+use crate::widgets::facts::gpu_time_words;
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, Look};
 
@@ -23,14 +24,15 @@ impl LinesScreen {
             (ShownMoment::Peak, _) => &[LineColumn::AtPeak],
             _ => &[LineColumn::Now],
         };
-        context.hit_targets.put(area, HitTarget::Pane(TablePane::Lines));
-        self.draw_table(buffer, area, context, columns, (Some(TablePane::Lines), has_focus));
+        context.hit_targets.put(area, HitTarget::Pane(TablePane::Overview(OverviewTable::Lines)));
+        self.draw_table(buffer, area, context, columns, (Some(TablePane::Overview(OverviewTable::Lines)), has_focus));
     }
 
     /// The whole screen: the table, and the row under the cursor in full.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
-        let columns = table::columns_that_fit(area.width);
-        let detail_rows = if area.height >= 12 { 4 } else { 0 };
+        let has_time = self.has_gpu_time(context);
+        let columns = table::columns_with_gpu_time(area.width, has_time);
+        let detail_rows = if area.height >= 12 { 4 + u16::from(has_time) } else { 0 };
         let place = Rect { height: area.height - detail_rows, ..area };
         let items = self.draw_table(buffer, place, context, &columns, (None, true));
         if let (1.., Some(item)) = (detail_rows, items.get(self.table.selected)) {
@@ -98,6 +100,10 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
     }
     let figures = figures_in_words(context, row);
     put(buffer, inner.x + 1, inner.y + 1, inner.width.saturating_sub(2), &figures, theme.dim, theme);
+    if let (Some(time), 3..) = (&row.time, inner.height) {
+        let words = format!("GPU: {}", gpu_time_words(time));
+        put(buffer, inner.x + 1, inner.y + 2, inner.width.saturating_sub(2), &words, theme.dim, theme);
+    }
 }
 
 /// What a line holds itself, and with what it calls.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memlab_trace::{AllocationTotals, Line};
 
 use crate::filter::{Field, Filterable};
-use crate::snapshot::{LineFigures, Related};
+use crate::snapshot::{GpuTime, LineFigures, Related};
 use crate::text::{NO_LINE, layer_name};
 
 /// A place in the table: the line, then the callers it was opened along (in the tree: the calls down to it).
@@ -22,6 +22,8 @@ pub struct LineItem {
     pub is_open: Option<bool>,
     /// Its figures. Below the first level only those of the call tree.
     pub figures: LineFigures,
+    /// What it had the GPU do itself, if that was recorded; of calls of it that is not known.
+    pub time: Option<GpuTime>,
     /// The words that filters look at: file and line.
     pub(super) place: String,
     /// What it has to do with, where a filter asks.

@@ -166,11 +166,14 @@ impl LinesScreen {
         };
         let inclusive = context.inclusive || self.is_tree;
         let is_whole = key.len() == 1 && !self.is_tree;
+        let times = context.device().and_then(|device| device.times.as_ref()).filter(|_| is_whole);
+        let time = times.map(|times| times.of_line(key.last().and_then(Option::as_ref)));
         LineItem {
             depth: (key.len() - 1).min(100) as u16,
             key,
             is_open: None,
             figures,
+            time,
             place,
             related,
             inclusive,

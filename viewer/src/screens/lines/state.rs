@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::export::rows::Rows;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::text::place;
-use crate::widgets::columns::{TableControl, TableState};
+use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
 
 /// The screen of the lines.
@@ -74,15 +74,24 @@ impl ScreenState for LinesScreen {
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
-        Some(rows_of::<LineColumn>(&self.items(context), &["function"], |row| {
+        let mut rows = rows_of::<LineColumn>(&self.items(context), &["function"], |row| {
             let line = row.line();
             let place = line.map(|line| place(line, ""));
             (place, vec![line.map(|line| line.function.to_string()).into()])
-        }))
+        });
+        if !self.has_gpu_time(context) {
+            rows.remove(LineColumn::GpuTime.title());
+        }
+        Some(rows)
     }
 }
 
 impl LinesScreen {
+    /// Whether rows have GPU time: it is that of lines, not of their calls.
+    pub(super) fn has_gpu_time(&self, context: &Context) -> bool {
+        context.has_gpu_time() && !self.is_tree
+    }
+
     fn toggle_tree(&mut self) {
         self.is_tree = !self.is_tree;
         self.toggled.clear();

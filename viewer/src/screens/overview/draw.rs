@@ -8,7 +8,7 @@ use super::state::OverviewScreen;
 use super::{categories, chart, ranks, step_bars};
 use crate::context::Context;
 use crate::findings::Kind;
-use crate::screen::TablePane;
+use crate::screen::OverviewTable;
 use crate::screens::layers::LayersScreen;
 use crate::screens::lines::LinesScreen;
 use crate::screens::output::OutputScreen;
@@ -141,8 +141,8 @@ impl OverviewScreen {
             categories::draw(buffer, panes.categories, context);
         }
         if panes.lines.height > 0 {
-            parts.lines.draw_pane(buffer, panes.lines, context, self.focus == TablePane::Lines);
-            parts.layers.draw_pane(buffer, panes.layers, context, self.focus == TablePane::Layers);
+            parts.lines.draw_pane(buffer, panes.lines, context, self.focus == OverviewTable::Lines);
+            parts.layers.draw_pane(buffer, panes.layers, context, self.focus == OverviewTable::Layers);
         }
         if panes.output.height > 0 {
             parts.output.draw_latest(buffer, panes.output, context);

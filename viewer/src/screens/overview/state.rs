@@ -4,14 +4,14 @@ use crossterm::event::KeyCode;
 
 use crate::context::{ChartWindow, Context};
 use crate::format;
-use crate::screen::{Screen, TablePane};
+use crate::screen::{OverviewTable, Screen};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 
 /// The screen with all at a glance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverviewScreen {
     /// The table that the keys move.
-    pub focus: TablePane,
+    pub focus: OverviewTable,
     /// Whether the chart shows what memory is used for.
     pub shows_categories: bool,
 }
@@ -19,8 +19,8 @@ pub struct OverviewScreen {
 impl ScreenState for OverviewScreen {
     fn on_key(&mut self, key: KeyCode, context: &mut Context) {
         match key {
-            KeyCode::Char('h') => self.focus = TablePane::Lines,
-            KeyCode::Char('l') => self.focus = TablePane::Layers,
+            KeyCode::Char('h') => self.focus = OverviewTable::Lines,
+            KeyCode::Char('l') => self.focus = OverviewTable::Layers,
             KeyCode::Char('+' | '=') => context.zoom(true),
             KeyCode::Char('-') => context.zoom(false),
             KeyCode::Char('0') => context.window = ChartWindow::Run,
@@ -31,8 +31,8 @@ impl ScreenState for OverviewScreen {
 
     fn on_enter(&mut self, _context: &mut Context) -> Option<Action> {
         Some(Action::Show(match self.focus {
-            TablePane::Lines => Screen::Lines,
-            TablePane::Layers => Screen::Layers,
+            OverviewTable::Lines => Screen::Lines,
+            OverviewTable::Layers => Screen::Layers,
         }))
     }
 

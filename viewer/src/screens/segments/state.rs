@@ -68,7 +68,7 @@ impl ScreenState for SegmentsScreen {
         self.move_rows(by, context);
     }
 
-    fn sort_by_next(&mut self) {
+    fn sort_by_next(&mut self, _context: &Context) {
         self.order = match self.order {
             SegmentOrder::Address => SegmentOrder::Size,
             SegmentOrder::Size => SegmentOrder::Free,
