@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::elements::{name, plural, share, size};
+use crate::format;
 use crate::text::markup;
 
 /// What a column holds.
@@ -56,6 +57,13 @@ impl Table {
 pub(crate) fn bytes(bytes: u64, most: Option<u64>) -> String {
     let heat = most.map(|most| format!(" heat\" style=\"--h:{:.1}%", share(bytes, most))).unwrap_or_default();
     format!("<td class=\"num{heat}\" data-v=\"{bytes}\">{}</td>", size(bytes))
+}
+
+/// A time; with a bar likewise.
+pub(crate) fn time(nanoseconds: u64, most: Option<u64>) -> String {
+    let heat = most.map(|most| format!(" heat\" style=\"--h:{:.1}%", share(nanoseconds, most))).unwrap_or_default();
+    let text = if nanoseconds == 0 { "–".to_owned() } else { format::time_spent(nanoseconds) };
+    format!("<td class=\"num{heat}\" data-v=\"{nanoseconds}\">{text}</td>")
 }
 
 pub(crate) fn number(value: u64, text: &str) -> String {

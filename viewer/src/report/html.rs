@@ -5,6 +5,7 @@
 mod at;
 mod device;
 mod document;
+mod gpu_time;
 mod layers;
 mod memory;
 mod ooms;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use memlab_trace::{CallTree, DeviceView, Scope};
 
 use super::super::names::Names;
-use super::{layers, memory, ooms, tables, timeline};
+use super::{gpu_time, layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::{self, Measure};
 use crate::format;
 use crate::page::elements::{name, short_name, size};
@@ -27,6 +27,7 @@ pub(super) fn section(names: &Names<'_>, device: &DeviceView, devices: usize) ->
         ("Calls at the peak", calls(names, device, devices)),
         ("Layers", layers::tree(names, device, devices)),
         ("Ranges that the program names", tables::ranges(names, device, devices)),
+        ("GPU time", gpu_time::chapter(names, device, devices)),
         ("Growth between steps", tables::growth(names, device)),
         ("Steps", tables::steps(names, device, devices)),
         ("Driver memory taken by others than PyTorch’s allocator", tables::driver(names, index)),

@@ -21,12 +21,12 @@ const ROWS: usize = 800;
 const FEW: usize = 100;
 
 /// How many rows a table of one of `devices` may have.
-fn rows(devices: usize) -> usize {
+pub(super) fn rows(devices: usize) -> usize {
     (ROWS / devices.max(1)).max(50)
 }
 
 /// A line: where it is, and in which function.
-fn place(names: &Names<'_>, line: Option<&Arc<Line>>) -> String {
+pub(super) fn place(names: &Names<'_>, line: Option<&Arc<Line>>) -> String {
     let said = names.line(line);
     match said.split_once("  ") {
         Some((place, function)) => format!("<td class=\"name\"><b>{}</b> {}</td>", name(place), name(function)),
