@@ -1,4 +1,5 @@
-//! What changed from one moment to another, of the same run or of two: by category, by line and by layer.
+//! What changed from one moment to another, of the same run or of two: by category, by line and by layer; and
+//! how long the GPU worked in two runs.
 
 mod change;
 mod difference;
@@ -8,12 +9,14 @@ mod lines;
 mod ranges;
 mod side;
 mod text;
+mod times;
 
 pub use change::Change;
 pub use difference::Difference;
 pub use json::write_json;
-pub use layers::LayerChange;
+pub use layers::{LayerChange, LayerName};
 pub use lines::{LineChange, Match};
 pub use ranges::RangeChange;
 pub use side::Side;
 pub use text::write_text;
+pub use times::{KernelChange, TimeDifference};

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-/// Bytes before and after.
+/// Bytes, or nanoseconds, before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Before.

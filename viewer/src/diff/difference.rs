@@ -3,10 +3,11 @@
 use memlab_trace::{ByScope, Category, Scope};
 
 use super::change::{Change, order};
-use super::layers::{self, LayerChange};
-use super::lines::{self, LineChange};
+use super::layers::{self, LayerChange, LayerName};
+use super::lines::{self, LineChange, LineFigures};
 use super::ranges::{self, RangeChange};
 use super::side::Side;
+use super::times::{self, TimeDifference};
 
 /// What changed.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Difference {
     pub layers: Vec<LayerChange>,
     /// What was allocated in ranges that the program names, the greatest change first.
     pub ranges: Vec<RangeChange>,
+    /// What ran on the device over the runs, if both have it and are not the same.
+    pub times: Option<TimeDifference>,
 }
 
 impl Difference {
@@ -48,13 +51,17 @@ impl Difference {
                 ("used", of(a.used_bytes, b.used_bytes)),
             ],
             categories,
-            lines: ByScope::from_fn(|scope| lines::compare(&before, &after, scope)),
+            lines: ByScope::from_fn(|scope| {
+                let [held_before, held_after] = [&before, &after].map(|side| held_lines(side, scope));
+                lines::compare((&before, &held_before), (&after, &held_after), scope)
+            }),
             scope: scope.unwrap_or(match before.dominant_library_call || after.dominant_library_call {
                 true => Scope::Libraries,
                 false => Scope::Users,
             }),
-            layers: layers::compare(&before, &after),
+            layers: layers::compare((&before, held_layers(&before)), (&after, held_layers(&after))),
             ranges: ranges::compare(&before, &after),
+            times: times::compare(&before, &after),
             before,
             after,
         }
@@ -66,4 +73,12 @@ impl Difference {
     pub fn shown_lines(&self) -> &[LineChange] {
         &self.lines[self.scope]
     }
+}
+
+fn held_lines(side: &Side, scope: Scope) -> LineFigures {
+    side.held.lines[scope].iter().map(|held| (held.line.clone(), held.bytes)).collect()
+}
+
+fn held_layers(side: &Side) -> Vec<(LayerName, u64)> {
+    side.held.layers.iter().map(|layer| (layer.into(), layer.bytes)).collect()
 }

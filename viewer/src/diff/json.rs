@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use super::change::Change;
 use super::difference::Difference;
+use super::layers::LayerChange;
 use super::lines::{LineChange, Match};
 use super::side::Side;
+use super::times::TimeDifference;
 use crate::json::parts::text;
 use crate::json::write_pretty;
 
@@ -18,13 +20,15 @@ struct Diff {
     after: MomentJson,
     totals: Vec<ChangeJson>,
     categories: Vec<ChangeJson>,
-    lines: Vec<LineRow>,
+    lines: Vec<LineRow<Bytes>>,
     /// The same memory by the innermost lines of the user's code or of a library.
-    library_lines: Vec<LineRow>,
+    library_lines: Vec<LineRow<Bytes>>,
     /// Which of the two the text shows.
     lines_shown: &'static str,
-    layers: Vec<LayerRow>,
+    layers: Vec<LayerRow<Bytes>>,
     ranges: Vec<RangeRow>,
+    /// Of the whole runs; null: one of them has no times, or both are the same run.
+    gpu_time: Option<TimesJson>,
 }
 
 #[derive(Serialize)]
@@ -56,7 +60,33 @@ struct Bytes {
 }
 
 #[derive(Serialize)]
-struct LineRow {
+struct Nanoseconds {
+    before_ns: u64,
+    after_ns: u64,
+    change_ns: i64,
+}
+
+#[derive(Serialize)]
+struct TimesJson {
+    #[serde(flatten)]
+    total: Nanoseconds,
+    lines: Vec<LineRow<Nanoseconds>>,
+    /// The same time by the innermost lines of the user's code or of a library.
+    library_lines: Vec<LineRow<Nanoseconds>>,
+    layers: Vec<LayerRow<Nanoseconds>>,
+    /// Kernels, kinds of copies, and fills.
+    kernels: Vec<KernelRow>,
+}
+
+#[derive(Serialize)]
+struct KernelRow {
+    name: String,
+    #[serde(flatten)]
+    figures: Nanoseconds,
+}
+
+#[derive(Serialize)]
+struct LineRow<F> {
     /// Relative to the working directory of its run, if it is below; null with the others: no Python frame.
     file: Option<String>,
     function: Option<String>,
@@ -65,11 +95,11 @@ struct LineRow {
     /// `same`, `moved` (the same function at another line), or `only_before` and `only_after`.
     matched: &'static str,
     #[serde(flatten)]
-    bytes: Bytes,
+    figures: F,
 }
 
 #[derive(Serialize)]
-struct LayerRow {
+struct LayerRow<F> {
     /// The qualified name in the outermost module; null: outside any layer.
     name: Option<String>,
     #[serde(rename = "type")]
@@ -77,7 +107,7 @@ struct LayerRow {
     root_type: Option<String>,
     root_name: Option<String>,
     #[serde(flatten)]
-    bytes: Bytes,
+    figures: F,
 }
 
 #[derive(Serialize)]
@@ -95,26 +125,15 @@ struct RangeRow {
 /// What `out` says.
 pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<()> {
     let row = |name: &'static str, change: Change| ChangeJson { name, bytes: change.into() };
-    let lines = |lines: &[LineChange]| lines.iter().map(|line| line_row(line, difference)).collect();
     let diff = Diff {
         before: moment(&difference.before),
         after: moment(&difference.after),
         totals: difference.totals.iter().map(|(name, change)| row(name, *change)).collect(),
         categories: difference.categories.iter().map(|(category, change)| row(category.as_str(), *change)).collect(),
-        lines: lines(&difference.lines[Scope::Users]),
-        library_lines: lines(&difference.lines[Scope::Libraries]),
+        lines: lines(&difference.lines[Scope::Users], difference),
+        library_lines: lines(&difference.lines[Scope::Libraries], difference),
         lines_shown: difference.scope.as_str(),
-        layers: difference
-            .layers
-            .iter()
-            .map(|change| LayerRow {
-                name: text(change.layer.name.clone()),
-                class: text(change.layer.class.clone()),
-                root_type: text(change.layer.root_class.clone()),
-                root_name: text(change.layer.root_name.clone()),
-                bytes: change.bytes.into(),
-            })
-            .collect(),
+        layers: difference.layers.iter().map(layer_row).collect(),
         ranges: difference
             .ranges
             .iter()
@@ -123,6 +142,7 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
                 bytes: change.bytes.into(),
             })
             .collect(),
+        gpu_time: difference.times.as_ref().map(|times| times_json(times, difference)),
     };
     write_pretty(out, &diff)
 }
@@ -140,7 +160,33 @@ fn moment(side: &Side) -> MomentJson {
     }
 }
 
-fn line_row(change: &LineChange, difference: &Difference) -> LineRow {
+fn times_json(times: &TimeDifference, difference: &Difference) -> TimesJson {
+    TimesJson {
+        total: times.total.into(),
+        lines: lines(&times.lines[Scope::Users], difference),
+        library_lines: lines(&times.lines[Scope::Libraries], difference),
+        layers: times.layers.iter().map(layer_row).collect(),
+        kernels: (times.kernels.iter())
+            .map(|kernel| KernelRow { name: kernel.name.clone(), figures: kernel.change.into() })
+            .collect(),
+    }
+}
+
+fn layer_row<F: From<Change>>(change: &LayerChange) -> LayerRow<F> {
+    LayerRow {
+        name: text(change.layer.name.clone()),
+        class: text(change.layer.class.clone()),
+        root_type: text(change.layer.root_class.clone()),
+        root_name: text(change.layer.root_name.clone()),
+        figures: change.change.into(),
+    }
+}
+
+fn lines<F: From<Change>>(lines: &[LineChange], difference: &Difference) -> Vec<LineRow<F>> {
+    lines.iter().map(|line| line_row(line, difference)).collect()
+}
+
+fn line_row<F: From<Change>>(change: &LineChange, difference: &Difference) -> LineRow<F> {
     let line = change.after.as_ref().or(change.before.as_ref());
     LineRow {
         file: change.file(&difference.before, &difference.after),
@@ -153,12 +199,18 @@ fn line_row(change: &LineChange, difference: &Difference) -> LineRow {
             Match::Alone if change.before.is_some() => "only_before",
             Match::Alone => "only_after",
         },
-        bytes: change.bytes.into(),
+        figures: change.change.into(),
     }
 }
 
 impl From<Change> for Bytes {
     fn from(change: Change) -> Self {
         Self { before_bytes: change.before, after_bytes: change.after, change_bytes: change.by() }
+    }
+}
+
+impl From<Change> for Nanoseconds {
+    fn from(change: Change) -> Self {
+        Self { before_ns: change.before, after_ns: change.after, change_ns: change.by() }
     }
 }

@@ -26,7 +26,7 @@ pub enum Match {
     Alone,
 }
 
-/// What a line held before and after.
+/// What a line held, or had the GPU do, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineChange {
     /// The line of the run before.
@@ -35,8 +35,8 @@ pub struct LineChange {
     pub after: Option<Arc<Line>>,
     /// How they belong together.
     pub matched: Match,
-    /// What it held.
-    pub bytes: Change,
+    /// How much.
+    pub change: Change,
 }
 
 impl LineChange {
@@ -49,23 +49,25 @@ impl LineChange {
     }
 }
 
-/// The changes of all lines of `scope` that hold something before or after.
-pub(super) fn compare(before: &Side, after: &Side, scope: Scope) -> Vec<LineChange> {
-    let held = |side: &Side| -> HashMap<Option<Arc<Line>>, u64> {
-        side.held.lines[scope].iter().map(|held| (held.line.clone(), held.bytes)).collect()
-    };
-    let (held_before, held_after) = (held(before), held(after));
-    let bytes_of =
-        |held: &HashMap<Option<Arc<Line>>, u64>, line: &Option<Arc<Line>>| held.get(line).copied().unwrap_or(0);
+/// A figure of each line; `None`: of what has no Python frame of the user's code.
+pub(super) type LineFigures = HashMap<Option<Arc<Line>>, u64>;
+
+/// The changes of all lines of `scope` that have a figure before or after.
+pub(super) fn compare(
+    (before, figures_before): (&Side, &LineFigures),
+    (after, figures_after): (&Side, &LineFigures),
+    scope: Scope,
+) -> Vec<LineChange> {
+    let figure = |figures: &LineFigures, line: &Option<Arc<Line>>| figures.get(line).copied().unwrap_or(0);
     let mut changes = Vec::new();
     let mut note = |before: Option<Arc<Line>>, after: Option<Arc<Line>>, matched: Match| {
         let is_none = before.is_none() && after.is_none();
-        let bytes = Change {
-            before: if before.is_some() || is_none { bytes_of(&held_before, &before) } else { 0 },
-            after: if after.is_some() || is_none { bytes_of(&held_after, &after) } else { 0 },
+        let change = Change {
+            before: if before.is_some() || is_none { figure(figures_before, &before) } else { 0 },
+            after: if after.is_some() || is_none { figure(figures_after, &after) } else { 0 },
         };
-        if bytes != Change::default() {
-            changes.push(LineChange { before, after, matched, bytes });
+        if change != Change::default() {
+            changes.push(LineChange { before, after, matched, change });
         }
     };
     note(None, None, Match::Same);
@@ -82,9 +84,9 @@ pub(super) fn compare(before: &Side, after: &Side, scope: Scope) -> Vec<LineChan
     );
     let by_name = |line: &Arc<Line>| (name_of(&line.file).to_owned(), line.line, line.function.clone());
     pair(&mut left, &mut right, by_name, by_name, |a, b| note(Some(a), Some(b), Match::Same));
-    // What never holds anything at these moments is no candidate for what does.
-    left.retain(|line| held_before.contains_key(&Some(line.clone())));
-    right.retain(|line| held_after.contains_key(&Some(line.clone())));
+    // What has no figure is no candidate for what has one.
+    left.retain(|line| figures_before.contains_key(&Some(line.clone())));
+    right.retain(|line| figures_after.contains_key(&Some(line.clone())));
     pair(
         &mut left,
         &mut right,
@@ -97,7 +99,7 @@ pub(super) fn compare(before: &Side, after: &Side, scope: Scope) -> Vec<LineChan
     left.into_iter().for_each(|line| note(Some(line), None, Match::Alone));
     right.into_iter().for_each(|line| note(None, Some(line), Match::Alone));
     changes.sort_by(|a, b| {
-        order(a.bytes).cmp(&order(b.bytes)).then_with(|| (&a.after, &a.before).cmp(&(&b.after, &b.before)))
+        order(a.change).cmp(&order(b.change)).then_with(|| (&a.after, &a.before).cmp(&(&b.after, &b.before)))
     });
     changes
 }

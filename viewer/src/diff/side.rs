@@ -1,8 +1,9 @@
 //! One of the two moments that are compared.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use memlab_trace::{ByScope, DeviceView, Line, Model, load_whole};
+use memlab_trace::{ByScope, DeviceView, GpuWorkView, Line, Model, Scope, load_whole};
 
 use crate::holdings::Holdings;
 use crate::moment::{NamedMoment, device_of, load_at};
@@ -28,7 +29,9 @@ pub struct Side {
     pub held: Holdings,
     /// Whether the user's lines only call libraries, by the rule of the report.
     pub(super) dominant_library_call: bool,
-    /// All lines of each scope that ever held something.
+    /// What ran on the device over the whole run, with the lines of each scope; `None`: that was not recorded.
+    pub(super) work: Option<ByScope<GpuWorkView>>,
+    /// All lines of each scope that ever held something, or had the GPU do something.
     pub(super) lines: ByScope<Vec<Arc<Line>>>,
     /// All outermost modules, with their classes.
     pub(super) roots: Vec<(u32, Option<Arc<str>>)>,
@@ -62,16 +65,24 @@ impl Side {
 
     fn new(named: TraceMoment, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
         let header = model.header().cloned().unwrap_or_default();
+        let work = model
+            .gpu_work(device.index)
+            .map(|_| ByScope::from_fn(|scope| model.gpu_work_in(device.index, scope).unwrap_or_default()));
         let lines = ByScope::from_fn(|scope| {
-            model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line).collect()
+            let held = model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line);
+            let ran = work.iter().flat_map(|work| &work[scope].lines).filter_map(|row| row.line.clone());
+            let lines: BTreeSet<Arc<Line>> = held.chain(ran).collect();
+            lines.into_iter().collect()
         });
         let dominant_library_call = model.dominant_library_call(device.index).is_some();
         let layers = model.layers(device.index);
         let mut roots: Vec<_> =
             layers.into_iter().filter(|view| view.root != 0).map(|view| (view.root, view.root_class)).collect();
+        let ran = work.iter().flat_map(|work| &work[Scope::Users].layers).filter(|row| row.root != 0);
+        roots.extend(ran.map(|row| (row.root, row.root_class.clone())));
         roots.sort();
         roots.dedup_by_key(|(root, _)| *root);
         let (command, directory) = (header.command, header.directory);
-        Self { named, command, directory, device, time, steps_ended, held, dominant_library_call, lines, roots }
+        Self { named, command, directory, device, time, steps_ended, held, dominant_library_call, work, lines, roots }
     }
 }

@@ -9,6 +9,7 @@ use super::difference::Difference;
 use super::layers::LayerChange;
 use super::lines::{LineChange, Match};
 use super::side::Side;
+use super::times::TimeDifference;
 use crate::category::category_names;
 use crate::format::{self, Units};
 use crate::moment::NamedMoment;
@@ -38,29 +39,78 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
         }
     }
     let totals = difference.totals.iter().map(|(name, change)| (*change, (*name).to_owned())).collect();
-    table(out, "Altogether", totals, "", style)?;
+    table(out, "Altogether", totals, "", Figure::Bytes, style)?;
     let name = |category: Category| match category {
         Category::Context if !before.device.process_is_known || !after.device.process_is_known => "context, others",
         category => category_names(category).0,
     };
     let categories = difference.categories.iter().map(|(category, change)| (*change, name(*category).to_owned()));
-    table(out, "By category", categories.collect(), "category", style)?;
+    table(out, "By category", categories.collect(), "category", Figure::Bytes, style)?;
     let shown = difference.shown_lines();
-    let lines = shown.iter().map(|line| (line.bytes, line_name(line, before, after))).collect();
+    let lines = shown.iter().map(|line| (line.change, line_name(line, before, after))).collect();
     let title = if difference.scope == Scope::Users { "By line" } else { "By line, libraries' too" };
-    table(out, title, lines, "line", style)?;
+    table(out, title, lines, "line", Figure::Bytes, style)?;
     let moved = shown.iter().filter(|line| line.matched == Match::Moved).count();
     if moved > 0 {
         let lines = if moved == 1 { "One line is" } else { &*format!("{moved} lines are") };
         writeln!(out, "  {lines} at another number in the same function, and taken to be the same (→)")?;
     }
-    if difference.layers.iter().any(|change| change.layer.name.is_some()) {
-        let several = before.roots.len() > 1 || after.roots.len() > 1;
-        let layers = difference.layers.iter().map(|layer| (layer.bytes, layer_name(layer, several))).collect();
-        table(out, "By layer, each without those inside it", layers, "layer", style)?;
-    }
+    layers(out, "By layer, each without those inside it", difference, &difference.layers, Figure::Bytes, style)?;
     let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
-    table(out, "By range, each without those inside it", ranges, "range", style)
+    table(out, "By range, each without those inside it", ranges, "range", Figure::Bytes, style)?;
+    difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
+}
+
+fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDifference, style: Style) -> io::Result<()> {
+    let Difference { before, after, .. } = difference;
+    table(out, "GPU time over the whole runs", vec![(times.total, "in all".to_owned())], "", Figure::Time, style)?;
+    layers(out, "GPU time by layer, each without those inside it", difference, &times.layers, Figure::Time, style)?;
+    let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
+    table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
+    let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));
+    table(out, "GPU time by kernel and copy", kernels.collect(), "kernel", Figure::Time, style)
+}
+
+/// What the figures of a table are.
+#[derive(Clone, Copy)]
+enum Figure {
+    Bytes,
+    Time,
+}
+
+impl Figure {
+    fn text(self, figure: u64) -> String {
+        match self {
+            Self::Bytes => format::bytes(figure, Units::Auto),
+            Self::Time => format::time_spent(figure),
+        }
+    }
+
+    fn change(self, change: i64) -> String {
+        match (self, change) {
+            (Self::Bytes, _) => format::change(change, Units::Auto),
+            (Self::Time, 0) => "–".to_owned(),
+            (Self::Time, 1..) => format!("+{}", format::time_spent(change.unsigned_abs())),
+            (Self::Time, _) => format!("-{}", format::time_spent(change.unsigned_abs())),
+        }
+    }
+}
+
+/// A table of layers; nothing where nothing is in a layer.
+fn layers(
+    out: &mut impl Write,
+    title: &str,
+    difference: &Difference,
+    layers: &[LayerChange],
+    figure: Figure,
+    style: Style,
+) -> io::Result<()> {
+    if layers.iter().all(|change| change.layer.name.is_none()) {
+        return Ok(());
+    }
+    let several = difference.before.roots.len() > 1 || difference.after.roots.len() > 1;
+    let rows = layers.iter().map(|layer| (layer.change, layer_name(layer, several))).collect();
+    table(out, title, rows, "layer", figure, style)
 }
 
 fn side_lines(side: &Side) -> [String; 2] {
@@ -102,11 +152,17 @@ fn layer_name(change: &LayerChange, several_roots: bool) -> String {
     clean(name.trim()).into_owned()
 }
 
-fn table(out: &mut impl Write, title: &str, rows: Vec<(Change, String)>, last: &str, style: Style) -> io::Result<()> {
+fn table(
+    out: &mut impl Write,
+    title: &str,
+    rows: Vec<(Change, String)>,
+    last: &str,
+    figure: Figure,
+    style: Style,
+) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let is_all = last.is_empty();
     let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(change, _)| is_all || change.by() != 0);
     writeln!(out, "\n{title}")?;
@@ -114,7 +170,7 @@ fn table(out: &mut impl Write, title: &str, rows: Vec<(Change, String)>, last: &
         .iter()
         .take(ROWS)
         .map(|(change, _)| {
-            [size(change.before), size(change.after), format::change(change.by(), Units::Auto), share(*change)]
+            [figure.text(change.before), figure.text(change.after), figure.change(change.by()), share(*change)]
         })
         .collect();
     let head = ["before", "after", "change", ""];
@@ -142,12 +198,12 @@ fn table(out: &mut impl Write, title: &str, rows: Vec<(Change, String)>, last: &
     if changed.len() > ROWS {
         let rest = changed[ROWS..].iter().fold(0_i64, |sum, (change, _)| sum.saturating_add(change.by()));
         let count = format::grouped((changed.len() - ROWS) as u64);
-        writeln!(out, "  and {count} more, together {}", format::change(rest, Units::Auto))?;
+        writeln!(out, "  and {count} more, together {}", figure.change(rest))?;
     }
     if !same.is_empty() {
         let held = same.iter().fold(0_u64, |sum, (change, _)| sum.saturating_add(change.after));
         let all = if changed.is_empty() { "nothing changed: " } else { "" };
-        writeln!(out, "  {all}{} unchanged, with {}", format::grouped(same.len() as u64), size(held))?;
+        writeln!(out, "  {all}{} unchanged, with {}", format::grouped(same.len() as u64), figure.text(held))?;
     }
     Ok(())
 }
