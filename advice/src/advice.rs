@@ -12,8 +12,6 @@ pub enum Kind {
     Checkpoint,
     /// Compute logits and their loss in pieces.
     ChunkedLoss,
-    /// Keep activations on the host.
-    OffloadActivations,
     /// Keep the optimizer's state on the host between its steps.
     OffloadOptimizerState,
     /// Let go of gradients after each step.
@@ -22,12 +20,8 @@ pub enum Kind {
     FusedOptimizer,
     /// Other settings of PyTorch's allocator.
     Settings,
-    /// Smaller workspaces of libraries.
-    Workspaces,
     /// Let go of what piles up.
     Leak,
-    /// No context on a device that is hardly used.
-    Context,
 }
 
 impl Kind {
@@ -36,14 +30,11 @@ impl Kind {
         match self {
             Self::Checkpoint => "Checkpoint",
             Self::ChunkedLoss => "Compute the loss in pieces",
-            Self::OffloadActivations => "Offload activations",
             Self::OffloadOptimizerState => "Offload the optimizer's state",
             Self::Gradients => "Let go of gradients",
             Self::FusedOptimizer => "Take a fused optimizer",
             Self::Settings => "Set the allocator",
-            Self::Workspaces => "Make workspaces smaller",
             Self::Leak => "Stop a leak",
-            Self::Context => "Leave a device alone",
         }
     }
 }
@@ -56,8 +47,6 @@ pub enum Figure {
     Allocated,
     /// What it has taken from the device at most.
     Reserved,
-    /// What is used of the device.
-    Used,
 }
 
 impl Figure {
@@ -66,7 +55,6 @@ impl Figure {
         match self {
             Self::Allocated => "allocated",
             Self::Reserved => "reserved",
-            Self::Used => "used",
         }
     }
 }
@@ -93,7 +81,7 @@ pub struct Advice {
     pub because: String,
 }
 
-/// Something that was tried and does not help.
+/// Something that was tried and is not advised.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Tried {
     /// What.
@@ -101,7 +89,7 @@ pub struct Tried {
     /// Where.
     #[serde(rename = "where")]
     pub place: String,
-    /// Why it does not help.
+    /// What came of it.
     pub because: String,
 }
 
@@ -118,7 +106,7 @@ pub struct Advices {
     pub target_bytes: Option<u64>,
     /// What to do, best first; each by itself.
     pub advice: Vec<Advice>,
-    /// What does not help.
+    /// What was tried and is not advised.
     pub tried: Vec<Tried>,
 }
 

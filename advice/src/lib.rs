@@ -10,6 +10,10 @@
 //! advise                      all rules, the best first
 //! rules
 //! rules::checkpoint           activations that are computed again
+//! rules::gradients            gradients that are kept from step to step
+//! rules::loss                 logits and their cross-entropy
+//! rules::optimizer            temporaries of steps, and the optimizer's state
+//! rules::settings             settings of PyTorch's allocator
 //! times                       what the trace says about GPU time
 //! names                       modules, in words and in code
 //! modules                     modules of repeated lists, and what each pass of them keeps

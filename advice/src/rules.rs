@@ -1,3 +1,7 @@
 //! The rules: each tries a change on the recording.
 
 pub(crate) mod checkpoint;
+pub(crate) mod gradients;
+pub(crate) mod loss;
+pub(crate) mod optimizer;
+pub(crate) mod settings;

@@ -81,6 +81,13 @@ def of_hugging_face(model, inputs):
     return model(input_ids=inputs, labels=inputs).loss
 
 
+def hidden_of(model, inputs):
+    """What a model's head is given."""
+    if isinstance(model, GPT):
+        return model.hidden(inputs)
+    return model.base_model.model.model(input_ids=inputs).last_hidden_state
+
+
 def images(rows):
     return torch.randn(rows, 3, 64, 64, device="cuda")
 
@@ -98,7 +105,7 @@ KINDS = {
     "llama-lora": (llama, lambda _: tokens(32), of_hugging_face),
     "words": (lambda: GPT(1, 30_000), lambda _: tokens(24, 30_000), next_words),
     "gradients": (lambda: GPT(12), lambda _: tokens(4), next_words),
-    "optimizer": (lambda: GPT(8), lambda _: tokens(1), next_words),
+    "optimizer": (lambda: GPT(24), lambda _: tokens(1), next_words),
     "leak": (GPT, lambda _: tokens(8), next_words),
     "lengths": (GPT, grown, next_words),
 }
@@ -126,8 +133,10 @@ def train(kind, advice):
             exec(how, scope)
             loss = scope["loss"]
         elif what == "chunked_loss":
-            scope = {"F": F, "checkpoint": checkpoint, "head": model.head, "targets": inputs.flatten()}
-            exec(how, scope | {"hidden": model.hidden(inputs).flatten(0, 1)})
+            scope = {"F": F, "checkpoint": checkpoint, "model": model, "targets": inputs.flatten()}
+            scope["hidden"] = hidden_of(model, inputs).flatten(0, 1)
+            exec(how, scope)
+            del scope["hidden"]
             loss = scope["loss"]
         else:
             loss = loss_fn(model, inputs)

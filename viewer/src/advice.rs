@@ -5,8 +5,17 @@ use std::path::Path;
 
 use memlab_advice::{Advice, Advices, Figure, Kind, advise};
 use memlab_plan::{Recording, RecordingError};
+use memlab_trace::Loaded;
 
 use crate::findings::{self, Kind as FindingKind, Word};
+
+/// Reports of longer runs leave advice to `memlab advise`: it reads the trace again.
+const MOST_EVENTS: u64 = 2_000_000;
+
+/// What a report says on a run; `None`: nothing can be said, or it would take long.
+pub fn on_report(path: &Path, loaded: &Loaded) -> Option<Advices> {
+    if loaded.model.events() > MOST_EVENTS { None } else { of(path, None).ok() }
+}
 
 /// Reads a trace again for its allocations, and says what to do.
 ///

@@ -1,6 +1,7 @@
-//! What is drawn over a screen: help, questions and the source around a line. An overlay gets the keys while it is
+//! What is drawn over a screen: help, questions, advice and the source around a line. An overlay gets the keys while it is
 //! open.
 
+mod advice;
 mod answer;
 mod export;
 mod help;
@@ -10,6 +11,7 @@ mod offload;
 mod overlay;
 mod source;
 
+pub use advice::AdviceView;
 pub use answer::Answer;
 pub use export::ExportMenu;
 pub use help::Help;

@@ -12,8 +12,8 @@ pub(crate) mod table;
 mod text;
 mod training;
 
-pub use advice::write_advice;
+pub use advice::{advised, tried};
 pub use at::write_text_at;
 pub use html::{write_html, write_html_at};
 pub use json::write_json;
-pub use text::{deep_stacks, write_text};
+pub use text::{deep_stacks, write_advice, write_text};

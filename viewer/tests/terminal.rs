@@ -44,6 +44,21 @@ fn keys_change_the_screen() {
 }
 
 #[test]
+fn advice_is_shown_over_the_screen() {
+    // GIVEN a finished run on the screen
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    // WHEN advice is asked for THEN changes are tried, and what came of them is shown
+    session.press("A");
+    session.wait_for("at the peak of cuda:0");
+    // AND any other key leads back
+    session.press("x");
+    session.wait_until("no advice", |text| !text.contains("at the peak of cuda:0"));
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
 fn the_mouse_selects_and_the_time_cursor_moves() {
     // GIVEN a finished run on the screen
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());

@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::prompt::PromptKind;
 use super::state::App;
 use crate::context::ShownMoment;
-use crate::overlays::{Answer, ExportMenu, Help, Overlay, SourceView};
+use crate::overlays::{AdviceView, Answer, ExportMenu, Help, Overlay, SourceView};
 use crate::request::UiRequest;
 use crate::screen::Screen;
 use crate::screens::screen_state::Action;
@@ -83,6 +83,10 @@ impl App {
                 // The overview and the output are no tables.
                 let has_rows = !matches!(self.screen, Screen::Overview | Screen::Output);
                 self.overlay = Some(Overlay::Export(ExportMenu { has_rows }));
+            }
+            KeyCode::Char('A') => {
+                let process = self.context.process();
+                self.overlay = process.map(|process| Overlay::Advice(AdviceView::open(&process.path)));
             }
             KeyCode::Char('i') => self.context.inclusive = !self.context.inclusive,
             KeyCode::Char('L') => self.context.toggle_libraries(),

@@ -160,13 +160,14 @@ impl App {
 
     /// Advances the clock; returns whether to redraw.
     pub fn on_tick(&mut self, now_unix_ns: u64) -> bool {
+        let is_tried = matches!(&self.overlay, Some(Overlay::Advice(view)) if view.is_waiting());
         if self.context.paused {
-            return false;
+            return is_tried;
         }
         let clock = |now: u64| self.context.process().map(|process| process.until(now) / CLOCK_RESOLUTION_NS);
         let changed = clock(self.context.now_unix_ns) != clock(now_unix_ns);
         self.context.now_unix_ns = now_unix_ns;
-        changed
+        changed || is_tried
     }
 
     /// The program ended.

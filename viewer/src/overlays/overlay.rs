@@ -4,6 +4,7 @@ use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use super::advice::AdviceView;
 use super::answer::Answer;
 use super::export::ExportMenu;
 use super::help::Help;
@@ -25,6 +26,8 @@ pub enum Overlay {
     Source(SourceView),
     /// Whether to offload a program.
     Offload(OffloadQuestion),
+    /// What to change in the program.
+    Advice(AdviceView),
     /// What went wrong, in full.
     Message(String),
 }
@@ -38,14 +41,17 @@ impl Overlay {
             Self::Export(_) => super::export::on_key(key),
             Self::Source(source) => source.on_key(key),
             Self::Offload(question) => question.on_key(key),
+            Self::Advice(view) => view.on_key(key),
             Self::Message(_) => Answer::Close,
         }
     }
 
     /// The wheel was turned.
     pub fn scroll(&mut self, rows: isize) {
-        if let Self::Help(help) = self {
-            help.scroll(rows);
+        match self {
+            Self::Help(help) => help.scroll(rows),
+            Self::Advice(view) => view.scroll(rows),
+            _ => {}
         }
     }
 
@@ -62,6 +68,7 @@ impl Overlay {
             Self::Export(menu) => menu.draw(buffer, area, context),
             Self::Source(source) => source.draw(buffer, body, context),
             Self::Offload(question) => question.draw(buffer, area, context),
+            Self::Advice(view) => view.draw(buffer, body, context),
             Self::Message(words) => message::draw(buffer, area, context, words),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Names are cut to a length, tables and pictures are capped.
 
+mod advice;
 mod at;
 mod device;
 mod document;

@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use memlab_advice::Advice;
 use memlab_trace::{
     Category, GpuWorkView, KernelView, LayerWorkView, Line, LineWorkView, Loaded, Model, Scope, WorkTotals,
 };
 use serde::Serialize;
 
+use crate::advice::on_report;
 use crate::findings::{self, Finding};
 use crate::json;
 use crate::json::parts::{Place, Places, Process, StepRow, Trace, steps, text};
@@ -20,6 +22,7 @@ struct Report {
     trace: Trace,
     process: Process,
     findings: Vec<FindingRow>,
+    advice: Vec<Advice>,
     devices: Vec<Device>,
     lines: Vec<LineRow>,
     /// The same memory by the innermost lines of the user's code or of a library.
@@ -308,6 +311,7 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         trace: Trace::of(path, model, &loaded.skipped, loaded.truncated),
         process: Process::of(model),
         findings: findings(model),
+        advice: on_report(path, loaded).map(|advices| advices.advice).unwrap_or_default(),
         devices: devices(model, &works),
         kernels: indexes.iter().flat_map(|device| kernels(*device, works.get(device))).collect(),
         copies: indexes.iter().flat_map(|device| copies(*device, works.get(device))).collect(),

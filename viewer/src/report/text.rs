@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use memlab_advice::Advices;
 use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
 use super::names::Names;
-use super::{gpu_time, sections, training};
+use super::{advice, gpu_time, sections, training};
+use crate::advice::on_report as advice_on;
 use crate::findings::Kind;
 use crate::text::{Style, clean, short_command};
 use crate::{format, signals};
@@ -43,8 +45,18 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
         parts.push(vec!["No GPU memory was allocated.".to_owned()]);
     }
     parts.push(sections::driver(&names, HOST, "Pinned host memory", columns));
+    parts.push(advice::chapter(advice_on(path, loaded).as_ref(), columns));
     parts.push(notes(path, loaded));
     write_parts(out, parts, style)
+}
+
+/// Writes what to change.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_advice(out: &mut impl Write, advices: &Advices, style: Style) -> io::Result<()> {
+    write_parts(out, vec![advice::advised(advices, style.columns), advice::tried(advices, style.columns)], style)
 }
 
 /// The line that a device's part begins with.

@@ -9,7 +9,8 @@ use memlab_trace::{DeviceView, HOST, Loaded};
 use super::super::names::Names;
 use super::super::text::notes_on;
 use super::document::{DEVICES, contents_of, document, header, notes};
-use super::{device, tables, verdict};
+use super::{advice, device, tables, verdict};
+use crate::advice::on_report;
 use crate::page::elements::size;
 use crate::text::short_command;
 
@@ -48,6 +49,7 @@ fn page(path: &Path, loaded: &Loaded) -> String {
     if !pinned.is_empty() {
         let _ = write!(body, "<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
     }
+    body += &advice::section(on_report(path, loaded).as_ref());
     body += &notes(&notes_on(loaded));
     body += "</main>\n";
     document(path, &command, &body)

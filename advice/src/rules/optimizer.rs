@@ -1,0 +1,132 @@
+//! What optimizers take: temporaries of their steps, and their state.
+
+use memlab_plan::Event;
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+
+use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::course::{Change, Course, Span};
+use crate::times::Times;
+
+/// PyTorch's functions that update many parameters at once, of optimizers that have a fused kernel too.
+const WITH_FUSED: [&str; 4] =
+    ["_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_multi_tensor_adagrad"];
+
+/// Temporaries of a step whose optimizer could run as one kernel.
+pub(crate) fn advise_fused(course: &Course<'_>, verdicts: &mut Verdicts) {
+    let recording = course.recording;
+    let mut change = Change::default();
+    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+        let step = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
+        let is_temporary = allocation.flags.phase() == Phase::Optimizer
+            && step.is_some_and(|step| span.to <= *step)
+            && allocation.category != Category::OptimizerState;
+        if is_temporary && has_fused(course, allocation.stack) {
+            change.moved.push((id, Vec::new()));
+        }
+    }
+    if change.moved.is_empty() {
+        return;
+    }
+    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let most = most_at_once(course, &change);
+    verdicts.weigh(Advice {
+        kind: Kind::FusedOptimizer,
+        place: "optimizer.step()".to_owned(),
+        saved_bytes: before.saturating_sub(after),
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost_ns: None,
+        how: "for group in optimizer.param_groups:  # right after the optimizer is made\n    \
+              group.update(foreach=False, fused=True)"
+            .to_owned(),
+        because: format!("its temporaries take up to {} in a step", memlab_sizes::format(most)),
+    });
+}
+
+fn has_fused(course: &Course<'_>, stack: u32) -> bool {
+    let frames = course.recording.model.frames(stack);
+    frames.iter().any(|frame| frame.file.contains("/torch/optim/") && WITH_FUSED.contains(&&*frame.function))
+}
+
+fn most_at_once(course: &Course<'_>, change: &Change) -> u64 {
+    let mut events: Vec<(usize, i64)> = Vec::new();
+    for (id, _) in &change.moved {
+        let (Span { from, to }, size) = (course.spans[*id as usize], course.size(*id) as i64);
+        events.extend([(from, size), (to, -size)]);
+    }
+    events.sort_unstable();
+    let levels = events.iter().scan(0, |level, (_, bytes)| {
+        *level += bytes;
+        Some(*level)
+    });
+    u64::try_from(levels.max().unwrap_or(0)).unwrap_or(0)
+}
+
+/// State that is on the host but for the steps.
+pub(crate) fn advise_offload(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts) {
+    let recording = course.recording;
+    let begins = step_begins(course);
+    let mut change = Change::default();
+    let mut bytes = 0;
+    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+        if allocation.category != Category::OptimizerState {
+            continue;
+        }
+        let first = recording.steps.partition_point(|step| *step <= span.from);
+        if recording.steps.get(first).is_none_or(|step| span.to <= *step) {
+            continue;
+        }
+        bytes += allocation.size;
+        let mut spans = vec![Span { from: span.from, to: recording.steps[first] }];
+        let later = begins[first + 1..].iter().zip(&recording.steps[first + 1..]);
+        spans.extend(later.filter(|(_, end)| **end <= span.to).map(|(from, to)| Span { from: *from, to: *to }));
+        change.moved.push((id, spans));
+    }
+    if bytes == 0 {
+        return;
+    }
+    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let cost_ns = times.pageable_round_trip(bytes);
+    let bus = match cost_ns {
+        Some(_) => "as fast as copies between pageable memory and the GPU were in the run",
+        None => "the run copied too little each way to tell how long that takes",
+    };
+    verdicts.weigh(Advice {
+        kind: Kind::OffloadOptimizerState,
+        place: "optimizer.state".to_owned(),
+        saved_bytes: before.saturating_sub(after),
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost_ns,
+        how: "def move(to): [state.update({k: v.to(to) for k, v in state.items() if torch.is_tensor(v) and v.dim()}) \
+              for state in optimizer.state.values()]\n\
+              optimizer.register_step_pre_hook(lambda *_: move(\"cuda\"))\n\
+              optimizer.register_step_post_hook(lambda *_: move(\"cpu\"))"
+            .to_owned(),
+        because: format!(
+            "it holds {}, which only steps need; each step copies it both ways, {bus}",
+            memlab_sizes::format(bytes)
+        ),
+    });
+}
+
+/// Where each step's optimizer begins: at its first allocation in it, or where the step ends.
+fn step_begins(course: &Course<'_>) -> Vec<usize> {
+    let recording = course.recording;
+    let mut begins = recording.steps.clone();
+    for (at, event) in recording.events.iter().enumerate() {
+        let Event::Allocate(id) = *event else { continue };
+        if recording.allocations[id as usize].flags.phase() == Phase::Optimizer {
+            let step = recording.steps.partition_point(|step| *step <= at);
+            if let Some(begin) = begins.get_mut(step) {
+                *begin = (*begin).min(at);
+            }
+        }
+    }
+    begins
+        .iter()
+        .zip(&recording.steps)
+        .map(|(begin, end)| if begin == end { end.saturating_sub(1) } else { *begin })
+        .collect()
+}
