@@ -116,6 +116,12 @@ pub fn seconds(ns: u64) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns / 1000 % 1_000_000)
 }
 
+/// A share of 1 in percent.
+pub fn share(share: f64) -> String {
+    const PARTS: u64 = 100_000;
+    percent((share * PARTS as f64) as u64, PARTS)
+}
+
 /// How long something took that may be short: `850 ns`, `6.13 ms`, `12.3 s`, `2m 05s`.
 pub fn time_spent(ns: u64) -> String {
     let (value, unit) = match ns {

@@ -65,6 +65,8 @@ pub struct KernelTime {
     pub name: String,
     /// The name in full.
     pub whole_name: String,
+    /// Whether it is a copy over the device's link to the host.
+    pub crosses_link: bool,
     /// How often and how long.
     pub totals: WorkTotals,
 }
@@ -72,12 +74,25 @@ pub struct KernelTime {
 impl KernelTime {
     /// With the names for people.
     pub fn new(view: &KernelView) -> Self {
-        let (kind, name, whole_name) = match Kernel::of(&view.name) {
+        let recorded = Kernel::of(&view.name);
+        let crosses_link = matches!(recorded, Kernel::Copy(from, to) if crosses_link(from, to));
+        let (kind, name, whole_name) = match recorded {
             Kernel::Named(whole) => (KernelKind::Kernel, short(&whole), whole.into_owned()),
             Kernel::Copy(from, to) => (KernelKind::Copy, format!("{from} to {to}"), view.name.to_string()),
             Kernel::Fill => (KernelKind::Fill, "fill".to_owned(), "fill".to_owned()),
         };
-        Self { kind, name, whole_name, totals: view.totals }
+        Self { kind, name, whole_name, crosses_link, totals: view.totals }
+    }
+
+    /// How fast it copied or filled, in bytes a nanosecond, which are gigabytes a second.
+    pub fn gigabytes_per_second(&self) -> f64 {
+        self.totals.bytes as f64 / self.totals.nanoseconds.max(1) as f64
+    }
+
+    /// How much that is of what the link can do, from 0 to 1, if it is known and used.
+    pub fn share_of_link(&self, link_bytes_per_second: Option<u64>) -> Option<f64> {
+        let link = link_bytes_per_second.filter(|_| self.crosses_link)?;
+        Some(self.gigabytes_per_second() * 1e9 / link as f64)
     }
 }
 

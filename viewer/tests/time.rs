@@ -97,6 +97,7 @@ fn the_mouse_moves_between_the_tables() {
     assert_eq!(names, ["fill", "pinned to device"]);
     // AND a file has the table that the keys move
     let rows = app.time.rows(&app.context).expect("a table").json();
+    assert!(rows.contains(r#""share_of_link": 0.25"#), "{rows}");
     assert!(rows.contains(r#""name": "pinned to device""#) && !rows.contains("gemm"), "{rows}");
     // AND a click on a row takes the keys to its table
     click(&mut app, "sm90_xmma");

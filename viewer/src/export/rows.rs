@@ -65,6 +65,7 @@ fn key(column: &str) -> &str {
         "forward" => "forward_gpu_time_ns",
         "each" => "gpu_time_ns_per_call",
         "whole name" => "whole_name",
+        "of the link" => "share_of_link",
         "copies and fills" | "kernel" => "name",
         "blocks" => "live_blocks",
         "backward" => "backward_bytes_at_peak",

@@ -38,7 +38,7 @@ pub(super) fn chapter(names: &Names<'_>, device: &DeviceView, devices: usize) ->
         ("By layer, each without those inside it", by_layer(names, &work, cap)),
         ("By line", by_line(names, &work, cap)),
         ("By kernel", by_kernel(&kernels, work.total, cap)),
-        ("Copies and fills", by_copy(&copies, work.total)),
+        ("Copies and fills", by_copy(&copies, work.total, device.link_bytes_per_second)),
     ] {
         if !table.is_empty() {
             html += &format!("<h4>{title}</h4>\n{table}");
@@ -132,7 +132,7 @@ fn by_kernel(kernels: &[KernelTime], whole: WorkTotals, cap: usize) -> String {
     table.finish(rest(kernels.iter().skip(cap).map(|kernel| kernel.totals)))
 }
 
-fn by_copy(copies: &[KernelTime], whole: WorkTotals) -> String {
+fn by_copy(copies: &[KernelTime], whole: WorkTotals, link: Option<u64>) -> String {
     let mut table = Table::new(
         "copies and fills",
         &[
@@ -141,19 +141,24 @@ fn by_copy(copies: &[KernelTime], whole: WorkTotals) -> String {
             ("calls", Column::Number),
             ("bytes", Column::Number),
             ("GB/s", Column::Number),
+            ("of the link", Column::Number),
             ("from and to", Column::Name),
         ],
     );
     let most = copies.first().map_or(0, |copy| copy.totals.nanoseconds);
     for copy in copies {
-        let WorkTotals { nanoseconds, bytes: moved, .. } = copy.totals;
         let mut cells = times(copy.totals, most, whole).to_vec();
-        // Bytes a nanosecond are gigabytes a second.
-        let rate = moved as f64 / nanoseconds.max(1) as f64;
+        let rate = copy.gigabytes_per_second();
+        let of_link = copy.share_of_link(link);
         cells.extend([
             calls(copy.totals),
-            bytes(moved, None),
+            bytes(copy.totals.bytes, None),
             format!("<td class=\"num\" data-v=\"{rate}\">{rate:.1}</td>"),
+            format!(
+                "<td class=\"num\" data-v=\"{}\">{}</td>",
+                of_link.unwrap_or(0.0),
+                of_link.map_or_else(String::new, format::share)
+            ),
             text(&copy.name),
         ]);
         table.row(&cells);

@@ -17,6 +17,8 @@ pub enum CopyColumn {
     Bytes,
     /// How fast.
     Rate,
+    /// The share of what the link to the host can do.
+    OfLink,
     /// From where to where.
     Direction,
 }
@@ -24,7 +26,7 @@ pub enum CopyColumn {
 impl Column for CopyColumn {
     type Item = KernelItem;
 
-    const ALL: &'static [Self] = &[Self::GpuTime, Self::Calls, Self::Bytes, Self::Rate, Self::Direction];
+    const ALL: &'static [Self] = &[Self::GpuTime, Self::Calls, Self::Bytes, Self::Rate, Self::OfLink, Self::Direction];
 
     fn title(self) -> &'static str {
         match self {
@@ -32,6 +34,7 @@ impl Column for CopyColumn {
             Self::Calls => "calls",
             Self::Bytes => "bytes",
             Self::Rate => "GB/s",
+            Self::OfLink => "of the link",
             Self::Direction => "copies and fills",
         }
     }
@@ -42,12 +45,17 @@ impl Column for CopyColumn {
             Self::Calls => 7,
             Self::Bytes => 10,
             Self::Rate => 7,
+            Self::OfLink => 12,
             Self::Direction => 0,
         }
     }
 
     fn shown_from(self) -> u16 {
-        if self == Self::Calls { 60 } else { 0 }
+        match self {
+            Self::Calls => 84,
+            Self::OfLink => 72,
+            _ => 0,
+        }
     }
 
     fn figure(self, row: &KernelItem) -> Option<f64> {
@@ -55,7 +63,8 @@ impl Column for CopyColumn {
             Self::GpuTime => row.totals().nanoseconds as f64,
             Self::Calls => row.totals().calls as f64,
             Self::Bytes => row.totals().bytes as f64,
-            Self::Rate => row.gigabytes_per_second(),
+            Self::Rate => row.kernel.gigabytes_per_second(),
+            Self::OfLink => row.kernel.share_of_link(row.link_bytes_per_second).unwrap_or(0.0),
             Self::Direction => return None,
         })
     }
@@ -69,7 +78,8 @@ impl Column for CopyColumn {
             Self::GpuTime => gpu_time_text(row.totals().nanoseconds, row.device_nanoseconds),
             Self::Calls => format::count(row.totals().calls),
             Self::Bytes => bytes_text(row.totals().bytes, units),
-            Self::Rate => format!("{:.1}", row.gigabytes_per_second()),
+            Self::Rate => format!("{:.1}", row.kernel.gigabytes_per_second()),
+            Self::OfLink => row.kernel.share_of_link(row.link_bytes_per_second).map_or_else(String::new, format::share),
             Self::Direction => String::new(),
         }
     }

@@ -12,6 +12,8 @@ pub struct KernelItem {
     pub kernel: KernelTime,
     /// What the whole device did.
     pub device_nanoseconds: u64,
+    /// What the device's link to the host can do; `None`: not known.
+    pub link_bytes_per_second: Option<u64>,
 }
 
 impl KernelItem {
@@ -23,11 +25,6 @@ impl KernelItem {
     /// How long each took.
     pub fn each_nanoseconds(&self) -> u64 {
         self.totals().nanoseconds / self.totals().calls.max(1)
-    }
-
-    /// Bytes a nanosecond, which are gigabytes a second.
-    pub fn gigabytes_per_second(&self) -> f64 {
-        self.totals().bytes as f64 / self.totals().nanoseconds.max(1) as f64
     }
 }
 

@@ -136,11 +136,13 @@ fn items<C: Column<Item = KernelItem>>(
     table: &TableState<C>,
     belongs: impl Fn(KernelKind) -> bool,
 ) -> Vec<KernelItem> {
-    let Some(times) = context.device().and_then(|device| device.times.as_ref()) else { return Vec::new() };
-    let device_nanoseconds = times.total.nanoseconds;
+    let Some((device, times)) = context.device().and_then(|device| Some((device, device.times.as_ref()?))) else {
+        return Vec::new();
+    };
+    let (device_nanoseconds, link_bytes_per_second) = (times.total.nanoseconds, device.totals.link_bytes_per_second);
     let mut items: Vec<KernelItem> = (times.kernels.iter())
         .filter(|kernel| belongs(kernel.kind))
-        .map(|kernel| KernelItem { kernel: kernel.clone(), device_nanoseconds })
+        .map(|kernel| KernelItem { kernel: kernel.clone(), device_nanoseconds, link_bytes_per_second })
         .filter(|item| context.filter.passes(item))
         .collect();
     items.sort_by(|a, b| table.compare(a, b, context.moment));
