@@ -75,8 +75,8 @@ mod tests {
             (place.stack, place.layer, place.flags, time + step)
         };
         let at = |stack, layer, flags, time| Launch { place: Attribution { stack, layer, flags }, time, step: 1 };
-        note(7, at(3, 9, 5, 101));
-        assert_eq!(found(7), (3, 9, 5, 100));
+        note(7, at(3, 9, 5, 100));
+        assert_eq!(found(7), (3, 9, 5, 101));
         assert_eq!(found(8), (0, 0, 0, 0), "nobody called");
         let later = 7 + CALLS as u32;
         note(later, at(4, 1, 2, 200));

@@ -73,6 +73,7 @@ impl Model {
         | Part::Source { device, .. }
         | Part::Held { device, .. }
         | Part::Work { device, .. }
+        | Part::Busy { device, .. }
         | Part::Mapping { device, .. }
         | Part::Driver { device, .. }
         | Part::Timeline { device, .. }
