@@ -8,7 +8,6 @@
 
 mod books;
 mod busy;
-mod clock;
 mod done;
 mod launches;
 mod library;
@@ -35,6 +34,7 @@ use self::launches::Launch;
 use self::library::CUPTI;
 use crate::attribution;
 use crate::attribution::result::Attribution;
+use crate::clock;
 use crate::config::config;
 use crate::locks;
 use crate::panics;
@@ -81,7 +81,7 @@ fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
     // SAFETY: the callback stays loaded: libmemlab is linked with `-z nodelete`.
     let subscription = unsafe { cupti.subscribe(Some(called)) }?;
     // SAFETY: it stays loaded, and can be called from any thread.
-    let clocked = unsafe { cupti.register_clock(Some(clock::of_records)) };
+    let clocked = unsafe { cupti.register_clock(Some(trace_clock)) };
     // Calls of the runtime are not watched: they call the driver, with their id.
     let started = clocked
         .and_then(|()| cupti.watch(&subscription, CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API, gives_work))
@@ -97,6 +97,11 @@ fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
         return Err(error);
     }
     Ok(subscription)
+}
+
+/// The clock of records: that of the trace.
+unsafe extern "C" fn trace_clock() -> u64 {
+    clock::monotonic_ns()
 }
 
 fn end(cupti: &Cupti, subscription: Subscription) {
@@ -173,7 +178,7 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
     let Some(data) = (unsafe { data.cast::<CUpti_CallbackData>().as_ref() }) else { return };
     if data.callbackSite == CUpti_ApiCallbackSite::CUPTI_API_ENTER {
         with_place(|recorder, place| {
-            let launch = Launch { place, time: clock::nanoseconds(), step: recorder.steps() };
+            let launch = Launch { place, time: clock::monotonic_ns(), step: recorder.steps() };
             launches::note(data.correlationId, launch);
         });
     }

@@ -32,12 +32,13 @@
 //! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
 //! symbols, ranges::names, cuda::types, python::layout, frame_role
 //! file_names, config
-//! attribution::result, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
+//! attribution::result, clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
 //! ```
 
 mod api;
 mod attribution;
 mod background;
+mod clock;
 mod compaction;
 mod config;
 mod control;

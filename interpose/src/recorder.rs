@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
 
+use crate::clock::monotonic_ns;
 use crate::cuda::device;
 use crate::intern::Interner;
 use crate::limit::card;
@@ -27,7 +28,8 @@ pub struct Recorder {
     pub facts: ProcessFacts,
     /// Counts recorders across forks, from 1.
     serial: u64,
-    start: libc::timespec,
+    /// When the trace began, by [`clock`](crate::clock).
+    start: u64,
     last_thread: AtomicU32,
     /// One bit per device ordinal that the trace has defined.
     known_devices: AtomicU64,
@@ -55,14 +57,13 @@ impl Recorder {
     /// Nanoseconds since the trace began.
     #[inline]
     pub fn elapsed_ns(&self) -> u64 {
-        let now = monotonic();
-        let seconds = (now.tv_sec - self.start.tv_sec) as u64;
-        (seconds * 1_000_000_000).wrapping_add_signed(now.tv_nsec - self.start.tv_nsec)
+        self.since_start(monotonic_ns())
     }
 
-    /// A time of the same clock, in nanoseconds since the trace began.
+    /// A time of [`clock`](crate::clock), in nanoseconds since the trace began.
+    #[inline]
     pub fn since_start(&self, nanoseconds: u64) -> u64 {
-        nanoseconds.saturating_sub(self.start.tv_sec as u64 * 1_000_000_000 + self.start.tv_nsec as u64)
+        nanoseconds.saturating_sub(self.start)
     }
 
     /// Counts recorders across forks, from 1.
@@ -159,11 +160,4 @@ impl Recorder {
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.elapsed_ns(), Some(code), None));
         self.log.file().close();
     }
-}
-
-fn monotonic() -> libc::timespec {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists and `now` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now
 }

@@ -159,15 +159,6 @@ impl Family {
     }
 
     pub(crate) fn request(&self, event: Event, sizes: &[u64]) -> Request {
-        match event {
-            Event::Allocate(id) => {
-                let place = self.recording.allocations[id as usize].place;
-                Request::Allocate { id, place, size: sizes[id as usize] }
-            }
-            Event::Free(id) => Request::Free { id },
-            Event::FreeRequested(id) => Request::FreeRequested { id },
-            Event::FreeCompleted(id) => Request::FreeCompleted { id },
-            Event::EmptyCache => Request::EmptyCache,
-        }
+        self.recording.request(event, |id| sizes[id as usize])
     }
 }

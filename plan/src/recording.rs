@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::stage::Stages;
-use memlab_allocator::Place;
+use memlab_allocator::{Place, Request};
 use memlab_trace::record::Flags;
 use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, ReadError};
 
@@ -90,6 +90,17 @@ impl Recording {
             Some((numbers.next()??, numbers.next()??))
         });
         version.unwrap_or((u32::MAX, 0))
+    }
+
+    /// What an event asks of PyTorch's allocator, with sizes of allocations by their ids.
+    pub fn request(&self, event: Event, size: impl Fn(u32) -> u64) -> Request {
+        match event {
+            Event::Allocate(id) => Request::Allocate { id, place: self.allocations[id as usize].place, size: size(id) },
+            Event::Free(id) => Request::Free { id },
+            Event::FreeRequested(id) => Request::FreeRequested { id },
+            Event::FreeCompleted(id) => Request::FreeCompleted { id },
+            Event::EmptyCache => Request::EmptyCache,
+        }
     }
 
     /// Whether evaluation, saving or others that are meant to be planned follow the steps.

@@ -50,7 +50,7 @@ impl<'n> Kernel<'n> {
 }
 
 /// Whether a copy between these kinds of memory goes over the device's link to the host.
-pub fn crosses_link(from: &str, to: &str) -> bool {
+fn crosses_link(from: &str, to: &str) -> bool {
     let is_host = |kind: &str| matches!(kind, "pageable" | "pinned");
     let is_device = |kind: &str| kind == "device";
     is_host(from) && is_device(to) || is_device(from) && is_host(to)
@@ -74,14 +74,19 @@ pub struct KernelTime {
 impl KernelTime {
     /// With the names for people.
     pub fn new(view: &KernelView) -> Self {
-        let recorded = Kernel::of(&view.name);
+        Self::named(&view.name, view.totals)
+    }
+
+    /// Of what the trace has by this name.
+    pub fn named(recorded_name: &str, totals: WorkTotals) -> Self {
+        let recorded = Kernel::of(recorded_name);
         let crosses_link = matches!(recorded, Kernel::Copy(from, to) if crosses_link(from, to));
         let (kind, name, whole_name) = match recorded {
             Kernel::Named(whole) => (KernelKind::Kernel, short(&whole), whole.into_owned()),
-            Kernel::Copy(from, to) => (KernelKind::Copy, format!("{from} to {to}"), view.name.to_string()),
+            Kernel::Copy(from, to) => (KernelKind::Copy, format!("{from} to {to}"), recorded_name.to_owned()),
             Kernel::Fill => (KernelKind::Fill, "fill".to_owned(), "fill".to_owned()),
         };
-        Self { kind, name, whole_name, crosses_link, totals: view.totals }
+        Self { kind, name, whole_name, crosses_link, totals }
     }
 
     /// How fast it copied or filled, in bytes a nanosecond, which are gigabytes a second.

@@ -1,6 +1,6 @@
 //! Other settings of PyTorch's allocator, by carrying out the recorded requests with them.
 
-use memlab_allocator::{Card, Request, Requests, Settings, replay};
+use memlab_allocator::{Card, Requests, Settings, replay};
 use memlab_plan::{Event, Recording, SETTINGS_FOR_LENGTHS};
 
 use crate::advice::{Advice, Figure, Kind, Verdicts};
@@ -60,16 +60,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Verdicts) {
 }
 
 fn requests(recording: &Recording) -> Requests {
-    let request = |event: &Event| match *event {
-        Event::Allocate(id) => {
-            let allocation = &recording.allocations[id as usize];
-            Request::Allocate { id, place: allocation.place, size: allocation.size }
-        }
-        Event::Free(id) => Request::Free { id },
-        Event::FreeRequested(id) => Request::FreeRequested { id },
-        Event::FreeCompleted(id) => Request::FreeCompleted { id },
-        Event::EmptyCache => Request::EmptyCache,
-    };
+    let request = |event: &Event| recording.request(*event, |id| recording.allocations[id as usize].size);
     Requests {
         places: recording.places.clone(),
         requests: recording.events.iter().map(request).collect(),

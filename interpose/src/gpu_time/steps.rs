@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::StepWork;
 
 use super::done::Done;
 use crate::recorder::Recorder;
@@ -39,7 +40,7 @@ impl StepSums {
         for of_device in sums.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
             for group in of_device.chunks(joined) {
                 let [((device, first), _), ..] = group else { continue };
-                let mut step = encode::StepWork {
+                let mut step = StepWork {
                     time: now,
                     device: *device as i32,
                     step: *first,

@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::{Flags, Work};
 
 use super::done::Done;
 use crate::attribution::result::Attribution;
@@ -39,12 +40,12 @@ impl Sums {
         let mut since: Vec<(Key, Sum)> = self.0.drain().collect();
         since.sort_unstable_by_key(|(key, _)| *key);
         for ((device, stack, layer, flags, kernel), sum) in since {
-            let work = encode::Work {
+            let work = Work {
                 time: now,
                 device: device as i32,
                 stack,
                 layer,
-                flags,
+                flags: Flags(flags),
                 kernel,
                 calls: sum.calls,
                 nanoseconds: sum.nanoseconds,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::{Flags, Ran};
 
 use super::done::Done;
 use crate::attribution::result::Attribution;
@@ -55,9 +56,9 @@ fn wanted() -> Wanted {
     WANTED.get().copied().unwrap_or(BY_DEFAULT)
 }
 
-/// One piece of work. Its start is in nanoseconds of [`clock`](super::clock).
+/// One piece of work. Its start is in nanoseconds of [`clock`](crate::clock).
 #[derive(Clone, Copy)]
-struct Ran {
+struct Piece {
     device: u32,
     stream: u32,
     start: u64,
@@ -68,7 +69,7 @@ struct Ran {
 }
 
 #[derive(Default)]
-pub struct Timeline(VecDeque<Ran>);
+pub struct Timeline(VecDeque<Piece>);
 
 impl Timeline {
     pub fn add(&mut self, place: Attribution, kernel: u32, done: &Done<'_>) {
@@ -78,29 +79,29 @@ impl Timeline {
             Wanted::Last { pieces, .. } if self.0.len() >= pieces => drop(self.0.pop_front()),
             Wanted::Last { .. } | Wanted::All => {}
         }
-        self.0.push_back(Ran { device, stream, start, nanoseconds, place, kernel, bytes });
+        self.0.push_back(Piece { device, stream, start, nanoseconds, place, kernel, bytes });
     }
 
     /// Writes all that is wanted, if it is or if this `is_last`.
     pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) {
-        let latest = self.0.iter().map(|ran| ran.start + ran.nanoseconds).max().unwrap_or(0);
+        let latest = self.0.iter().map(|piece| piece.start + piece.nanoseconds).max().unwrap_or(0);
         let from = match wanted() {
             Wanted::All => 0,
             Wanted::Last { .. } if !is_last => return,
             Wanted::Last { nanoseconds, .. } => latest.saturating_sub(nanoseconds),
         };
-        for ran in self.0.drain(..).filter(|ran| ran.start >= from) {
-            let ran = encode::Ran {
+        for piece in self.0.drain(..).filter(|piece| piece.start >= from) {
+            let ran = Ran {
                 time: now,
-                device: ran.device as i32,
-                stream: ran.stream,
-                start: recorder.since_start(ran.start),
-                nanoseconds: ran.nanoseconds,
-                stack: ran.place.stack,
-                layer: ran.place.layer,
-                flags: ran.place.flags,
-                kernel: ran.kernel,
-                bytes: ran.bytes,
+                device: piece.device as i32,
+                stream: piece.stream,
+                start: recorder.since_start(piece.start),
+                nanoseconds: piece.nanoseconds,
+                stack: piece.place.stack,
+                layer: piece.place.layer,
+                flags: Flags(piece.place.flags),
+                kernel: piece.kernel,
+                bytes: piece.bytes,
             };
             recorder.log.append(encode::ran(&mut LineBuffer::<256>::new(), &ran));
         }

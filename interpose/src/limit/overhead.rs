@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::card::{CARDS, CHANGED, Card, NEVER, limited};
 use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
+use crate::clock::monotonic_ns;
 use crate::cuda::device::current_device;
 use crate::cuda::{calls, pools};
 use crate::locks;
@@ -162,10 +163,7 @@ fn nvml() -> Option<&'static Nvml> {
 }
 
 fn now_ms() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists and `now` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
+    (monotonic_ns() / 1_000_000).max(1)
 }
 
 pub fn reset_in_child() {

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use memlab_trace::encode::{self, Header, LineBuffer};
 use parking_lot::Mutex;
 
-use super::{ProcessFacts, Recorder, monotonic};
+use super::{ProcessFacts, Recorder};
+use crate::clock::{monotonic_ns, unix_ns};
 use crate::config::{self, config, enabled, trace_max};
 use crate::intern::Interner;
 use crate::locks;
@@ -93,8 +93,8 @@ impl Recorder {
             .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
         let wanted = config::output_path(&config::output(), &config::program_name(&command));
-        let start = monotonic();
-        let start_unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let start = monotonic_ns();
+        let start_unix_ns = unix_ns();
         let pid = std::process::id();
         let facts = ProcessFacts {
             id: format!("{:016x}", mix(start_unix_ns ^ u64::from(pid).rotate_left(40))),

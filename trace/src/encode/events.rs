@@ -1,7 +1,7 @@
 //! Events.
 
 use super::buffer::{LineBuffer, NUMBER};
-use crate::record::{DriverKind, TagCategory};
+use crate::record::{DriverKind, Ran, StepWork, TagCategory, Work};
 
 /// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
@@ -168,56 +168,17 @@ pub fn read_back<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: 
     line.into_bytes()
 }
 
-/// A `"work"` line: what ran on a GPU since the last such line of the same place and kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Work {
-    /// Nanoseconds since the trace's start, of the writing.
-    pub time: u64,
-    /// The device.
-    pub device: i32,
-    /// The Python stack of the calls that gave the GPU this work; 0: none.
-    pub stack: u32,
-    /// The layer; 0: none.
-    pub layer: u32,
-    /// As in [`crate::record::Flags`].
-    pub flags: u32,
-    /// The number of a `kernel` definition.
-    pub kernel: u32,
-    /// How often it ran.
-    pub calls: u64,
-    /// How long it ran.
-    pub nanoseconds: u64,
-    /// What it copied or filled.
-    pub bytes: u64,
-}
-
 /// `["work",…]`: sums of what ran on a GPU.
 pub fn work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &Work) -> &'b [u8] {
     let mut line = buffer.line();
-    line.raw(b"[\"work\",").number(work.time).field(work.device).field(work.stack).field(work.layer).field(work.flags);
+    line.raw(b"[\"work\",")
+        .number(work.time)
+        .field(work.device)
+        .field(work.stack)
+        .field(work.layer)
+        .field(work.flags.0);
     line.field(work.kernel).field(work.calls).field(work.nanoseconds).field(work.bytes).finish(b"]");
     line.into_bytes()
-}
-
-/// A `"step_work"` line: what ran on a GPU that was launched in some steps, since the last such line of them.
-#[derive(Clone, Copy, Debug)]
-pub struct StepWork {
-    /// Nanoseconds since the trace's start, of the writing.
-    pub time: u64,
-    /// The device.
-    pub device: i32,
-    /// The first step; what is launched after the last step is of the one that never ended.
-    pub step: u64,
-    /// The number of steps, usually 1.
-    pub steps: u64,
-    /// How many kernels, copies and fills.
-    pub calls: u64,
-    /// How long they ran.
-    pub nanoseconds: u64,
-    /// What was copied from the host.
-    pub to_device_bytes: u64,
-    /// What was copied to the host.
-    pub to_host_bytes: u64,
 }
 
 /// `["step_work",…]`: sums of what ran on a GPU, by the step that it was launched in.
@@ -242,36 +203,11 @@ pub fn busy<const N: usize>(
     line.into_bytes()
 }
 
-/// A `"ran"` line: a kernel, copy or fill that ran on a GPU.
-#[derive(Clone, Copy, Debug)]
-pub struct Ran {
-    /// Nanoseconds since the trace's start, of the writing.
-    pub time: u64,
-    /// The device.
-    pub device: i32,
-    /// The stream, as CUPTI numbers it.
-    pub stream: u32,
-    /// When it began, in nanoseconds since the trace's start.
-    pub start: u64,
-    /// How long it ran.
-    pub nanoseconds: u64,
-    /// The Python stack of the call that gave the GPU this work; 0: none.
-    pub stack: u32,
-    /// The layer; 0: none.
-    pub layer: u32,
-    /// As in [`crate::record::Flags`].
-    pub flags: u32,
-    /// The number of a `kernel` definition.
-    pub kernel: u32,
-    /// What it copied or filled.
-    pub bytes: u64,
-}
-
 /// `["ran",…]`: one piece of work of the timeline.
 pub fn ran<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, ran: &Ran) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"[\"ran\",").number(ran.time).field(ran.device).field(ran.stream).field(ran.start).field(ran.nanoseconds);
-    line.field(ran.stack).field(ran.layer).field(ran.flags).field(ran.kernel).field(ran.bytes).finish(b"]");
+    line.field(ran.stack).field(ran.layer).field(ran.flags.0).field(ran.kernel).field(ran.bytes).finish(b"]");
     line.into_bytes()
 }
 

@@ -99,49 +99,10 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
         Record::ReadBack(r) => encode::read_back(b, r.time, r.thread, r.bytes, r.stack),
         Record::Kernel(k) => encode::kernel(b, k.kernel, k.name.as_bytes()),
-        Record::Work(w) => {
-            let work = encode::Work {
-                time: w.time,
-                device: w.device,
-                stack: w.stack,
-                layer: w.layer,
-                flags: w.flags.0,
-                kernel: w.kernel,
-                calls: w.calls,
-                nanoseconds: w.nanoseconds,
-                bytes: w.bytes,
-            };
-            encode::work(b, &work)
-        }
-        Record::StepWork(w) => {
-            let work = encode::StepWork {
-                time: w.time,
-                device: w.device,
-                step: w.step,
-                steps: w.steps,
-                calls: w.calls,
-                nanoseconds: w.nanoseconds,
-                to_device_bytes: w.to_device_bytes,
-                to_host_bytes: w.to_host_bytes,
-            };
-            encode::step_work(b, &work)
-        }
+        Record::Work(w) => encode::work(b, w),
+        Record::StepWork(w) => encode::step_work(b, w),
         Record::Busy(w) => encode::busy(b, w.time, w.device, w.busy, w.waiting, w.idle),
-        Record::Ran(w) => {
-            let ran = encode::Ran {
-                time: w.time,
-                device: w.device,
-                stream: w.stream,
-                start: w.start,
-                nanoseconds: w.nanoseconds,
-                stack: w.stack,
-                layer: w.layer,
-                flags: w.flags.0,
-                kernel: w.kernel,
-                bytes: w.bytes,
-            };
-            encode::ran(b, &ran)
-        }
+        Record::Ran(r) => encode::ran(b, r),
         Record::InRange(r) => encode::in_range(b, r.time, r.thread, r.range),
         Record::Used(u) => encode::used(b, u.time, u.device, u.used, u.total, u.process),
         Record::Lost(l) => encode::lost(b, l.time, l.events),

@@ -6,7 +6,7 @@ use super::names::Names;
 use super::sections::section;
 use super::table::Table;
 use crate::format::{self, Units};
-use crate::kernels::{self, Kernel};
+use crate::kernels::{KernelKind, KernelTime};
 use crate::text::clean;
 
 /// How many lines, layers and kernels are shown.
@@ -20,24 +20,26 @@ pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -
         format::duration(work.total.nanoseconds),
         format::grouped(work.total.calls)
     )];
-    lines.extend(busy(&work).map(|line| format!("  {line}")));
+    lines.extend(busy(&work).map(|words| format!("  It {words}")));
+    let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
+    let (kernels, others): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
     for part in [
         by_line(names, &work, columns),
         by_layer(names, &work, columns),
-        by_kernel(&work, columns),
-        copies(&work, device.link_bytes_per_second, columns),
+        by_kernel(&kernels, &work, columns),
+        copies(&others, &work, device.link_bytes_per_second, columns),
     ] {
         lines.extend(part.into_iter().map(|line| format!("  {line}")));
     }
     lines
 }
 
-/// How busy the device was.
-fn busy(work: &GpuWorkView) -> Option<String> {
+/// How busy the device was: what it did.
+pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
     let share = |part| format::percent(part, work.busy.total());
     (work.busy.total() > 0).then(|| {
         format!(
-            "It was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}",
+            "was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}",
             share(work.busy.busy),
             format::duration(work.busy.total()),
             share(work.busy.waiting),
@@ -77,41 +79,26 @@ fn by_layer(names: &Names<'_>, work: &GpuWorkView, columns: usize) -> Vec<String
     section("Layers that took longest, each without those inside it", &table, rest, columns.saturating_sub(2))
 }
 
-fn by_kernel(work: &GpuWorkView, columns: usize) -> Vec<String> {
+fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["GPU time", "", "calls", "each", "kernel"]);
-    let kernels: Vec<_> = (work.kernels.iter())
-        .filter_map(|kernel| match Kernel::of(&kernel.name) {
-            Kernel::Named(name) => Some((kernels::short(&name), kernel.totals)),
-            Kernel::Copy(..) | Kernel::Fill => None,
-        })
-        .collect();
-    for (name, totals) in kernels.iter().take(ROWS) {
+    for KernelTime { name, totals, .. } in kernels.iter().take(ROWS) {
         let mut row = times(*totals, work);
         row.extend([format::grouped(totals.calls), format::duration(totals.nanoseconds / totals.calls.max(1))]);
         row.push(clean(name).into_owned());
         table.row(row);
     }
-    let rest = rest(kernels.iter().map(|(_, totals)| totals.nanoseconds));
+    let rest = rest(kernels.iter().map(|kernel| kernel.totals.nanoseconds));
     section("Kernels that took longest", &table, rest, columns.saturating_sub(2))
 }
 
-fn copies(work: &GpuWorkView, link: Option<u64>, columns: usize) -> Vec<String> {
+fn copies(copies: &[KernelTime], work: &GpuWorkView, link: Option<u64>, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["GPU time", "", "calls", "bytes", "GB/s", "of the link", "copies and fills"]);
-    for kernel in &work.kernels {
-        let (what, crosses) = match Kernel::of(&kernel.name) {
-            Kernel::Copy(from, to) => (format!("{from} to {to}"), kernels::crosses_link(from, to)),
-            Kernel::Fill => ("fill".to_owned(), false),
-            Kernel::Named(_) => continue,
-        };
-        let mut row = times(kernel.totals, work);
-        row.extend([format::grouped(kernel.totals.calls), format::bytes(kernel.totals.bytes, Units::Auto)]);
-        let gigabytes_per_second = kernel.totals.bytes as f64 / kernel.totals.nanoseconds.max(1) as f64;
-        row.push(format!("{gigabytes_per_second:.1}"));
-        row.push(match link.filter(|_| crosses) {
-            Some(link) => format::percent((gigabytes_per_second * 1e9) as u64, link),
-            None => String::new(),
-        });
-        row.push(clean(&what).into_owned());
+    for copy in copies {
+        let mut row = times(copy.totals, work);
+        row.extend([format::grouped(copy.totals.calls), format::bytes(copy.totals.bytes, Units::Auto)]);
+        row.push(format!("{:.1}", copy.gigabytes_per_second()));
+        row.push(copy.share_of_link(link).map(format::share).unwrap_or_default());
+        row.push(clean(&copy.name).into_owned());
         table.row(row);
     }
     section("Copies and fills", &table, None, columns.saturating_sub(2))

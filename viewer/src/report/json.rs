@@ -81,9 +81,9 @@ struct Device {
     host_bytes: u64,
     host_bytes_at_peak: u64,
     peak_host_bytes: u64,
-    /// The limit kept for the process; null: none.
-    /// Of its link to the host, in one direction.
+    /// Of its link to the host, in one direction; null: not known.
     link_bytes_per_second: Option<u64>,
+    /// The limit kept for the process; null: none.
     limit_bytes: Option<u64>,
     /// What happens beyond it: `oom` or `spill`.
     on_limit: Option<&'static str>,

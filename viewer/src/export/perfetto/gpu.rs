@@ -1,15 +1,15 @@
 //! What ran on GPUs, piece by piece: for each stream a track of kernels, copies and fills, and one of the layers that they are of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use memlab_trace::Model;
 use memlab_trace::record::{Header, Ran};
+use memlab_trace::{Model, WorkTotals};
 
 use super::messages::{DebugAnnotation, EventType, TrackDescriptor, TrackEvent};
 use super::packets::{Packets, id};
-use crate::kernels::{self, Kernel};
+use crate::kernels::KernelTime;
 use crate::text::{clean, place};
 
 /// Something that lasts, in nanoseconds since the trace's start.
@@ -31,12 +31,21 @@ pub(super) fn gpu(
     for piece in ran.iter().filter(|piece| device.is_none_or(|device| device == piece.device)) {
         streams.entry((piece.device, piece.stream)).or_default().push(*piece);
     }
+    // Names are made once per kernel: to demangle one takes longer than to write it.
+    let mut named: HashMap<u32, (&'static str, String)> = HashMap::new();
+    for piece in streams.values().flatten() {
+        named.entry(piece.kernel).or_insert_with(|| {
+            let KernelTime { kind, name, .. } =
+                KernelTime::named(&whole.kernel_name(piece.kernel), WorkTotals::default());
+            (kind.as_str(), clean(&name).into_owned())
+        });
+    }
     for ((device, stream), mut pieces) in streams {
         pieces.sort_by_key(|piece| piece.start);
         let index = i64::from(device) << 32 | i64::from(stream);
         let work = id(header, "stream", index);
         packets.describe(TrackDescriptor::child(work, process, &format!("cuda:{device} stream {stream}")))?;
-        put(packets, pieces.iter().map(|piece| slice(piece, whole, header, work)))?;
+        put(packets, pieces.iter().map(|piece| slice(piece, &named[&piece.kernel], whole, header, work)))?;
         let layers = id(header, "stream's layers", index);
         let name = format!("cuda:{device} stream {stream}, layers");
         packets.describe(TrackDescriptor::child(layers, process, &name))?;
@@ -57,13 +66,7 @@ fn put(packets: &mut Packets<'_>, slices: impl Iterator<Item = Slice>) -> io::Re
     Ok(())
 }
 
-fn slice(piece: &Ran, whole: &Model, header: &Header, track: u64) -> Slice {
-    let name = whole.kernel_name(piece.kernel);
-    let (category, name) = match Kernel::of(&name) {
-        Kernel::Named(name) => ("kernel", kernels::short(&name)),
-        Kernel::Copy(from, to) => ("copy", format!("{from} to {to}")),
-        Kernel::Fill => ("fill", "fill".to_owned()),
-    };
+fn slice(piece: &Ran, (category, name): &(&'static str, String), whole: &Model, header: &Header, track: u64) -> Slice {
     let mut facts = Vec::new();
     if let Some(line) = whole.line_of(piece.stack) {
         facts.push(DebugAnnotation::text("line", &format!("{} {}", place(&line, &header.directory), line.function)));
@@ -75,7 +78,7 @@ fn slice(piece: &Ran, whole: &Model, header: &Header, track: u64) -> Slice {
     if piece.bytes > 0 {
         facts.push(DebugAnnotation::number("bytes", piece.bytes));
     }
-    let event = TrackEvent::new(EventType::SliceBegin, track).named(category, clean(&name).into_owned()).with(facts);
+    let event = TrackEvent::new(EventType::SliceBegin, track).named(category, name.clone()).with(facts);
     Slice { begin: piece.start, end: end(piece), event }
 }
 

@@ -2,6 +2,7 @@
 
 use memlab_trace::{DeviceView, GpuWorkView, WorkTotals};
 
+use super::super::gpu_time::busy;
 use super::super::names::Names;
 use super::tables::{place, rows};
 use crate::format;
@@ -24,16 +25,7 @@ pub(super) fn chapter(names: &Names<'_>, device: &DeviceView, devices: usize) ->
         format::time_spent(work.total.nanoseconds),
         format::grouped(work.total.calls)
     );
-    let part = |part| format::percent(part, work.busy.total());
-    if work.busy.total() > 0 {
-        html += &format!(
-            "<p>The GPU was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}.</p>\n",
-            part(work.busy.busy),
-            format::duration(work.busy.total()),
-            part(work.busy.waiting),
-            part(work.busy.idle)
-        );
-    }
+    html.extend(busy(&work).map(|words| format!("<p>The GPU {words}.</p>\n")));
     for (title, table) in [
         ("By layer, each without those inside it", by_layer(names, &work, cap)),
         ("By line", by_line(names, &work, cap)),
