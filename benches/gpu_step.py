@@ -1,17 +1,17 @@
-"""Measures how much slower a GPU-bound training step is under memlab. Needs a GPU.
+"""Measures how much slower a training step is under memlab. Needs a GPU.
 
-    python benches/gpu_step.py               (--small on a GPU with less than 24 GiB)
+    python benches/gpu_step.py               (--small on a GPU with less than 80 GB)
 
-Trains a transformer in bf16 in fresh processes, with and without LD_PRELOAD=libmemlab.so, in the order ABBA BAAB …, so that
-a GPU that warms up or slows down favours neither. Each process warms up, then measures the median time of its steps with
-CUDA events and their mean with the wall clock. Prints
+Trains a transformer in bf16 in processes with and without LD_PRELOAD=libmemlab.so. They are started together and take turns:
+in a turn one of them runs while the others wait, and measures the median time of its steps with CUDA events and their mean
+with the wall clock. A machine that is slower for a while so slows all of them. Prints
 
-    base 61.32 ms, memlab 61.35 ms, slower by 0.05 %          (by CUDA events, the median of the processes)
+    base 61.32 ms, memlab 61.35 ms, slower by 0.05 % [0.02, 0.08]          (by CUDA events)
 
-and how much the processes of one kind differ. A smaller difference means nothing. `--time` measures `memlab run --time`
-instead, and beside it what users would take for that, torch.profiler with CUDA activities. `--launch-bound` takes a step of
-many small kernels, for which the GPU waits for the CPU. `--simulated` tries the script on the simulated GPU, where the time
-of a step means nothing.
+the medians of all turns, and of the ratios to the base's turn beside them, with the quartiles. `--time` measures `memlab run
+--time` too, and beside it what users would take for that, torch.profiler with CUDA activities. `--launch-bound` takes a step
+of many small kernels, for which the GPU waits for the CPU. `--simulated` tries the script on the simulated GPU, where times
+mean nothing.
 """
 
 import argparse
@@ -33,14 +33,15 @@ SMALL = {"layers": 12, "width": 1024, "heads": 16, "batch": 4, "context": 1024, 
 LAUNCH_BOUND = {"layers": 24, "width": 256, "heads": 4, "batch": 1, "context": 64, "vocabulary": 1024}
 TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabulary": 256}
 
-
 # The kinds of processes, the base first; how the base is changed, for those with memlab.
 BASE, PROFILER = "base", "torch.profiler"
 ENVIRONMENTS = {"memlab": {}, "memlab --time": {"MEMLAB_TIME": "1"}}
+# What is measured: milliseconds of a step.
+FIGURES = {"events": "by CUDA events", "wall": "by the wall clock", "submit": "for the CPU to submit it to an idle GPU"}
 
 
-def measure(sizes, steps, warm_up, kind):
-    """One process: prints the milliseconds of a step by CUDA events, by the wall clock, and to submit it."""
+def training(sizes):
+    """A function that trains one step."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -76,12 +77,16 @@ def measure(sizes, steps, warm_up, kind):
         loss.backward()
         optimizer.step()
 
-    for _ in range(warm_up):
+    return step
+
+
+def turn(step, steps):
+    """The milliseconds of a step, by each figure."""
+    import torch
+
+    for _ in range(3):  # What the other processes' turns left cold.
         step()
     torch.cuda.synchronize()
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-    if kind == PROFILER:
-        profiler.start()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     start = time.perf_counter()
     events[0].record()
@@ -90,8 +95,6 @@ def measure(sizes, steps, warm_up, kind):
         event.record()
     torch.cuda.synchronize()
     wall = (time.perf_counter() - start) / steps * 1e3
-    by_events = statistics.median(earlier.elapsed_time(later) for earlier, later in itertools.pairwise(events))
-    # The CPU time to submit a step to an idle GPU. If it is not well below the time of the step, the GPU waits for the CPU.
     submits = []
     for _ in range(5):
         torch.cuda.synchronize()
@@ -99,42 +102,80 @@ def measure(sizes, steps, warm_up, kind):
         step()
         submits.append((time.perf_counter() - start) * 1e3)
     torch.cuda.synchronize()
-    if kind == PROFILER:
-        profiler.stop()
-    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    result = {
-        "events_ms": by_events,
-        "wall_ms": wall,
-        "submit_ms": statistics.median(submits),
-        "parameters_millions": millions,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+    by_events = statistics.median(earlier.elapsed_time(later) for earlier, later in itertools.pairwise(events))
+    return {"events": by_events, "wall": wall, "submit": statistics.median(submits)}
+
+
+def take_turns(kind, sizes, steps, warm_up):
+    """A process: trains when it is asked to, and prints the figures of each turn."""
+    import torch
+
+    step = training(sizes)
+    for _ in range(warm_up):
+        step()
+    torch.cuda.synchronize()
+    facts = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
-    print(json.dumps(result))
-    sys.stdout.flush()
+    print(json.dumps(facts), flush=True)
+    for _ in sys.stdin:
+        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        if kind == PROFILER:
+            profiler.start()
+        figures = turn(step, steps)
+        if kind == PROFILER:
+            profiler.stop()
+        print(json.dumps(figures), flush=True)
     os._exit(0)  # Skips teardown, which is not measured.
 
 
-def run(kind, args, folder):
-    """Measures in a fresh process."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MEMLAB", "LD_PRELOAD"))}
-    memlab = kind in ENVIRONMENTS
-    if memlab:
-        environment |= {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OUTPUT": f"{folder}/step-%p.jsonl"} | ENVIRONMENTS[kind]
-    command = [sys.executable, __file__, "--measure", json.dumps([args.sizes, args.steps, args.warm_up, kind])]
-    if args.simulated:
-        command = [str(SIMGPU), "--memory", "16GiB", *command]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"gpu_step: a process with {kind} failed with {done.returncode}:\n{done.stderr[-3000:]}")
-    if memlab:
-        traces = list(Path(folder).glob("*.jsonl"))
-        if not traces:
-            sys.exit(f"gpu_step: memlab made no trace, so there is nothing to measure:\n{done.stderr[-3000:]}")
-        for trace in traces:
-            trace.unlink()
-    return json.loads(done.stdout.splitlines()[-1])
+class Process:
+    """One of the processes that take turns."""
+
+    def __init__(self, kind, args, folder):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("MEMLAB", "LD_PRELOAD"))}
+        self.kind, self.folder = kind, Path(folder, kind)
+        self.folder.mkdir()
+        self.errors = Path(folder, f"{kind}.txt")
+        if kind in ENVIRONMENTS:
+            environment |= {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OUTPUT": f"{self.folder}/%p.jsonl"} | ENVIRONMENTS[kind]
+        command = [sys.executable, __file__, "--process", json.dumps([kind, args.sizes, args.steps, args.warm_up])]
+        if args.simulated:
+            command = [str(SIMGPU), "--memory", "16GiB", *command]
+        with self.errors.open("w") as errors:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=errors, text=True)
+
+    def answer(self):
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"gpu_step: the process with {self.kind} ended:\n{self.errors.read_text()[-3000:]}")
+        return json.loads(line)
+
+    def turn(self):
+        print(file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def finish(self):
+        self.process.communicate()
+        if self.kind in ENVIRONMENTS and not list(self.folder.glob("*.jsonl")):
+            sys.exit(f"gpu_step: {self.kind} made no trace, so nothing was measured:\n{self.errors.read_text()[-3000:]}")
+
+
+def measure(args, folder):
+    """Facts on the machine, and for each turn the figures of each kind of process."""
+    processes = [Process(kind, args, folder) for kind in args.kinds]
+    facts, *_ = [process.answer() for process in processes]
+    turns = []
+    for number in range(args.turns):
+        order = processes if number % 2 == 0 else processes[::-1]
+        turns.append({process.kind: process.turn() for process in order})
+    for process in processes:
+        process.finish()
+    return facts, turns
 
 
 def has_gpu():
@@ -145,55 +186,34 @@ def has_gpu():
     return torch.cuda.is_available()
 
 
-def percent(one, other):
-    """By which share `one` is more than `other`."""
-    return (one / other - 1) * 100
-
-
-def summary(results, args):
-    """The measurements as a dictionary: of each kind of process its figures, and by how much it is slower than the base."""
-    times = {kind: [result["events_ms"] for result in results if result["kind"] == kind] for kind in args.kinds}
-    what = {
-        "sizes": args.sizes,
-        "steps": args.steps,
-        "processes": len(times[BASE]),
-        "simulated": args.simulated,
-        **{key: results[0][key] for key in ("device", "torch", "parameters_millions", "peak_gib")},
-    }
-    if args.simulated:
-        return what
+def summary(facts, turns, args):
+    """What was measured: of each kind of process its figures, and by how many percent each is more than the base's."""
     kinds = {}
     for kind in args.kinds:
-        of_kind = [result for result in results if result["kind"] == kind]
-        kinds[kind] = {key: statistics.median(r[key] for r in of_kind) for key in ("events_ms", "wall_ms", "submit_ms")}
-        for key in ("events", "wall"):
-            kinds[kind][f"slower_{key}_percent"] = percent(kinds[kind][f"{key}_ms"], kinds[BASE][f"{key}_ms"])
-    spread = max(percent(max(of_kind), min(of_kind)) for of_kind in times.values())
-    return what | {"kinds": kinds, "spread_percent": spread, "runs": results}
+        of_kind = {}
+        for figure in FIGURES:
+            ratios = [(one[kind][figure] / one[BASE][figure] - 1) * 100 for one in turns]
+            lower, middle, upper = statistics.quantiles(ratios, n=4)
+            of_kind[f"{figure}_ms"] = statistics.median(one[kind][figure] for one in turns)
+            of_kind |= {f"slower_{figure}_percent": middle, f"slower_{figure}_quartiles": [lower, upper]}
+        kinds[kind] = of_kind
+    return facts | {"sizes": args.sizes, "steps": args.steps, "turns": len(turns), "kinds": kinds, "measured": turns}
 
 
 def report(found):
     print(
-        f"{found['device']}, torch {found['torch']}: {found['parameters_millions']:.0f} million parameters, "
-        f"{found['peak_gib']:.1f} GiB, {found['steps']} steps in each of {found['processes']} processes of a kind"
+        f"{found['device']}, torch {found['torch']}: {found['peak_gib']:.1f} GiB, "
+        f"{found['turns']} turns of {found['steps']} steps in a process of each kind"
     )
-    if found["simulated"]:
-        print("simulated: the script works, all kinds of process ran; its times are no figures")
-        return
     base = found["kinds"][BASE]
-    for kind, figures in found["kinds"].items():
-        if kind != BASE:
-            for key, what in (("events", "by CUDA events"), ("wall", "by the wall clock")):
-                print(
-                    f"base {base[f'{key}_ms']:.2f} ms, {kind} {figures[f'{key}_ms']:.2f} ms, "
-                    f"slower by {figures[f'slower_{key}_percent']:.2f} %          ({what})"
-                )
-    print(f"processes of one kind differ by up to {found['spread_percent']:.2f} %")
-    print(
-        "to submit a step the CPU needs "
-        + ", ".join(f"{kind} {of['submit_ms']:.2f} ms" for kind, of in found["kinds"].items())
-    )
-    if max(of["submit_ms"] for of in found["kinds"].values()) > 0.8 * base["events_ms"]:
+    for kind, of_kind in found["kinds"].items():
+        for figure, how in FIGURES.items() if kind != BASE else ():
+            lower, upper = of_kind[f"slower_{figure}_quartiles"]
+            print(
+                f"base {base[f'{figure}_ms']:.2f} ms, {kind} {of_kind[f'{figure}_ms']:.2f} ms, "
+                f"slower by {of_kind[f'slower_{figure}_percent']:.2f} % [{lower:.2f}, {upper:.2f}]          ({how})"
+            )
+    if base["submit_ms"] > 0.8 * base["events_ms"]:
         print("this step is not GPU-bound: the card waits for the CPU")
 
 
@@ -201,25 +221,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, size in LARGE.items():
         parser.add_argument(f"--{name}", type=int, help=f"default {size}")
-    parser.add_argument("--steps", type=int, help="measured in each process, at least 50; default 100")
-    parser.add_argument("--warm-up", type=int, help="steps before these; default 20")
-    parser.add_argument("--rounds", type=int, default=2, help="of two processes of each kind; default 2")
-    parser.add_argument("--time", action="store_true", help="measure memlab run --time, and torch.profiler")
+    parser.add_argument("--steps", type=int, default=10, help="measured in each turn; default 10")
+    parser.add_argument("--turns", type=int, default=24, help="of each process, an even number; default 24")
+    parser.add_argument("--warm-up", type=int, default=20, help="steps before the first turn; default 20")
+    parser.add_argument("--time", action="store_true", help="measure memlab run --time too, and torch.profiler")
     parser.add_argument("--launch-bound", action="store_true", help="a step of many small kernels")
-    parser.add_argument("--small", action="store_true", help="a model for a card of less than 24 GiB")
+    parser.add_argument("--small", action="store_true", help="a model for a card of less than 80 GB")
     parser.add_argument("--simulated", action="store_true", help="try the script without a GPU")
     parser.add_argument("--json", metavar="FILE", help="write what was measured there too")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--process", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.measure:
-        measure(*json.loads(args.measure))
+    if args.process:
+        take_turns(*json.loads(args.process))
     defaults = TINY if args.simulated else LAUNCH_BOUND if args.launch_bound else SMALL if args.small else LARGE
-    args.kinds = [BASE, "memlab --time", PROFILER] if args.time else [BASE, "memlab"]
+    args.kinds = [BASE, *ENVIRONMENTS, PROFILER] if args.time else [BASE, "memlab"]
     args.sizes = {name: getattr(args, name) or size for name, size in defaults.items()}
-    args.steps = args.steps or (50 if args.simulated else 100)
-    args.warm_up = args.warm_up or (2 if args.simulated else 20)
-    if args.steps < 50:
-        parser.error("fewer than 50 steps say nothing")
+    if args.turns < 2 or args.turns % 2:
+        parser.error("--turns: an even number, because the order of the processes goes there and back")
     if not LIBRARY.exists():
         sys.exit("gpu_step: build first: cargo build --release --workspace")
     if not args.simulated and not has_gpu():
@@ -227,13 +245,12 @@ def main():
             "gpu_step: PyTorch finds no GPU here, and what a GPU-bound step loses can only be measured on one.\n"
             "To try the script itself on the simulated GPU: python benches/gpu_step.py --simulated"
         )
-    results = []
     with tempfile.TemporaryDirectory(prefix="memlab-step-") as folder:
-        for round_ in range(args.rounds):
-            order = args.kinds if round_ % 2 == 0 else args.kinds[::-1]
-            for kind in [*order, *order[::-1]]:
-                results.append({"kind": kind, **run(kind, args, folder)})
-    found = summary(results, args)
+        facts, turns = measure(args, folder)
+    if args.simulated:
+        print("simulated: the script works, all kinds of process ran; its times are no figures")
+        return
+    found = summary(facts, turns, args)
     report(found)
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
