@@ -63,6 +63,7 @@ fn run(recorder: &'static Recorder) {
             recorder.python.ask_again(recorder.elapsed_ns());
         }
         recorder.interner.sources.write(&recorder.log);
+        recorder.log.file().fault_ahead();
         gpu_time::tick(recorder);
         compaction::start_if_needed(recorder);
         got_patch::patch_new_objects();

@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::frame_role::FrameRole;
 use crate::intern::Frame;
@@ -119,59 +120,105 @@ pub const FRAME_CACHE: usize = 1024;
 pub const STACK_CACHE: usize = 2048;
 pub const LAYER_CACHE: usize = 256;
 
-/// A new state is all zeros, so that unused pages take no memory: zero must mean "nothing" in each field.
+/// A new state is all zeros, so that unused pages take no memory: zero must mean "nothing" in each field. What every event
+/// reads is together at the beginning.
+#[repr(C)]
 pub struct ThreadState {
     /// The serial of the recorder this state belongs to: a forked child has another.
     pub recorder: u64,
     /// The thread's id in the trace.
     pub id: u32,
-    /// The frames of the last walk and of the one before, which the next walk overwrites; innermost first.
-    pub frames: [[RawFrame; MAX_DEPTH]; 2],
-    /// The index of the last walk in `frames`.
-    pub walked: usize,
-    pub slots: [Slot; MAX_DEPTH],
-    pub slot_count: usize,
+    /// Inside a function that fetches a library's workspace.
+    pub workspace: bool,
+    pub ranges: ThreadRanges,
+    pub backward: Backward,
+    pub nodes: Nodes,
+    /// The value of [`crate::recorder::Recorder::module_deaths`] for which the caches are valid.
+    pub module_deaths: u64,
     /// The stack and layer below the slots (those of forward, during backward).
     pub slots_base: (u32, u32),
+    pub slot_count: usize,
+    /// The index of the last walk in `frames`.
+    pub walked: usize,
+    /// The frames of the last walk and of the one before, which the next walk overwrites; innermost first.
+    pub frames: [[RawFrame; MAX_DEPTH]; 2],
+    pub slots: [Slot; MAX_DEPTH],
     pub frame_cache: [CachedFrame; FRAME_CACHE],
     /// Stacks by their key: the stack below and the frame, whose number is above 0.
     pub stack_cache: [(u64, u32); STACK_CACHE],
     pub layer_cache: [CachedLayer; LAYER_CACHE],
-    /// The value of [`crate::recorder::Recorder::module_deaths`] for which the caches are valid.
-    pub module_deaths: u64,
-    pub backward: Backward,
-    pub ranges: ThreadRanges,
-    pub nodes: Nodes,
-    /// Inside a function that fetches a library's workspace.
-    pub workspace: bool,
 }
 
 /// The size of a state, in whole pages.
 const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(4096);
 
-impl ThreadState {
-    /// A state in its own mapping: only the pages that are written to take memory, which are few for most threads. None
-    /// if the system is out of memory.
-    fn make() -> Option<*mut Self> {
-        // SAFETY: a fresh mapping, and advice on it, which may be refused: with pages of 2 MiB nothing would be saved.
+/// The states of the first threads share one large page. The parts of a state lie pages apart, and looking up where a page is
+/// costs more than reading it.
+static FIRST_STATES: LazyLock<Option<LargePage>> = LazyLock::new(LargePage::make);
+
+struct LargePage {
+    address: usize,
+    taken: AtomicUsize,
+}
+
+impl LargePage {
+    const BYTES: usize = 2 << 20;
+
+    fn make() -> Option<Self> {
+        let around = map(2 * Self::BYTES)?.addr();
+        let address = around.next_multiple_of(Self::BYTES);
+        // SAFETY: parts of the mapping that was just made, and that nobody uses. Advice may be refused.
         unsafe {
-            let state = libc::mmap(
-                ptr::null_mut(),
-                STATE_BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            );
-            if state == libc::MAP_FAILED {
-                return None;
+            let outside = [(around, address - around), (address + Self::BYTES, around + Self::BYTES - address)];
+            for (start, bytes) in outside.into_iter().filter(|(_, bytes)| *bytes > 0) {
+                libc::munmap(ptr::with_exposed_provenance_mut(start), bytes);
             }
-            libc::madvise(state, STATE_BYTES, libc::MADV_NOHUGEPAGE);
-            Some(state.cast()) // Zero means that nothing is known, in every field.
+            libc::madvise(ptr::with_exposed_provenance_mut(address), Self::BYTES, libc::MADV_HUGEPAGE);
         }
+        Some(Self { address, taken: AtomicUsize::new(0) })
     }
 
-    /// Resets the state to zeros, and gives its pages back to the system.
+    fn take(&self) -> Option<*mut ThreadState> {
+        let offset = self.taken.fetch_add(STATE_BYTES, Ordering::Relaxed);
+        let fits = offset + STATE_BYTES <= Self::BYTES;
+        fits.then(|| ptr::with_exposed_provenance_mut(self.address + offset))
+    }
+
+    fn has(&self, state: *mut ThreadState) -> bool {
+        (self.address..self.address + Self::BYTES).contains(&state.addr())
+    }
+}
+
+/// Fresh memory of zeros. None if the system is out of it.
+fn map(bytes: usize) -> Option<*mut u8> {
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: a fresh mapping where the kernel wants it.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    (memory != libc::MAP_FAILED).then(|| {
+        memory.expose_provenance();
+        memory.cast()
+    })
+}
+
+impl ThreadState {
+    /// A state, in the first ones' page or in its own mapping, of which only the pages that are written to take memory:
+    /// few for most threads. None if the system is out of memory.
+    fn make() -> Option<*mut Self> {
+        if let Some(state) = FIRST_STATES.as_ref().and_then(LargePage::take) {
+            return Some(state);
+        }
+        let state = map(STATE_BYTES)?;
+        // SAFETY: the mapping just made. Advice may be refused: with pages of 2 MiB nothing would be saved.
+        unsafe { libc::madvise(state.cast(), STATE_BYTES, libc::MADV_NOHUGEPAGE) };
+        Some(state.cast()) // Zero means that nothing is known, in every field.
+    }
+
+    fn is_in_large_page(state: *mut Self) -> bool {
+        FIRST_STATES.as_ref().is_some_and(|page| page.has(state))
+    }
+
+    /// Resets the state to zeros, and gives its own pages back to the system.
     ///
     /// # Safety
     ///
@@ -179,7 +226,7 @@ impl ThreadState {
     unsafe fn forget(state: *mut Self) {
         // SAFETY: whole pages of the state's own mapping; a private anonymous mapping holds zeros afterwards.
         unsafe {
-            if libc::madvise(state.cast(), STATE_BYTES, libc::MADV_DONTNEED) != 0 {
+            if Self::is_in_large_page(state) || libc::madvise(state.cast(), STATE_BYTES, libc::MADV_DONTNEED) != 0 {
                 ptr::write_bytes(state, 0, 1);
             }
         }
@@ -187,7 +234,7 @@ impl ThreadState {
 
     /// # Safety
     ///
-    /// As for [`forget`](Self::forget); `state` is freed afterwards.
+    /// As for [`forget`](Self::forget), and it is none of the first states; `state` is freed afterwards.
     unsafe fn unmake(state: *mut Self) {
         // SAFETY: the whole mapping that `make` made, which only the caller has.
         unsafe { libc::munmap(state.cast(), STATE_BYTES) };
@@ -286,6 +333,8 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
             return;
         }
     }
-    // SAFETY: made in `prepare`; its thread ends and no slot has taken it.
-    unsafe { ThreadState::unmake(state.cast()) };
+    if !ThreadState::is_in_large_page(state.cast()) {
+        // SAFETY: made in `prepare`, in its own mapping; its thread ends and no slot has taken it.
+        unsafe { ThreadState::unmake(state.cast()) };
+    }
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::attribution::result::Attribution;
 
-/// How many calls are remembered: ids count all calls of CUDA, and records can come a second later.
-const CALLS: usize = 1 << 20;
+/// How many calls are remembered: ids count all calls of CUDA, and records can come a second later. More would be pushed out
+/// of the processor's caches before they are used again.
+const CALLS: usize = 1 << 18;
 
 /// One call: words that are written one after the other. The id in the first and the last says whether they belong together.
 struct Entry {

@@ -9,6 +9,8 @@ use cupti_sys::bindings::{
     CUpti_ActivityMemcpyPtoP4, CUpti_ActivityMemoryKind, CUpti_ActivityMemset4,
 };
 
+use parking_lot::Mutex;
+
 use super::books::BOOKS;
 use super::done::{Done, Memory, What};
 use super::launches;
@@ -23,11 +25,23 @@ const BUFFER: Layout = match Layout::from_size_align(1 << 18, 8) {
     Err(_) => unreachable!(),
 };
 
+/// Buffers that were read, to be filled again: new memory would come page by page from the system.
+static READ: Mutex<Vec<Empty>> = Mutex::new(Vec::new());
+
+struct Empty(*mut u8);
+
+// SAFETY: whoever takes it from the list is the only one to have it.
+unsafe impl Send for Empty {}
+
+/// How many are kept.
+const MOST_KEPT: usize = 16;
+
 /// CUPTI asks for a buffer.
 pub unsafe extern "C" fn request(buffer: *mut *mut u8, bytes: *mut usize, most_records: *mut usize) {
+    let read = READ.lock().pop();
     // SAFETY: the layout has a size; CUPTI's pointers are writable.
     unsafe {
-        let memory = alloc(BUFFER);
+        let memory = read.map_or_else(|| alloc(BUFFER), |Empty(memory)| memory);
         buffer.write(memory);
         bytes.write(if memory.is_null() { 0 } else { BUFFER.size() });
         most_records.write(0);
@@ -54,8 +68,13 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
             }
         }
     });
-    // SAFETY: made by `request`, with this layout.
-    unsafe { dealloc(buffer, BUFFER) };
+    let mut kept = READ.lock();
+    if kept.len() < MOST_KEPT {
+        kept.push(Empty(buffer));
+    } else {
+        // SAFETY: made by `request`, with this layout.
+        unsafe { dealloc(buffer, BUFFER) };
+    }
 }
 
 /// What a record says, the id of the call that it belongs to, and the node of a graph that it is, or 0. `None`: something else,

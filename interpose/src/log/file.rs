@@ -1,5 +1,7 @@
 //! One file of the trace: reserving room, writing lines, and limiting its size.
 
+mod ahead;
+
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -83,6 +85,9 @@ pub struct TraceFile {
     /// Whether the first `front` bytes are complete.
     front_is_written: AtomicBool,
     in_memory: bool,
+    /// Up to where [`TraceFile::fault_ahead`] has come, and the tail when it did.
+    faulted: AtomicU64,
+    seen_tail: AtomicU64,
 }
 
 // SAFETY: `base` is written only through reserved, disjoint ranges.
@@ -123,6 +128,8 @@ impl TraceFile {
             stream_start: AtomicU64::new(0),
             front_is_written: AtomicBool::new(front == 0),
             in_memory,
+            faulted: AtomicU64::new(0),
+            seen_tail: AtomicU64::new(front),
         })
     }
 

@@ -141,6 +141,7 @@ impl Interpreter {
         /// How many frames shorter than before a stack may be for its frames to be found in `last`.
         const WINDOW: usize = 8;
         let layout = self.layout;
+        self.fetch(last);
         let mut frame = innermost;
         let mut count = 0;
         let mut expected = 0;
@@ -167,6 +168,18 @@ impl Interpreter {
             }
         }
         count
+    }
+
+    /// Has the processor fetch what a walk reads of these frames. Where PyTorch's own work has pushed it out of the
+    /// caches, a walk would otherwise wait for one frame after the other.
+    #[inline]
+    fn fetch(&self, last: &[RawFrame]) {
+        /// Most stacks have fewer frames.
+        const MOST: usize = 48;
+        for RawFrame { frame, code, .. } in last.iter().take(MOST) {
+            prefetch(frame.wrapping_add(self.layout.previous));
+            prefetch(code.wrapping_add(self.layout.code_name));
+        }
     }
 
     /// Whether the frame runs a Python function, and is not a shim of the interpreter's.
@@ -416,4 +429,16 @@ unsafe fn type_name(class: *const u8) -> String {
 unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     // SAFETY: the caller promises that a `T` can be read there.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
+}
+
+/// Fetches a line of the processor's cache. Any address is allowed.
+#[inline]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address does nothing that can be seen.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }

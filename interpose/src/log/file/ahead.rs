@@ -1,0 +1,30 @@
+//! Makes the pages of the lines to come accessible beforehand, so that no thread of the program waits for the kernel to do it.
+
+use std::sync::atomic::Ordering;
+
+use super::{PAGE, TraceFile};
+
+/// How much is made accessible ahead of the lines at least.
+const LEAST: u64 = 256 << 10;
+
+impl TraceFile {
+    /// Called from time to time, by one thread: as many bytes ahead as were written twice since the last time.
+    pub fn fault_ahead(&self) {
+        let (tail, ready) = (self.tail.load(Ordering::Relaxed), self.ready.load(Ordering::Relaxed));
+        let written = tail.saturating_sub(self.seen_tail.swap(tail, Ordering::Relaxed));
+        if self.base.is_null() || written == 0 {
+            return;
+        }
+        let from = self.faulted.load(Ordering::Relaxed).max(tail).next_multiple_of(PAGE);
+        let to = (tail + (2 * written).max(LEAST)).min(ready) / PAGE * PAGE;
+        if from < to {
+            self.faulted.store(to, Ordering::Relaxed);
+            // SAFETY: whole pages of the mapping. They are not written to; where the file has ended or the mapping was
+            // released meanwhile, or before Linux 5.14, nothing happens.
+            unsafe {
+                let start = self.base.add(from as usize).cast();
+                libc::madvise(start, (to - from) as usize, libc::MADV_POPULATE_WRITE);
+            }
+        }
+    }
+}
