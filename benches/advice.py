@@ -1,8 +1,13 @@
-"""What `memlab advise` says of the peak, beside what PyTorch takes when the program is changed so, as a table.
+"""What `memlab advise` says of the peak and of a step's time, beside what PyTorch takes when the program is changed so.
 
-Each training of `tests/programs/advised.py` is recorded, advised on, and run again for each piece of advice, on the
-simulated card."""
+    python benches/advice.py [--json OUT.json] [KIND…]         (--simulated where there is a GPU, too)
 
+Each training of `tests/programs/advised.py` is recorded, advised on, and run again for each piece of advice: with batches
+sixteen times as large on the GPU if there is one, and else on the simulated card, where times mean nothing. Times are of
+runs without memlab. Prints a table."""
+
+import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,42 +20,99 @@ PROGRAM = ROOT / "tests" / "programs" / "advised.py"
 MEMLAB = ROOT / "target" / "release" / "memlab"
 SIMGPU = [ROOT / "simgpu" / "simgpu", "--memory", "8GiB"]
 KINDS = ["gpt", "gpt-eager", "resnet", "unet", "llama-lora", "words", "gradients", "optimizer", "lengths"]
+NEEDS = {"llama-lora": ["transformers", "peft"]}
+# So that a GPU is busy, and that steps are like each other.
+ON_GPU = ["--scale", "16", "--steps", "12"]
 MIB = 1 << 20
 
 
-def run(*command, **env):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=os.environ | env)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return done.stdout
+class Bench:
+    def __init__(self, simulated):
+        self.simulated = simulated
+        self.card = SIMGPU if simulated else []
+        self.size = [] if simulated else ON_GPU
+
+    def run(self, *command, **env):
+        paths = f"{ROOT / 'python'}:{os.environ.get('PYTHONPATH', '')}"
+        env = os.environ | {"PYTHONPATH": paths} | env
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=env)
+        if done.returncode:
+            sys.exit(done.stderr)
+        return done.stdout
+
+    def advice_on(self, kind):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.jsonl"
+            program = [sys.executable, PROGRAM, kind, *self.size]
+            self.run(*self.card, MEMLAB, "run", "--time", "-o", trace, "--", *program)
+            return json.loads(self.run(MEMLAB, "advise", "--json", trace))["advice"]
+
+    def following(self, kind, advice, **env):
+        """PyTorch's peaks and the time of a step when the program does as it is told, for each piece of advice."""
+        env |= {"ADVICE": json.dumps(advice)}
+        output = self.run(*self.card, sys.executable, PROGRAM, kind, *self.size, **env)
+        return [json.loads(line) for line in output.splitlines()]
+
+    def rows(self, kind):
+        """Settings of the allocator are for a whole process; all else is followed in one."""
+        advice = self.advice_on(kind)
+        in_code = [one for one in advice if not one["how"].startswith("export ")]
+        before, *found = self.following(kind, [{}, *in_code])
+        for one in advice:
+            if one in in_code:
+                after = found.pop(0)
+            else:
+                name, _, value = one["how"].removeprefix("export ").partition("=")
+                (after,) = self.following(kind, [{}], **{name: value})
+            yield row(kind, one, before, after, timed=not self.simulated)
 
 
-def advice_on(kind):
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.jsonl"
-        run(*SIMGPU, MEMLAB, "run", "--time", "-o", trace, "--", sys.executable, PROGRAM, kind)
-        return json.loads(run(MEMLAB, "advise", "--json", trace))["advice"]
+def row(kind, advice, before, after, *, timed):
+    """One of the table. Times are of a step, in milliseconds; None: not known."""
+    said, cost = advice["bytes_after"], advice["cost_ns"]
+    measured = after[advice["figure"]]
+    times = (None, None, None)
+    if timed:
+        said_time = None if cost is None else before["milliseconds"] + cost / 1e6
+        times = (before["milliseconds"], said_time, after["milliseconds"])
+    return {
+        "kind": kind, "advice": advice["kind"], "where": advice["where"], "before": said + advice["saved_bytes"],
+        "said": said, "measured": measured, "error": said / measured - 1, "times": times,
+        "time_error": times[1] and times[1] / times[2] - 1,
+    }  # fmt: skip
 
 
-def following(kind, advice):
-    """PyTorch's peaks when the program does as it is told."""
-    env = {"ADVICE": json.dumps(advice)}
-    if advice["how"].startswith("export "):
-        name, _, value = advice["how"].removeprefix("export ").partition("=")
-        env[name] = value
-    return json.loads(run(*SIMGPU, sys.executable, PROGRAM, kind, **env).splitlines()[-1])
+def as_text(row):
+    sizes = [f"{row[name] / MIB:.1f}" for name in ("before", "said", "measured")]
+    times = ["–" if time is None else f"{time:.1f}" for time in row["times"]]
+    time_error = "–" if row["time_error"] is None else f"{100 * row['time_error']:+.1f} %"
+    cells = [row["kind"], row["advice"], row["where"], *sizes, f"{100 * row['error']:+.2f} %", *times, time_error]
+    return f"| {' | '.join(cells)} |"
+
+
+def has_gpu():
+    done = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True)
+    return done.stdout.strip() == b"True"
 
 
 def main():
-    print("| program | advice | where | before, MiB | said | measured | error |")
-    print("|---|---|---|---|---|---|---|")
-    for kind in KINDS:
-        for advice in advice_on(kind):
-            said, measured = advice["bytes_after"], following(kind, advice)[advice["figure"]]
-            before = said + advice["saved_bytes"]
-            sizes = " | ".join(f"{size / MIB:.1f}" for size in (before, said, measured))
-            error = f"{100 * (said - measured) / measured:+.2f} %"
-            print(f"| {kind} | {advice['kind']} | {advice['where']} | {sizes} | {error} |", flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=[], metavar="KIND")
+    parser.add_argument("--simulated", action="store_true", help="on the simulated card")
+    parser.add_argument("--json", help="a file for the rows")
+    options = parser.parse_args()
+    bench = Bench(options.simulated or not has_gpu())
+    rows = []
+    print("| program | advice | where | before, MiB | said | measured | error | step, ms | said | measured | error |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for kind in options.kinds or KINDS:
+        if any(importlib.util.find_spec(package) is None for package in NEEDS.get(kind, [])):
+            continue
+        for row in bench.rows(kind):
+            print(as_text(row), flush=True)
+            rows.append(row)
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

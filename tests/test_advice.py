@@ -30,7 +30,7 @@ def of_kind(answer, kind):
 
 def following(memlab, kind, advice):
     """PyTorch's own peaks when the program does as it is told."""
-    env = {"ADVICE": json.dumps(advice)}
+    env = {"ADVICE": json.dumps([advice])}
     if advice["how"].startswith("export "):
         name, _, value = advice["how"].removeprefix("export ").partition("=")
         env[name] = value
@@ -71,9 +71,25 @@ def test_without_times_the_cost_is_not_known(memlab):
     assert of_kind(advise(memlab, trace), "checkpoint")["cost_ns"] is None
 
 
+def test_offloading_says_what_the_link_hides(memlab):
+    # GIVEN a training whose activations are far more than its link carries beside its forward, recorded with GPU times
+    trace, _ = recorded(memlab, "gpt")
+    advice = of_kind(advise(memlab, trace), "offload_activations")
+    # THEN what is waited for is its cost, AND the advice says so
+    assert advice["cost_ns"] > 0
+    assert "the link carries" in advice["because"] and "waited for" in advice["because"]
+    # AND without GPU times the cost is not known
+    trace, _ = recorded(memlab, "gpt", env={})
+    advice = of_kind(advise(memlab, trace), "offload_activations")
+    assert advice["cost_ns"] is None and "not known" in advice["because"]
+
+
 @pytest.mark.parametrize(
     ("kind", "advised"),
     [
+        ("gpt", "offload_activations"),
+        ("resnet", "offload_activations"),
+        ("llama-lora", "offload_activations"),
         ("words", "chunked_loss"),
         ("words", "offload_optimizer_state"),
         ("words", "settings"),

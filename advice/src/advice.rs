@@ -10,6 +10,8 @@ use serde::Serialize;
 pub enum Kind {
     /// Compute activations of modules again in backward.
     Checkpoint,
+    /// Keep activations on the host between forward and backward.
+    OffloadActivations,
     /// Compute logits and their loss in pieces.
     ChunkedLoss,
     /// Keep the optimizer's state on the host between its steps.
@@ -29,6 +31,7 @@ impl Kind {
     pub fn title(self) -> &'static str {
         match self {
             Self::Checkpoint => "Checkpoint",
+            Self::OffloadActivations => "Offload activations",
             Self::ChunkedLoss => "Compute the loss in pieces",
             Self::OffloadOptimizerState => "Offload the optimizer's state",
             Self::Gradients => "Let go of gradients",

@@ -4,7 +4,7 @@ use memlab_plan::Recording;
 
 use crate::advice::{Advices, Verdicts};
 use crate::course::Course;
-use crate::rules::{checkpoint, gradients, loss, optimizer, settings};
+use crate::rules::{activations, checkpoint, gradients, loss, optimizer, settings};
 use crate::times::Times;
 
 /// What to do so that less is allocated at the peak, or at most `target` bytes.
@@ -13,6 +13,7 @@ pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
     let times = Times::of(recording);
     let mut verdicts = Verdicts::default();
     checkpoint::advise(&course, &times, target, &mut verdicts);
+    activations::advise(&course, &times, target, &mut verdicts);
     loss::advise(&course, &times, &mut verdicts);
     gradients::advise(&course, &mut verdicts);
     optimizer::advise_fused(&course, &mut verdicts);

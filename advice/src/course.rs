@@ -1,6 +1,7 @@
 //! What is allocated after each event of a recording, and after changes to it.
 
 use memlab_plan::{Event, Recording};
+use memlab_trace::record::Phase;
 
 /// From when to when a block is there: after events `from..to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +69,15 @@ impl<'r> Course<'r> {
 
     pub fn size(&self, id: u32) -> u64 {
         self.recording.allocations[id as usize].size
+    }
+
+    /// The events that allocate in a phase, in order.
+    pub fn allocated_in(&self, phase: Phase) -> impl Iterator<Item = usize> {
+        let recording = self.recording;
+        recording.events.iter().enumerate().filter_map(move |(at, event)| match *event {
+            Event::Allocate(id) if recording.allocations[id as usize].flags.phase() == phase => Some(at),
+            _ => None,
+        })
     }
 
     /// The peak as it was.

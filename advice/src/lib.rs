@@ -9,14 +9,17 @@
 //! ```text
 //! advise                      all rules, the best first
 //! rules
+//! rules::activations          activations that wait on the host
 //! rules::checkpoint           activations that are computed again
 //! rules::gradients            gradients that are kept from step to step
 //! rules::loss                 logits and their cross-entropy
 //! rules::optimizer            temporaries of steps, and the optimizer's state
 //! rules::settings             settings of PyTorch's allocator
 //! times                       what the trace says about GPU time
+//! cache                       keys and values that models of Hugging Face keep
 //! names                       modules, in words and in code
 //! modules                     modules of repeated lists, and what each pass of them keeps
+//! offload                     which activations are on the GPU when others wait on the host
 //! choice                      which modules of a pass to checkpoint
 //! course                      what is allocated after each event, and after changes
 //! advice                      a piece of advice
@@ -26,10 +29,12 @@
 
 mod advice;
 mod advise;
+mod cache;
 mod choice;
 mod course;
 mod modules;
 mod names;
+mod offload;
 mod rules;
 mod times;
 

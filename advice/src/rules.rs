@@ -1,5 +1,6 @@
 //! The rules: each tries a change on the recording.
 
+pub(crate) mod activations;
 pub(crate) mod checkpoint;
 pub(crate) mod gradients;
 pub(crate) mod loss;

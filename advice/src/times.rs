@@ -8,11 +8,40 @@ use crate::modules::Modules;
 /// Measured times; none if GPU times were not recorded.
 pub(crate) struct Times {
     work: Option<GpuWorkView>,
+    /// What the link between the device and the host carries in one direction.
+    link_bytes_per_second: Option<u64>,
+    steps: u64,
 }
+
+/// So many hundredths of a forward's time are planned to be filled by `memlab.offload_activations` with copies.
+const FILLED: u128 = 80;
 
 impl Times {
     pub fn of(recording: &Recording) -> Times {
-        Times { work: recording.model.gpu_work(recording.device) }
+        Times {
+            work: recording.model.gpu_work(recording.device),
+            link_bytes_per_second: recording.model.device(recording.device).and_then(|view| view.link_bytes_per_second),
+            steps: recording.steps.len().max(1) as u64,
+        }
+    }
+
+    /// How long the forwards of a step take.
+    fn forward(&self) -> Option<u64> {
+        let layers = &self.work.as_ref()?.layers;
+        Some(layers.iter().map(|layer| layer.forward_nanoseconds).sum::<u64>() / self.steps)
+    }
+
+    /// What the link carries in one direction while the forwards of a step run.
+    pub fn hidden_bytes(&self) -> Option<u64> {
+        let bytes = u128::from(self.forward()?) * u128::from(self.link_bytes_per_second?) / NANOSECONDS * FILLED / 100;
+        Some(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
+    /// By how much a step is longer that copies bytes to the host and back: what the link cannot hide is waited for.
+    pub fn not_hidden(&self, bytes: u64) -> Option<u64> {
+        let waits = bytes.saturating_sub(self.hidden_bytes()?);
+        let waited = 2 * u128::from(waits) * NANOSECONDS / u128::from(self.link_bytes_per_second?.max(1));
+        Some(u64::try_from(waited).unwrap_or(u64::MAX))
     }
 
     /// How long a forward of each module takes, in nanoseconds.
@@ -49,5 +78,8 @@ impl Times {
         is_telling.then(|| u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 }
+
+/// Of a second.
+const NANOSECONDS: u128 = 1_000_000_000;
 
 const SMALLEST_TELLING_COPY: u64 = 1 << 20;

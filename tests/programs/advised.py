@@ -1,9 +1,12 @@
-"""Trainings that memlab advises on: `advised.py KIND`. They follow advice in `ADVICE`, as `memlab advise --json` has it,
-by running its code in the place where a reader would paste it. At the end each prints PyTorch's own peaks, as JSON."""
+"""Trainings that memlab advises on: `advised.py KIND [--steps N] [--scale N]`. Each item of the list in `ADVICE` is a run: a
+piece of advice, as `memlab advise --json` has it, which is followed by running its code in the place where a reader would
+paste it; `{}`: as it is. A run prints PyTorch's own peaks and the time of a step, as a line of JSON."""
 
+import argparse
+import gc
 import json
 import os
-import sys
+import time
 
 import planned
 import torch
@@ -12,6 +15,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 4
+# Not measured.
+WARM_UP = 4
 
 
 class GPT(nn.Module):
@@ -48,6 +53,17 @@ class Images(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))
+
+
+class WithLoss:
+    """A model that returns its loss."""
+
+    def __init__(self, model, loss_fn):
+        self.model, self.loss_fn = model, loss_fn
+        self.config = getattr(model, "config", None)
+
+    def __call__(self, inputs):
+        return self.loss_fn(self.model, inputs)
 
 
 def llama():
@@ -92,26 +108,27 @@ def images(rows):
     return torch.randn(rows, 3, 64, 64, device="cuda")
 
 
-def grown(step):
+def grown(step, scale):
     """Batches of other lengths, each longer than the last."""
-    return tokens(24, length=32 + 24 * step)
+    return tokens(24 * scale, length=32 + 24 * (step % STEPS))
 
 
 KINDS = {
-    "gpt": (GPT, lambda _: tokens(32), next_words),
-    "gpt-eager": (lambda: GPT(eager=True), lambda _: tokens(32), next_words),
-    "resnet": (Images, lambda _: images(32), classes),
-    "unet": (planned.UNet, lambda _: images(32), noise),
-    "llama-lora": (llama, lambda _: tokens(32), of_hugging_face),
-    "words": (lambda: GPT(1, 30_000), lambda _: tokens(24, 30_000), next_words),
-    "gradients": (lambda: GPT(12), lambda _: tokens(4), next_words),
-    "optimizer": (lambda: GPT(24), lambda _: tokens(1), next_words),
-    "leak": (GPT, lambda _: tokens(8), next_words),
+    "gpt": (GPT, lambda _, scale: tokens(32 * scale), next_words),
+    "gpt-eager": (lambda: GPT(eager=True), lambda _, scale: tokens(32 * scale), next_words),
+    "resnet": (Images, lambda _, scale: images(32 * scale), classes),
+    "unet": (planned.UNet, lambda _, scale: images(32 * scale), noise),
+    "llama-lora": (llama, lambda _, scale: tokens(32 * scale), of_hugging_face),
+    "words": (lambda: GPT(1, 30_000), lambda _, scale: tokens(24 * scale, 30_000), next_words),
+    "gradients": (lambda: GPT(12), lambda *_: tokens(4), next_words),
+    "optimizer": (lambda: GPT(24), lambda *_: tokens(1), next_words),
+    "leak": (GPT, lambda *_: tokens(8), next_words),
     "lengths": (GPT, grown, next_words),
 }
 
 
-def train(kind, advice):
+def train(kind, advice, steps, scale):
+    """Returns the milliseconds of a step after the first few; None: there are no others."""
     model_of, inputs_of, loss_fn = KINDS[kind]
     how, what = advice.get("how", ""), advice.get("kind")
     torch.manual_seed(0)
@@ -124,12 +141,15 @@ def train(kind, advice):
         exec(how, scope)
         optimizer = scope["optimizer"]
     kept = []
-    for step in range(STEPS):
-        inputs = inputs_of(step)
+    began = None
+    for step in range(steps):
+        if step == WARM_UP:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+        inputs = inputs_of(step, scale)
         if what == "offload_activations":
-            import memlab
-
-            scope = {"memlab": memlab, "loss_fn": loss_fn, "model": model, "inputs": inputs}
+            scope = {"model": WithLoss(model, loss_fn), "loss_fn": lambda loss, _: loss}
+            scope |= {"inputs": inputs, "targets": None}
             exec(how, scope)
             loss = scope["loss"]
         elif what == "chunked_loss":
@@ -150,20 +170,36 @@ def train(kind, advice):
             optimizer.zero_grad()
         if kind == "leak":
             kept.append(model(inputs))
+    torch.cuda.synchronize()
+    return began and 1000 * (time.perf_counter() - began) / (steps - WARM_UP)
 
 
-def infer():
+def infer(steps):
     """Evaluation alone: nothing is kept that need not be."""
     model = GPT().to("cuda").eval()
     with torch.no_grad():
-        for _ in range(STEPS):
+        for _ in range(steps):
             model(tokens(4)).argmax(-1).sum().item()
 
 
-if __name__ == "__main__":
-    kind, advice = sys.argv[1], json.loads(os.environ.get("ADVICE", "{}"))
-    if kind == "inference":
-        infer()
+def run(arguments, advice):
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    milliseconds = None
+    if arguments.kind == "inference":
+        infer(arguments.steps)
     else:
-        train(kind, advice)
-    print(json.dumps({"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}))
+        milliseconds = train(arguments.kind, advice, arguments.steps, arguments.scale)
+    peaks = {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+    print(json.dumps(peaks | {"milliseconds": milliseconds}), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--scale", type=int, default=1, help="of the batch")
+    arguments = parser.parse_args()
+    for advice in json.loads(os.environ.get("ADVICE", "[{}]")):
+        run(arguments, advice)

@@ -1,6 +1,7 @@
 //! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
 
 use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::cache;
 use crate::choice::{Choice, Part, Pass};
 use crate::course::{Course, Peak};
 use crate::modules::{Modules, Window};
@@ -18,9 +19,6 @@ const AS_GOOD: u128 = 95;
 
 /// How often a target is lowered because other passes than the one at the peak need it.
 const ATTEMPTS: usize = 4;
-
-/// Models of Hugging Face keep keys and values for generating text, in training too, and would add to them again.
-const NO_CACHE: &str = "\nmodel.config.use_cache = False";
 
 /// A choice, carried out on the recording.
 struct Outcome {
@@ -145,19 +143,11 @@ impl<'a> Subject<'a> {
         front.into_iter().filter(|outcome| worth(outcome) * 100 >= most * AS_GOOD).min_by_key(|outcome| outcome.peak)
     }
 
-    fn is_of_transformers(&self) -> bool {
-        let recording = self.course.recording;
-        let kept = self.windows.first().and_then(|window| window.kept.first());
-        kept.is_some_and(|id| {
-            let frames = recording.model.frames(recording.allocations[*id as usize].stack);
-            frames.iter().any(|frame| frame.file.contains("/transformers/models/"))
-        })
-    }
-
     fn advice(&self, outcome: &Outcome, target: Option<u64>) -> Advice {
         let chosen: Vec<_> = outcome.modules.iter().map(|index| self.modules.list[*index].clone()).collect();
         let kept: u64 = outcome.choice.chosen.iter().map(|index| self.windows[*index].kept_bytes).sum();
         let largest = outcome.choice.chosen.iter().map(|index| self.windows[*index].again_bytes).max().unwrap_or(0);
+        let kept_first = self.windows.first().and_then(|window| window.kept.first().copied());
         let steps = self.course.recording.steps.len().max(1) as u64;
         let passes =
             |module: usize| self.modules.windows.iter().filter(|window| window.module == module).count() as u64;
@@ -181,10 +171,11 @@ impl<'a> Subject<'a> {
             cost_ns: self.has_times.then_some(outcome.choice.cost * passes_a_step),
             how: format!(
                 "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
-                 for name in {}:\n    module = model.get_submodule(name)\n    \
-                 module.forward = partial(checkpoint, module.forward, use_reentrant=False){}",
+                 {}for name in {}:\n    module = model.get_submodule(name)\n    \
+                 module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
+                // They would be added to again.
+                cache::switched_off(self.course, kept_first),
                 list_of_names(&chosen),
-                if self.is_of_transformers() { NO_CACHE } else { "" }
             ),
             because: format!(
                 "they keep {} for backward in the pass with the peak, and take up to {} while one is computed again; \

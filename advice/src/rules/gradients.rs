@@ -1,6 +1,5 @@
 //! Gradients that are kept after an optimizer's step, through the next forward or an evaluation.
 
-use memlab_plan::Event;
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
@@ -9,7 +8,7 @@ use crate::course::{Change, Course, Span};
 
 pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
     let recording = course.recording;
-    let forwards: Vec<usize> = allocated_in(course, Phase::Forward).collect();
+    let forwards: Vec<usize> = course.allocated_in(Phase::Forward).collect();
     let mut change = Change::default();
     let mut longest_kept = 0;
     for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
@@ -45,14 +44,6 @@ pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
     });
 }
 
-fn allocated_in(course: &Course<'_>, phase: Phase) -> impl Iterator<Item = usize> {
-    let recording = course.recording;
-    recording.events.iter().enumerate().filter_map(move |(at, event)| match *event {
-        Event::Allocate(id) if recording.allocations[id as usize].flags.phase() == phase => Some(at),
-        _ => None,
-    })
-}
-
 /// When a gradient is there if each step lets go of it: from the backward that makes it to the end of that step.
 fn spans_without(course: &Course<'_>, span: Span, first_step: usize) -> Vec<Span> {
     let steps = &course.recording.steps;
@@ -60,7 +51,7 @@ fn spans_without(course: &Course<'_>, span: Span, first_step: usize) -> Vec<Span
     // A gradient that is only set to zero serves many steps. Without it, each backward makes one.
     for pair in steps[first_step..].windows(2).take_while(|pair| pair[1] < span.to) {
         let in_step = |at: &usize| (pair[0]..pair[1]).contains(at);
-        if let Some(from) = allocated_in(course, Phase::Backward).find(in_step) {
+        if let Some(from) = course.allocated_in(Phase::Backward).find(in_step) {
             spans.push(Span { from, to: pair[1] });
         }
     }

@@ -1,0 +1,151 @@
+//! What autograd keeps for backward, on the host in between (`memlab.offload_activations`).
+
+use memlab_plan::Event;
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+
+use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::cache;
+use crate::course::{Course, Span};
+use crate::offload::offloaded;
+use crate::times::Times;
+
+/// Smaller blocks stay on the GPU.
+const SMALLEST: u64 = 1 << 20;
+
+/// The smallest budget: so many times the largest block.
+const LEAST: u64 = 3;
+
+/// How many budgets between the smallest and all that is kept are looked at.
+const BUDGETS: u64 = 32;
+
+/// What the bus hides is worth a budget if it saves one part in so many.
+const WORTH: u64 = 10;
+
+/// Budgets are whole multiples of this.
+const UNIT: u64 = 1 << 20;
+
+pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, verdicts: &mut Verdicts) {
+    let kept = Kept::of(course);
+    if kept.most == 0 {
+        return;
+    }
+    let least = (kept.largest * LEAST).next_multiple_of(UNIT);
+    if kept.most <= least {
+        let [most, least] = [kept.most, least].map(memlab_sizes::format);
+        let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
+        verdicts.no(Kind::OffloadActivations, "what autograd keeps", because);
+        return;
+    }
+    let room = kept.most - least;
+    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / UNIT * UNIT);
+    let outcomes: Vec<Outcome> = budgets.map(|budget| kept.carried_out(budget, times)).collect();
+    let peak = course.peak().bytes;
+    let chosen = match target {
+        Some(target) => outcomes.iter().rev().find(|outcome| outcome.peak <= target),
+        None => outcomes
+            .iter()
+            .find(|outcome| outcome.cost_ns == Some(0))
+            .filter(|outcome| peak.saturating_sub(outcome.peak) >= peak / WORTH),
+    };
+    // Where the bus hides next to nothing, the smallest budget says what there is to gain.
+    if let Some(outcome) = chosen.or(outcomes.first()) {
+        verdicts.weigh(kept.advice(outcome, times));
+    }
+}
+
+/// A run with a budget.
+struct Outcome {
+    budget: u64,
+    peak: u64,
+    /// What a step copies to the host.
+    moved_bytes: u64,
+    cost_ns: Option<u64>,
+}
+
+/// The blocks that a forward makes and only its backward lets go.
+struct Kept<'a> {
+    course: &'a Course<'a>,
+    /// By id.
+    is_kept: Vec<bool>,
+    largest: u64,
+    /// The most of them at once.
+    most: u64,
+}
+
+impl<'a> Kept<'a> {
+    fn of(course: &'a Course<'a>) -> Kept<'a> {
+        let recording = course.recording;
+        let begins: Vec<usize> = course.allocated_in(Phase::Backward).collect();
+        let is_kept = |(span, allocation): (&Span, &memlab_plan::Allocation)| {
+            let first = begins.get(begins.partition_point(|begin| *begin < span.from));
+            let end = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
+            allocation.category == Category::Activation
+                && allocation.size >= SMALLEST
+                && matches!(allocation.flags.phase(), Phase::Forward | Phase::Other)
+                && first.is_some_and(|begin| *begin < span.to)
+                && end.is_some_and(|end| span.to <= *end)
+        };
+        let is_kept: Vec<bool> = course.spans.iter().zip(&recording.allocations).map(is_kept).collect();
+        let (mut level, mut most, mut largest) = (0, 0, 0);
+        for event in &recording.events {
+            match *event {
+                Event::Allocate(id) if is_kept[id as usize] => {
+                    level += course.size(id);
+                    largest = largest.max(course.size(id));
+                    most = most.max(level);
+                }
+                Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => level -= course.size(id),
+                _ => {}
+            }
+        }
+        Kept { course, is_kept, largest, most }
+    }
+
+    fn carried_out(&self, budget: u64, times: &Times) -> Outcome {
+        let (change, moved_bytes) = offloaded(self.course, &self.is_kept, budget, self.largest);
+        let moved_bytes = moved_bytes / self.course.recording.steps.len().max(1) as u64;
+        Outcome {
+            budget,
+            peak: self.course.peak_with(&change).bytes,
+            moved_bytes,
+            cost_ns: times.not_hidden(moved_bytes),
+        }
+    }
+
+    fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
+        let size = memlab_sizes::format;
+        let bus = match times.hidden_bytes() {
+            None => "whether the link hides that is not known without GPU times and the link's speed".to_owned(),
+            Some(bytes) if bytes >= outcome.moved_bytes => {
+                format!("the link carries {} each way beside its forward", size(bytes))
+            }
+            Some(bytes) => format!(
+                "the link carries {} each way beside its forward, and the rest is waited for: without recompute=False, \
+                 what is cheaper to compute again is",
+                size(bytes)
+            ),
+        };
+        let first = self.is_kept.iter().position(|is_kept| *is_kept).map(|id| id as u32);
+        Advice {
+            kind: Kind::OffloadActivations,
+            place: "what autograd keeps".to_owned(),
+            saved_bytes: self.course.peak().bytes.saturating_sub(outcome.peak),
+            figure: Figure::Allocated,
+            bytes_after: outcome.peak,
+            cost_ns: outcome.cost_ns,
+            how: format!(
+                "import memlab\n{}with memlab.offload_activations(budget=\"{}MiB\", recompute=False):\n    \
+                 loss = loss_fn(model(inputs), targets)",
+                cache::switched_off(self.course, first),
+                outcome.budget / UNIT
+            ),
+            because: format!(
+                "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and back, {bus}",
+                size(self.most),
+                size(outcome.budget),
+                size(outcome.moved_bytes)
+            ),
+        }
+    }
+}
