@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import activations
+import advising
 import batches
 import compilation
 import device
@@ -20,7 +21,6 @@ import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
-import advice
 import plan
 
 # Seconds, of nine minutes.
@@ -88,7 +88,7 @@ def alone():
         yield f"compiled {mode}", compilation.check_mode, mode
     yield "compiled speed", compilation.measure_speed
     yield "plan", plan.check
-    yield "advice", advice.check
+    yield "advice", advising.check
     yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories
     for budget in paging.BUDGETS:
