@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from conftest import PROGRAMS, PYTHON, ROOT
-from memlab import _native
+from memlab import _native, allocator
 
 # What is set, and whether requests also go to a private pool.
 SETTINGS = [
@@ -165,6 +165,47 @@ def test_a_snapshot_is_replayed_from_the_command_line(memlab, tmp_path):
 
     small = replayed(memlab, snapshot, "--card", "100MiB", "--settings", "expandable_segments:True")
     assert "request 33" in small.stdout, small.stdout
+
+
+OTHER_SETTINGS = [
+    "",
+    "max_split_size_mb:20",
+    "roundup_power2_divisions:4",
+    "garbage_collection_threshold:0.5,max_split_size_mb:32",
+    "expandable_segments:True",
+]
+
+
+@pytest.mark.parametrize(
+    "kind", ["gpt", "gpt-eager", "resnet", "unet", "llama-lora", "words", "gradients", "optimizer", "lengths"]
+)
+def test_a_recorded_training_is_replayed_under_other_settings(memlab, kind, tmp_path):
+    """GIVEN a training that was recorded for a plan
+    WHEN its requests are replayed under other settings of the allocator
+    THEN the peaks of allocated and reserved memory are those of the training under these settings, to the byte."""
+    program = PROGRAMS / "advised.py"
+    plan = [memlab.command, "plan", "--steps", "99", "--keep", tmp_path, "--", PYTHON, program, kind]
+    recorded = subprocess.run(plan, capture_output=True, text=True, env=memlab.environment())
+    assert recorded.returncode == 0, recorded.stderr
+    for settings in OTHER_SETTINGS:
+        run = memlab.run(PYTHON, program, kind, preload=False, env={"PYTORCH_CUDA_ALLOC_CONF": settings})
+        assert run.code == 0, run.errors
+        truth = json.loads(run.output.splitlines()[-1])
+        then = allocator.replay(tmp_path / "run.jsonl", settings)
+        assert (then.peak_allocated, then.peak_reserved) == (truth["allocated"], truth["reserved"]), settings
+
+
+def test_a_recorded_run_is_replayed_from_the_command_line(memlab):
+    """GIVEN a run that memlab has recorded
+    THEN the command shows it as it was, and as it would be under other settings."""
+    run = memlab.python(PROGRAMS / "advised.py", "lengths")
+    assert run.code == 0, run.errors
+    truth = json.loads(run.output.splitlines()[-1])
+    done = replayed(memlab, run.trace)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[1]
+    assert first.split("  ")[-1] == "PyTorch's default"
+    assert all(_native.format_size(truth[figure]) in first for figure in ("allocated", "reserved"))
 
 
 def test_what_is_no_snapshot_is_refused(memlab, tmp_path):

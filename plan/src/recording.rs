@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::stage::Stages;
-use memlab_allocator::{Place, Request};
+use memlab_allocator::{Place, Request, Requests};
 use memlab_trace::record::Flags;
 use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, ReadError};
 
@@ -100,6 +100,16 @@ impl Recording {
             Event::FreeRequested(id) => Request::FreeRequested { id },
             Event::FreeCompleted(id) => Request::FreeCompleted { id },
             Event::EmptyCache => Request::EmptyCache,
+        }
+    }
+
+    /// All that PyTorch's allocator was asked for.
+    pub fn requests(&self) -> Requests {
+        let request = |event: &Event| self.request(*event, |id| self.allocations[id as usize].size);
+        Requests {
+            places: self.places.clone(),
+            requests: self.events.iter().map(request).collect(),
+            ids: self.allocations.len() as u32,
         }
     }
 

@@ -3,8 +3,9 @@
     snapshot = torch.cuda.memory._snapshot()              # of a run with torch.cuda.memory._record_memory_history()
     then = memlab.allocator.replay(snapshot, settings="expandable_segments:True", card="24GiB")
     print(then.peak_reserved, then.fits)
+    memlab.allocator.replay("memlab-train-4242.jsonl", settings="max_split_size_mb:128")      # or a run that was recorded
 
-From the command line, for a snapshot that ``torch.cuda.memory._dump_snapshot()`` has written::
+From the command line, for such a recording, or for a snapshot that ``torch.cuda.memory._dump_snapshot()`` has written::
 
     python -m memlab.allocator snapshot.pickle --card 24GiB --settings expandable_segments:True
 
@@ -23,6 +24,7 @@ import pickle
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ class Replay:
 
 
 def replay(
-    requests: Mapping[str, Any] | Iterable[Request],
+    requests: Mapping[str, Any] | str | PathLike[str] | Iterable[Request],
     settings: str = "",
     card: int | str | None = None,
     *,
@@ -80,19 +82,21 @@ def replay(
     """Carries out requests on a model of PyTorch's caching allocator.
 
     Args:
-        requests: a snapshot of ``torch.cuda.memory._snapshot()`` with history, or tuples: ``("alloc", id, bytes)``, then
-            perhaps stream and private pool, ``("free", id)``, ``("empty_cache",)`` and others (see `Request`).
+        requests: a snapshot of ``torch.cuda.memory._snapshot()`` with history, the file that memlab recorded a run in, or
+            tuples: ``("alloc", id, bytes)``, then perhaps stream and private pool, ``("free", id)``, ``("empty_cache",)``
+            and others (see `Request`). Recordings of ``memlab plan --keep FOLDER`` have what was asked for; those of
+            ``memlab run`` have the blocks that were given for it, up to a MiB larger, so other settings are near then.
         settings: what ``PYTORCH_ALLOC_CONF`` would say.
         card: how much memory the allocator may take, in bytes or as ``"24GiB"``. The context and the libraries, some hundred
             MiB, are not included. ``None``: it is never full.
-        device: whose history is taken from a snapshot.
+        device: whose history is taken from a snapshot. (Of a recorded run it is that on which most was allocated.)
         keep_going: whether to go on after a request that does not fit, as a program that catches the error does.
         timeline: whether to note allocated and reserved bytes after each request.
 
-        torch: the version of PyTorch whose rules hold, as ``"2.8"``. ``None``: the newest.
+        torch: the version of PyTorch whose rules hold, as ``"2.8"``. ``None``: that of the recorded run, or the newest.
 
     Raises:
-        ValueError: the settings or a request are not valid; the snapshot has no history.
+        ValueError: the settings or a request are not valid; the snapshot has no history; the file is no recording.
 
     >>> import memlab
     >>> requests = [("alloc", 0, 30 << 20), ("alloc", 1, 1000), ("free", 0), ("alloc", 2, 12 << 20)]
@@ -102,9 +106,13 @@ def replay(
     [OutOfMemory(index=0, size=31457280, segment=31457280, allocated=0, reserved=0)]
     """
     size = _native.parse_size(card) if isinstance(card, str) else card
-    model = _native.AllocatorModel(settings, size, size, _version(torch) if torch else None)
+    version = _version(torch) if torch else None
     if isinstance(requests, Mapping):
         requests = requests_of(requests, device)
+    elif isinstance(requests, (str, PathLike)):
+        recorded_with, requests = _recorded(requests)
+        version = version or recorded_with
+    model = _native.AllocatorModel(settings, size, size, version)
     failed, figures = model.apply(_numbered(model, requests), keep_going, timeline)
     counters = model.counters()
     return Replay(
@@ -170,6 +178,18 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
             requests.append(("empty_cache",))
         given_back = action in ("segment_free", "segment_unmap")
     return requests
+
+
+def _recorded(path: str | PathLike[str]) -> tuple[tuple[int, int], list[Request]]:
+    """The version of PyTorch and the requests of a run that memlab recorded."""
+    _, version, rows = _native.recorded_requests(path)
+    requests: list[Request] = []
+    for kind, name, size, stream, pool in rows:
+        if kind == "alloc":
+            requests.append((kind, name, size, stream, pool))
+        else:
+            requests.append((kind,) if kind == "empty_cache" else (kind, name))
+    return version, requests
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -252,6 +272,13 @@ def _read(path: Path) -> Mapping[str, Any]:
     return snapshot
 
 
+def _is_trace(path: Path) -> bool:
+    """Whether the file has lines of JSON, or is compressed with zstd, as traces of memlab's are."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    return start.startswith(b"{") or start == bytes.fromhex("28b52ffd")
+
+
 def _table(replays: Mapping[str, Replay]) -> str:
     head = ("allocated", "reserved", "unused then", "retries", "out of memory at", "settings")
     lines: list[tuple[str, ...]] = [head]
@@ -268,27 +295,33 @@ def _table(replays: Mapping[str, Replay]) -> str:
 def _main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m memlab.allocator",
-        description="Replays a snapshot's history on a model of PyTorch's caching allocator: what it would have taken with "
+        description="Replays a recorded run on a model of PyTorch's caching allocator: what it would have taken with "
         "other settings, or on another card. 'unused then' is what was reserved and not allocated when most was reserved.",
     )
-    parser.add_argument("snapshot", type=Path, help="what torch.cuda.memory._dump_snapshot() has written, with history")
+    help_ = "what memlab run has recorded, or what torch.cuda.memory._dump_snapshot() has written, with history"
+    parser.add_argument("recording", type=Path, help=help_)
     parser.add_argument("--card", help="how much memory the allocator may take, as 24GiB; without, it is never full")
     parser.add_argument(
         "--settings", action="append", help="what PYTORCH_ALLOC_CONF would say; repeat it [default: none, and what is tried]"
     )
-    parser.add_argument("--device", type=int, default=0, help="whose history is taken [default: 0]")
-    parser.add_argument("--torch", help="the version of PyTorch whose rules hold, as 2.8 [default: the newest]")
+    parser.add_argument("--device", type=int, default=0, help="whose history is taken from a snapshot [default: 0]")
+    parser.add_argument(
+        "--torch", help="the version of PyTorch whose rules hold, as 2.8 [default: that of a run of memlab's]"
+    )
     parser.add_argument("--timeline", type=Path, help="write bytes after each request, with the first settings, as CSV")
     options = parser.parse_args(arguments)
     try:
-        requests = requests_of(_read(options.snapshot), options.device)
+        if _is_trace(options.recording):
+            requests: Any = options.recording
+        else:
+            requests = requests_of(_read(options.recording), options.device)
         all_settings = options.settings or _native.SETTINGS_TO_TRY
         replays = {
             settings: replay(requests, settings, options.card, timeline=True, torch=options.torch)
             for settings in all_settings
         }
     except (OSError, ValueError) as error:
-        print(f"memlab: {options.snapshot}: {error}", file=sys.stderr)
+        print(f"memlab: {options.recording}: {error}", file=sys.stderr)
         return 2
     print(_table(replays))
     if options.timeline:

@@ -1,9 +1,38 @@
 //! PyTorch's caching allocator, as a model.
 
-use memlab_allocator::{Allocator, BlockState, Card, OutOfMemory, Place, Request, Settings};
+use std::path::PathBuf;
+
+use memlab_allocator::{Allocator, BlockState, Card, OutOfMemory, Place, Request, Requests, Settings};
+use memlab_plan::Recording;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+/// (kind, id, bytes, stream, pool)
+type Requested = (&'static str, u32, u64, u64, (u64, u64));
+
+/// What PyTorch's allocator was asked for in a recorded run: on which device, the version of PyTorch, and the requests.
+#[pyfunction]
+pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<(i32, (u32, u32), Vec<Requested>)> {
+    let recording = py.detach(|| Recording::read(&path)).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let Requests { places, requests, .. } = recording.requests();
+    let requests = requests.into_iter().filter_map(|request| {
+        let without_size = |kind, id| Some((kind, id, 0, 0, (0, 0)));
+        match request {
+            Request::Allocate { id, place, size } => {
+                let Place { stream, pool } = places[usize::from(place)];
+                Some(("alloc", id, size, stream, pool))
+            }
+            Request::Free { id } => without_size("free", id),
+            Request::FreeRequested { id } => without_size("free_requested", id),
+            Request::FreeCompleted { id } => without_size("free_completed", id),
+            Request::EmptyCache => without_size("empty_cache", 0),
+            // Recordings have no others.
+            Request::ReleasePool { .. } | Request::Outside { .. } => None,
+        }
+    });
+    Ok((recording.device, recording.torch_version(), requests.collect()))
+}
 
 /// The allocator of one card.
 #[pyclass(frozen, name = "AllocatorModel", module = "memlab._native")]

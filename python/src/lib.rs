@@ -45,6 +45,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("PAGE_SIZE", memlab_loader::arena::PAGE_SIZE)?;
     module.add("PIN_GRANULE", memlab_loader::arena::PIN_GRANULE)?;
     module.add_class::<allocator::AllocatorModel>()?;
+    module.add_function(wrap_pyfunction!(allocator::recorded_requests, module)?)?;
     module.add_class::<reporter::names::TensorNames>()?;
     module.add_class::<reporter::reader::TensorReader>()?;
     module.add_class::<reporter::table::TensorTable>()?;

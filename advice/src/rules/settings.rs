@@ -1,7 +1,7 @@
 //! Other settings of PyTorch's allocator, by carrying out the recorded requests with them.
 
-use memlab_allocator::{Card, Requests, Settings, replay};
-use memlab_plan::{Event, Recording, SETTINGS_FOR_LENGTHS};
+use memlab_allocator::{Card, Settings, replay};
+use memlab_plan::{Recording, SETTINGS_FOR_LENGTHS};
 
 use crate::advice::{Advice, Figure, Kind, Verdicts};
 
@@ -15,7 +15,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Verdicts) {
         return;
     }
     let own = if recording.model.has_expandable_segments(recording.device) { "expandable_segments:True" } else { "" };
-    let requests = requests(recording);
+    let requests = recording.requests();
     let reserved = |settings: &str| {
         let settings = Settings::parse(settings).ok()?.for_torch(recording.torch_version());
         Some(replay(&requests, &settings, Card::ENDLESS).counters.reserved.peak)
@@ -56,14 +56,5 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Verdicts) {
         };
         let after = memlab_sizes::format(advice.bytes_after);
         verdicts.no(Kind::Settings, advice.place, format!("{change}: the peak would be {after} reserved"));
-    }
-}
-
-fn requests(recording: &Recording) -> Requests {
-    let request = |event: &Event| recording.request(*event, |id| recording.allocations[id as usize].size);
-    Requests {
-        places: recording.places.clone(),
-        requests: recording.events.iter().map(request).collect(),
-        ids: recording.allocations.len() as u32,
     }
 }
