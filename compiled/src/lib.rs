@@ -18,6 +18,7 @@
 //! names, line_traces     the operations that names in comments, and Inductor's traces, stand for
 //! renamed                names in comments that the graph no longer has
 //! graph, wrapper         what TorchDynamo traced; what Inductor generated
+//! package                what Inductor generated for a program without Python
 //! kernel                 definitions of kernels
 //! scan                   tokens of a line of Python
 //! definitions            classes and functions of a source file
@@ -32,6 +33,7 @@ mod line_traces;
 mod names;
 mod order;
 mod origins;
+mod package;
 mod renamed;
 mod scan;
 mod wrapper;
@@ -39,4 +41,5 @@ mod wrapper;
 pub use definitions::Definitions;
 pub use graph::{Graph, Module, SourceFrame};
 pub use origins::{Origin, Origins, origins};
+pub use package::Package;
 pub use wrapper::{Kind, Wrapper};

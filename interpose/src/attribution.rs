@@ -8,7 +8,9 @@ use self::result::Attribution;
 use crate::frame_role::FrameRole;
 use crate::python::walk::{Interpreter, RawFrame};
 use crate::recorder::Recorder;
-use crate::thread_state::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
+use crate::thread_state::{
+    CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, PackageCall, STACK_CACHE, Slot, ThreadState,
+};
 use memlab_trace::record::{Flags, Phase};
 
 /// Attributes the calling thread's current operation.
@@ -17,7 +19,8 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
     let Some(python) = recorder.interpreter() else {
         let phase = if thread.backward.running { Phase::Backward as u32 } else { Phase::Other as u32 };
-        return Attribution { stack: 0, layer: 0, flags: phase | workspace };
+        let own = in_package(recorder, thread, Walked { stack: 0, layer: 0, roles: FrameRole::empty() }, ptr::null());
+        return Attribution { stack: own.stack, layer: 0, flags: phase | workspace };
     };
     let innermost = python.innermost();
     if thread.backward.running {
@@ -45,6 +48,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         return Attribution { stack: own.stack, layer: own.layer, flags };
     }
     let own = walk(recorder, python, thread, innermost, (0, 0));
+    let own = in_package(recorder, thread, own, innermost);
     if own.roles.intersects(FrameRole::BENCHMARK) {
         return benchmark(own, workspace);
     }
@@ -142,6 +146,35 @@ fn walk(
     }
 }
 
+/// What is asked for by an AOTInductor package, which the Python stack of `own` runs: by the package's line.
+#[inline]
+fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: Walked, innermost: *const u8) -> Walked {
+    let PackageCall { frame, has_node, python } = thread.package;
+    if frame == 0 || python != innermost {
+        return own;
+    }
+    let stack = stack(recorder, thread, own.stack, frame);
+    if !has_node {
+        return Walked { stack, ..own };
+    }
+    let roles = if own.layer == 0 { own.roles | FrameRole::OUTSIDE } else { own.roles };
+    let layer = layer(recorder, thread, (own.layer, frame as usize, 0), || {
+        recorder.interner.package_layer(&recorder.log, own.layer, frame)
+    });
+    Walked { stack, layer, roles }
+}
+
+/// The stack of `frame` on top of the stack `below`.
+#[inline]
+fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) -> u32 {
+    let key = u64::from(below) << 32 | u64::from(frame);
+    let cached = &mut thread.stack_cache[hash(u64::from(below), u64::from(frame)) % STACK_CACHE];
+    if cached.0 != key {
+        *cached = (key, recorder.interner.stack(&recorder.log, below, frame));
+    }
+    cached.1
+}
+
 /// The slot of frame `raw`, whose caller has the slot `below`.
 fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw: &RawFrame, below: &Slot) -> Slot {
     let identity = python.identity(raw.code);
@@ -155,19 +188,13 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
     }
     let frame = cached.frame;
 
-    let key = u64::from(below.stack) << 32 | u64::from(frame.id);
-    let cached = &mut thread.stack_cache[hash(u64::from(below.stack), u64::from(frame.id)) % STACK_CACHE];
-    if cached.0 != key {
-        *cached = (key, recorder.interner.stack(&recorder.log, below.stack, frame.id));
-    }
-
     let mut slot = Slot {
         code: raw.code,
         position: raw.position,
         identity,
         roles: below.roles.with(frame.role),
         role: frame.role,
-        stack: cached.1,
+        stack: stack(recorder, thread, below.stack, frame.id),
         layer: below.layer,
         module: ptr::null(),
         class: ptr::null(),

@@ -7,7 +7,7 @@ use crate::mover::progress;
 use crate::python::agent;
 use crate::torch::expected;
 use crate::vmm::{arena, captures, contexts, gate, movable_memory, totals};
-use crate::{compaction, control, got_patch, gpu_time, limit, moved_bytes, ranges, recorder};
+use crate::{compaction, control, got_patch, gpu_time, limit, moved_bytes, packages, ranges, recorder};
 
 /// Registers the fork handler.
 pub fn watch() {
@@ -26,6 +26,7 @@ extern "C" fn in_child() {
     expected::reset_in_child();
     got_patch::reset_in_child();
     gpu_time::reset_in_child();
+    packages::reset_in_child();
     ranges::names::reset_in_child();
     ranges::nvtx::reset_in_child();
 

@@ -42,7 +42,7 @@ pub struct UnnamedLayer {
     pub line: u32,
 }
 
-/// A place in a wrapper of Inductor's.
+/// A place in a wrapper of Inductor's. In an AOTInductor package, the function is the node that it computes, or empty.
 #[derive(Clone)]
 pub struct WrapperPlace {
     pub file: String,
@@ -323,6 +323,34 @@ impl Interner {
         let (id, is_new) = tables.take_layer(parent, class);
         let layer = UnnamedLayer { id, parent, module, generated: frame.id, line };
         (tables.add_layer(log, key, 0, class.to_owned(), (layer, is_new)), true)
+    }
+
+    /// A frame for a line of an AOTInductor package; `line.file` is the package's library.
+    pub fn package_frame(&self, log: &Log, source: &str, line: WrapperPlace) -> u32 {
+        let mut tables = self.tables.lock();
+        // No frame of Python's has this position.
+        let content = (tables.texts.hash_one((&line.file, source)), usize::MAX, Some(line.line));
+        if let Some(&known) = tables.frames_by_content.get(&content) {
+            return known;
+        }
+        tables.last_frame += 1;
+        let id = tables.last_frame;
+        tables.frames_by_content.insert(content, id);
+        log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, source, Some(line.line), &line.function));
+        tables.wrappers.insert(id, line);
+        id
+    }
+
+    /// The layer that a line of a package stands for when layer `parent` runs it; returns as [`layer`](Self::layer).
+    pub fn package_layer(&self, log: &Log, parent: u32, frame: u32) -> (u32, bool) {
+        let mut tables = self.tables.lock();
+        let key = (parent, frame as usize);
+        if let Some(&(layer, _)) = tables.layers.get(&key) {
+            return (layer, false);
+        }
+        let (id, is_new) = tables.take_layer(parent, "");
+        let layer = UnnamedLayer { id, parent, module: 0, generated: frame, line: 0 };
+        (tables.add_layer(log, key, 0, String::new(), (layer, is_new)), true)
     }
 
     /// Where a frame of a wrapper is.

@@ -23,6 +23,7 @@
 //! ranges::nvtx               the ranges of programs that use NVTX
 //! gpu_time                   kernels, copies and fills by the place that launched them
 //! attribution, ranges        stack, layer and phase of an allocation; the ranges that the program names
+//! packages                   the lines of AOTInductor packages
 //! recorder                   events and definitions become lines
 //! thread_state               state of each thread
 //! intern                     ids of frames, stacks and layers
@@ -58,6 +59,7 @@ mod log;
 mod moved_bytes;
 mod mover;
 mod nvml;
+mod packages;
 mod panics;
 mod python;
 mod ranges;

@@ -59,15 +59,20 @@ pub fn program_base() -> *mut c_void {
 
 /// The file name, without folders, of the library that contains `address`.
 pub fn library_of(address: usize) -> Option<String> {
+    let (path, _) = file_at(address)?;
+    Some(path.rsplit('/').next().unwrap_or(&path).to_owned())
+}
+
+/// The file that was loaded at `address`, and its load address.
+pub fn file_at(address: usize) -> Option<(String, usize)> {
     // SAFETY: zeros are a valid Dl_info; dladdr only fills it, with a NUL-terminated name.
-    let path = unsafe {
+    unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(address as *const c_void, &mut info) == 0 as c_int || info.dli_fname.is_null() {
             return None;
         }
-        CStr::from_ptr(info.dli_fname).to_string_lossy()
-    };
-    Some(path.rsplit('/').next().unwrap_or(&path).to_owned())
+        Some((CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned(), info.dli_fbase as usize))
+    }
 }
 
 /// The file that the library of this soname was loaded from; `None` if it is not loaded.

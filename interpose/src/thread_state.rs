@@ -91,6 +91,21 @@ impl Default for Backward {
     }
 }
 
+/// The call of PyTorch that an AOTInductor package makes on this thread.
+#[derive(Clone, Copy)]
+pub struct PackageCall {
+    /// The frame of the package's line; 0 outside of packages.
+    pub frame: u32,
+    /// Whether the line is known to compute a node.
+    pub has_node: bool,
+    /// The innermost Python frame: if it is unchanged, no Python has run since.
+    pub python: *const u8,
+}
+
+impl PackageCall {
+    pub const NONE: Self = Self { frame: 0, has_node: false, python: ptr::null() };
+}
+
 /// The ranges of a thread, by their ids in the trace; 0: none.
 pub struct ThreadRanges {
     /// How many are open.
@@ -133,6 +148,7 @@ pub struct ThreadState {
     pub ranges: ThreadRanges,
     pub backward: Backward,
     pub nodes: Nodes,
+    pub package: PackageCall,
     /// The value of [`crate::recorder::Recorder::module_deaths`] for which the caches are valid.
     pub module_deaths: u64,
     /// The stack and layer below the slots (those of forward, during backward).

@@ -9,4 +9,5 @@ pub mod autograd;
 pub mod expected;
 pub mod hook;
 pub mod hooks;
+pub mod package;
 pub mod workspace;

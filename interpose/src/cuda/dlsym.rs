@@ -10,6 +10,7 @@ use super::hook_lookup;
 use crate::config::enabled;
 use crate::got_patch;
 use crate::loaded_objects::{base_of, program_base};
+use crate::packages;
 use crate::symbols::{REAL_DLSYM, real_dlsym};
 
 /// The hook.
@@ -61,6 +62,10 @@ const ABSENT: usize = 1;
 unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym(); // Also sets the jump's target.
     got_patch::patch_new_objects();
+    // SAFETY: a NUL-terminated string.
+    if !symbol.is_null() && unsafe { CStr::from_ptr(symbol) } == packages::ENTRY {
+        packages::loaded();
+    }
     // SAFETY: a NUL-terminated string; the second byte is read only if the first is not the NUL.
     let driver_name = unsafe { !symbol.is_null() && *symbol == b'c' as c_char && *symbol.add(1) == b'u' as c_char };
     if !driver_name || !enabled() {

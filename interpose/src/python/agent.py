@@ -10,8 +10,8 @@ id), frame(id, file, line, function), variables(), arguments(), replicas(), inst
 tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
-compiled_origin(frame), compiled_root(class, variable), warn(text), run_again(), run_later(), finish(), and `reader`,
-the module.
+compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
+finish(), and `reader`, the module.
 """
 
 import atexit
@@ -70,6 +70,7 @@ class Agent:
         self.roots: dict = {}  # layer id -> weak root module
         self.next_search = 0.0
         self.compiled = _Compiled(native, self.reader)
+        self.packages: dict = {}  # path of an AOTInductor package that no module calls -> its layer id
         self.compiled_roots: dict = {}  # (path, class) of a module that only compiled code runs -> its layer id
         self.tags = _Tagger(native, torch, self.reader, self.roots, self.forget_dead, self.warn_once)
         # Called by the library.
@@ -147,7 +148,11 @@ class Agent:
         for layer, parent, module, address, generated, line, kind, wrapper in unnamed:
             with _Harmless(functools.partial(self.warn_once, f"a layer keeps its class name, {kind}")):
                 if wrapper:
-                    self.name_wrapper(layer, parent, generated, wrapper)
+                    node = self.native.package_node(generated)
+                    if node is None:
+                        self.name_wrapper(layer, parent, generated, wrapper)
+                    else:
+                        self.name_package_node(layer, parent, wrapper, node)
                     continue
                 if module is None:
                     module = self.alive_at(address)
@@ -341,6 +346,20 @@ class Agent:
             outermost, caller = self.compiled_root(*modules[0])
             name = ".".join(filter(None, [caller, name.removeprefix(_qualified(modules[0][0])).lstrip(".")]))
         self.native.layer(layer, name, kind, "", outermost)
+
+    def name_package_node(self, layer, parent, package, node):
+        """Gives a node of an AOTInductor package a name below the module that calls the package."""
+        outermost, name = parent, node
+        if parent in self.layers:
+            caller, root, caller_name = self.layers[parent]
+            name = ".".join(filter(None, [caller_name, node]))
+            if caller() is not None:
+                self.add_layer(layer, caller(), root, name)
+        elif parent == 0:
+            if package not in self.packages:
+                self.packages[package] = self.native.compiled_root("AOTInductor", "")
+            outermost = self.packages[package]
+        self.native.layer(layer, name, "AOTInductor", "", outermost)
 
     def compiled_root(self, path, kind, address):
         """(layer, name in it) of an outermost module that is not called: the function that calls it is compiled, or it is

@@ -206,6 +206,30 @@ fn terminated(text: String) -> std::ffi::CString {
     std::ffi::CString::new(text).unwrap_or_default()
 }
 
+/// The node that a line of an AOTInductor package computes, by its frame; None for frames of Python.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+pub unsafe extern "C" fn package_node(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
+    unsafe {
+        let mut frame: c_uint = 0;
+        if (api.PyArg_ParseTuple)(arguments, c"I".as_ptr(), &raw mut frame) == 0 {
+            return ptr::null_mut();
+        }
+        let node = panics::catch(|| {
+            let place = Recorder::current()?.interner.wrapper_place(frame)?;
+            place.file.ends_with(".so").then(|| terminated(place.function))
+        });
+        match node.flatten() {
+            Some(node) => (api.Py_BuildValue)(c"s".as_ptr(), node.as_ptr()),
+            None => (api.Py_BuildValue)(c"".as_ptr()),
+        }
+    }
+}
+
 /// Defines a layer for an outermost module that compiled code runs without calling it; returns its id.
 ///
 /// # Safety

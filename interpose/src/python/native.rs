@@ -42,7 +42,7 @@ pub fn reset_in_child() {
     compiled::reset_in_child();
 }
 
-static METHODS: [Method; 29] = [
+static METHODS: [Method; 30] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -52,6 +52,7 @@ static METHODS: [Method; 29] = [
     method(c"compiled_wrapper", compiled::wrapper),
     method(c"compiled_origin", compiled::origin),
     method(c"compiled_root", compiled::root),
+    method(c"package_node", compiled::package_node),
     method(c"variables", variables),
     method(c"arguments", arguments),
     method(c"replicas", replicas),

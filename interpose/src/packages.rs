@@ -1,0 +1,101 @@
+//! The lines of AOTInductor packages that call PyTorch.
+//!
+//! A package is a library of C++ that runs without Python. It is unpacked with its source beside it and has a table of
+//! lines (Inductor compiles it with `-g1`). The address that a call returns to thus leads to the line, and the line to the
+//! node in the source that it computes.
+
+use std::ffi::CStr;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use addr2line::Loader;
+use hashbrown::HashMap;
+use memlab_compiled::Package;
+use parking_lot::Mutex;
+
+use crate::frame_role::FrameRole;
+use crate::intern::{Frame, WrapperPlace};
+use crate::loaded_objects;
+use crate::locks;
+use crate::python::walk::CodeIdentity;
+use crate::recorder::Recorder;
+use crate::thread_state::{CachedFrame, FRAME_CACHE, ThreadState};
+
+/// A function of every package that PyTorch looks up when it loads one.
+pub const ENTRY: &CStr = c"AOTInductorModelContainerRun";
+
+/// The longest source that is read, in bytes.
+const MAX_SOURCE: u64 = 64 << 20;
+
+/// How many packages were ever loaded. An address can belong to another package after that.
+static LOADS: AtomicUsize = AtomicUsize::new(0);
+
+/// The sources of packages, by their libraries' paths; `None` for other libraries, which have no source beside them.
+static SOURCES: Mutex<Option<HashMap<String, Option<Source>>>> = Mutex::new(None);
+
+struct Source {
+    /// Without folders: packages are unpacked into temporary ones.
+    name: String,
+    package: Package,
+    lines: Loader,
+}
+
+/// A package was loaded.
+pub fn loaded() {
+    LOADS.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Called in a forked child: another thread of the parent may have been reading.
+pub fn reset_in_child() {
+    locks::unlock_in_child(&SOURCES);
+}
+
+/// The frame of the package's line that has made a call which returns to `site`, and whether the line computes a node. 0
+/// if the call is not a package's.
+pub fn frame(recorder: &Recorder, thread: &mut ThreadState, site: usize) -> (u32, bool) {
+    let loads = LOADS.load(Ordering::Acquire);
+    let cached = &mut thread.frame_cache[(site ^ site >> 10) % FRAME_CACHE];
+    if cached.code as usize != site || cached.position != loads {
+        let (id, has_node) = find(recorder, site).unwrap_or_default();
+        let role = if has_node { FrameRole::WRAPPER } else { FrameRole::empty() };
+        let frame = Frame { id, role, identity: CodeIdentity::EMPTY };
+        *cached = CachedFrame { code: site as *const u8, position: loads, frame };
+    }
+    (cached.frame.id, cached.frame.role.intersects(FrameRole::WRAPPER))
+}
+
+#[cold]
+fn find(recorder: &Recorder, site: usize) -> Option<(u32, bool)> {
+    let call = site - 1; // The call itself may be the last instruction of its line.
+    let (library, base) = loaded_objects::file_at(call)?;
+    let mut sources = SOURCES.lock();
+    let sources = sources.get_or_insert_with(HashMap::new);
+    let source = sources.entry_ref(&library).or_insert_with(|| source_beside(Path::new(&library))).as_ref()?;
+    let line = source.line_at((call - base) as u64)?;
+    let node = source.package.node(line).unwrap_or_default();
+    let place = WrapperPlace { file: library, line, function: node.to_owned() };
+    Some((recorder.interner.package_frame(&recorder.log, &source.name, place), !node.is_empty()))
+}
+
+/// The source of a package. It has the library's name, but for the ending.
+fn source_beside(library: &Path) -> Option<Source> {
+    let path = library.with_extension("cpp");
+    let is_read = fs::metadata(&path).ok()?.len() <= MAX_SOURCE;
+    let text = is_read.then(|| fs::read(&path).ok()).flatten()?;
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    let package = Package::parse(&String::from_utf8_lossy(&text));
+    Some(Source { name, package, lines: Loader::new(library).ok()? })
+}
+
+impl Source {
+    /// The line of a call at an offset in the library: that of the outermost function, if others are inlined there.
+    fn line_at(&self, offset: u64) -> Option<u32> {
+        let mut frames = self.lines.find_frames(offset).ok()?;
+        let mut outermost = None;
+        while let Ok(Some(frame)) = frames.next() {
+            outermost = frame.location;
+        }
+        outermost.filter(|found| found.file.is_some_and(|file| file.ends_with(&self.name)))?.line
+    }
+}
