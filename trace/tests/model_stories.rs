@@ -362,6 +362,36 @@ fn a_stack_counts_at_its_best_frame() {
 }
 
 #[test]
+fn a_stack_whose_line_is_lost_keeps_its_bytes() {
+    // GIVEN a block of a stack whose outer part is never defined, and a frame that becomes generated code
+    let model = replay([
+        r#"{"frame":1,"file":"/home/ada/train.py","line":3,"function":"f"}"#,
+        r#"{"stack":1,"parent":2,"frame":1}"#,
+        r#"["a",1,1,0,4096,512,1,1,1]"#,
+        r#"{"frame":1,"file":"<generated>","line":3,"function":"f"}"#,
+        r#"["a",2,1,0,8192,512,9,1,2]"#,
+    ]);
+    // THEN its line is unknown, and nothing is missing
+    let held: Vec<_> = model.lines(0).iter().map(|view| (view.line.is_some(), view.live_bytes)).collect();
+    assert_eq!(held.iter().map(|(_, bytes)| bytes).sum::<u64>(), 1024, "{held:?}");
+    assert!(held.contains(&(false, 1024)), "{held:?}");
+}
+
+#[test]
+fn a_stack_that_is_defined_twice_keeps_its_bytes_at_the_peak() {
+    // GIVEN a stack of an unknown frame, which is defined again as an empty one
+    let model = replay([
+        r#"["a",2,1,0,8192,512,3,9,4]"#,
+        r#"{"stack":3,"parent":0,"frame":1}"#,
+        r#"{"stack":3,"parent":0,"frame":0}"#,
+        r#"["a",2,1,0,8192,5,3,9,4]"#,
+    ]);
+    // THEN what it held at the peak is there
+    assert_eq!(model.device(0).map(|device| device.peak_allocated_bytes), Some(512));
+    assert_eq!(model.lines(0).iter().map(|view| view.live_bytes_at_peak).sum::<u64>(), 512);
+}
+
+#[test]
 fn compiled_code_counts_where_it_was_compiled_from() {
     // GIVEN compiled code, called by the user's line 3, of which one line stands for line 14, one is unknown, and one is known
     // later; and a benchmark that the first runs

@@ -126,7 +126,11 @@ impl DeviceState {
         // Slots of stacks without a known line are joined into one row.
         let mut known: HashMap<Option<Arc<Line>>, usize> = HashMap::new();
         let mut joined: Vec<LineView> = Vec::with_capacity(views.len());
-        for view in views.into_iter().filter(|view| view.allocations > 0 || view.peak_live_bytes > 0) {
+        let is_met = |view: &LineView| {
+            // The last two are not in the others if definitions of one stack contradict each other.
+            [view.allocations, view.peak_live_bytes, view.live_bytes, view.live_bytes_at_peak].iter().any(|it| *it > 0)
+        };
+        for view in views.into_iter().filter(is_met) {
             match known.get(&view.line) {
                 None => {
                     known.insert(view.line.clone(), joined.len());

@@ -174,11 +174,15 @@ impl LineBook {
         let mut moves: BTreeMap<(u32, u32), LineMove> = BTreeMap::new();
         for cell in cells.iter_mut() {
             let from = self.line_of(cell);
-            let Resolved::Line(id) = symbols.resolve(cell.key.stack, self.scope) else { continue };
-            if self.lines[from as usize].id == id {
+            let to = match symbols.resolve(cell.key.stack, self.scope) {
+                Resolved::Line(id) if self.lines[from as usize].id == id => continue,
+                Resolved::Line(id) => self.line_slot(id),
+                // A frame that was defined again counts no more, and those outside it are not known.
+                Resolved::Missing(missing) => self.waiting_slot(cell.key.stack, missing),
+            };
+            if to == from {
                 continue;
             }
-            let to = self.line_slot(id);
             cell.lines[self.scope as usize] = to;
             let moved = moves.entry((from, to)).or_insert(LineMove { from, to, bytes: 0, at_peak: 0, stays: None });
             moved.bytes = moved.bytes.saturating_add(cell.bytes);
