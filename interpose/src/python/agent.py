@@ -278,8 +278,12 @@ class Agent:
         """Assigns a line of generated code to the module and the source line that its graph node was traced from."""
         if not self.reader.is_kind(module, self.torch.fx.GraphModule):
             return
-        lines, prologue = (self.reader.attribute(module, name) for name in ("_lineno_map", "_prologue_start"))
-        index = self.reader.copied(lines).get(line - (prologue or 0))
+        lines, prologue, code = map(
+            functools.partial(self.reader.attribute, module), ("_lineno_map", "_prologue_start", "_code")
+        )
+        if prologue is None:  # Older versions count from there, too, and do not say so.
+            prologue = str(code).partition("def forward(")[0].count("\n") + 1
+        index = self.reader.copied(lines).get(line - prologue)
         node = next(itertools.islice(self.nodes_of(module), index, None), None) if index is not None else None
         if node is None:
             return
