@@ -14,12 +14,16 @@ TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in')
 
 def comment_of(source, number):
     """The comment above the launch that first fills what a line (from 1) of a wrapper allocates."""
-    lines = source.splitlines()
+    return launch_of(source.splitlines(), number)[1]
+
+
+def launch_of(lines, number):
+    """(index of its line, comment) of that launch."""
     allocation = ALLOCATION.match(lines[number - 1].strip())
     if not allocation:  # A call that allocates its result itself.
-        return next(text.strip() for text in reversed(lines[: number - 1]) if "Source Nodes: [" in text)
+        return number - 1, next(text.strip() for text in reversed(lines[: number - 1]) if "Source Nodes: [" in text)
     names, comment = {allocation[1]}, None
-    for text in map(str.strip, lines[number:]):
+    for index, text in enumerate(map(str.strip, lines[number:]), number):
         if text.startswith("#"):
             comment = text if "Source Nodes: [" in text else comment
         elif (other := OTHER_NAME.match(text)) and other[2] in names:
@@ -27,8 +31,21 @@ def comment_of(source, number):
         elif ALLOCATION.match(text) or text.startswith(("del ", "assert", "return")) or "(" not in text:
             continue
         elif names & set(re.findall(r"\w+", text)):
-            return comment
-    return None
+            return index, comment
+    return None, None
+
+
+def operands_of(source, number):
+    """The comments above the launches that last used what this launch uses."""
+    lines = source.splitlines()
+    launch, _ = launch_of(lines, number)
+    found = []
+    for name in set(re.findall(r"\bbuf\d+", lines[launch])):
+        uses = (index for index in reversed(range(launch)) if re.search(rf"\b{name}\b.*\)", lines[index]))
+        use = next((index for index in uses if ALLOCATION.match(lines[index].strip()) is None), None)
+        if use is not None:
+            found.append(next(text.strip() for text in reversed(lines[:use]) if "Source Nodes: [" in text))
+    return found
 
 
 class Oracle:
@@ -46,6 +63,10 @@ class Oracle:
                 self.layers_at[lines].add(layer)
                 if lines:
                     self.lines_in[layer].add(lines)
+
+    def tells(self, comment):
+        """Whether Inductor knows anything of a node: before PyTorch 2.8, not of what a pass has made of several."""
+        return any(layer or lines for layer, lines in self.truth.get(comment, ()))
 
     def allows_lines(self, comment, lines):
         """Whether they are those of a node, or (innermost missing) common to several; none: if a node has none."""

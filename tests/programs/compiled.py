@@ -1,11 +1,12 @@
 """Programs that use torch.compile. Each writes to OUT.json what PyTorch knows of the run.
 
-    compiled.py CASE OUT.json
+    compiled.py CASE OUT.json [LIBRARY]   after loading LIBRARY
 
 OUT: {"allocated": the live bytes at the end, "visible": what a program sees of TorchDynamo's hooks, "counters":
 TorchDynamo's, "truth": see `compiled_truth.py`, "torch": PyTorch's version}.
 """
 
+import ctypes
 import json
 import sys
 
@@ -15,7 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-case, out = sys.argv[1:]
+case, out = sys.argv[1:3]
 WIDTH, CLASSES = 64, 96
 
 
@@ -178,6 +179,8 @@ def hugging_face():
     return model, optimizer
 
 
+for library in sys.argv[3:]:
+    ctypes.CDLL(library)
 truth = compiled_truth.recorded()
 torch.manual_seed(0)
 held = globals()[case]()
