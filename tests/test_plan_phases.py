@@ -39,6 +39,16 @@ def test_evaluation_and_saving_of_a_plain_loop_are_planned_to_the_byte(memlab, p
     assert {row["name"] for row in answer["phases"]} >= {"training", "evaluation", "saving"}
 
 
+@pytest.mark.parametrize("program", [(), ("--evaluated", "16"), ("--steps", "40")], ids=["larger", "smaller", "seldom"])
+def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, program):
+    """GIVEN a loop that makes its batches itself and evaluates after every so many steps
+    WHEN it is planned from batch 8 and 16, and runs at other batches
+    THEN evaluation is a phase, and PyTorch's peaks of each phase and of the whole run are the planned ones."""
+    answer, rows, runs = compared(memlab, "steps", *program)
+    assert rows == [run["whole"] for run in runs]
+    assert {row["name"] for row in answer["phases"]} == {"training", "evaluation"}
+
+
 def test_each_phase_has_its_own_peak(memlab):
     """GIVEN a training whose evaluation takes more, without a batch to choose
     WHEN it is planned

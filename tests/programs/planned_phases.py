@@ -62,6 +62,28 @@ def epochs(batch, evaluated, options, peaks):
         peaks.end("saving")
 
 
+def steps(batch, evaluated, options, peaks):
+    """A plain loop without a DataLoader, which evaluates after every so many steps."""
+    model = GPT().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(1, EPOCHS * options.steps + 1):
+        model(words(batch).cuda()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % options.steps == 0:
+            peaks.end("training")
+            evaluate(model, evaluated)
+            peaks.end("evaluation")
+
+
+@torch.no_grad()
+def evaluate(model, evaluated):
+    model.eval()
+    losses = [model(words(evaluated).cuda()) for _ in range(EVALUATIONS)]
+    model.train()
+    return torch.stack(losses).mean().item()
+
+
 def save(state, options):
     if options.saving == "torch":
         torch.save(state, options.checkpoint)
@@ -97,7 +119,7 @@ def trainer(batch, evaluated, options, peaks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["epochs", "trainer"])
+    parser.add_argument("kind", choices=["epochs", "steps", "trainer"])
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--evaluated", type=int, help="the batch of the evaluation, if not four times that of the training")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -111,7 +133,8 @@ def main():
     evaluated = options.evaluated or 4 * options.batch
     with tempfile.TemporaryDirectory() as folder:
         options.checkpoint = options.checkpoint or os.path.join(folder, "checkpoint")
-        (epochs if options.kind == "epochs" else trainer)(options.batch, evaluated, options, peaks)
+        kinds = {"epochs": epochs, "steps": steps, "trainer": trainer}
+        kinds[options.kind](options.batch, evaluated, options, peaks)
     print(json.dumps(peaks.most | {"whole": peaks.whole}))
 
 

@@ -1,7 +1,8 @@
 """What follows the training steps in a program that `memlab plan` records: evaluation, and saving a checkpoint.
 
 The epoch is cut short: the DataLoader that the training reads ends, each later one has a few batches, and the program is
-ended in the first step of the next epoch. From the last recorded step on the program writes no files of its own: it would
+ended in the first step of the next epoch. A loop that reads no DataLoader goes on until it has evaluated, if its code says
+that it does. From the last recorded step on the program writes no files of its own: it would
 replace those of a real training.
 """
 
@@ -22,6 +23,8 @@ TRAINING, EVALUATION, SAVING, REST, FAILED = range(5)
 BATCHES = 3
 # Steps that a program may still take without reading a DataLoader anew: it may have one batch in hand.
 STEPS_LEFT = 3
+# The same for a loop that reads none and evaluates. Later evaluations are not waited for.
+STEPS_TO_EVALUATION = 64
 SHORTEST_SECONDS = 20.0
 # Files that are no results of the training.
 CACHES = ("/dev/", "/proc/", "/.cache/", "/.triton/", "/.nv/", "torchinductor", "/pymp-")
@@ -51,6 +54,8 @@ class Phases:
         self.marks = []  # (allocations by device, phase)
         self.is_over = False  # Whether all steps that are recorded have been.
         self.has_new_batch = False
+        # Of a loop that reads no DataLoader: whether it has begun to evaluate.
+        self.is_plain = self.has_evaluated = False
         self.steps_left = STEPS_LEFT
         self.loader = None
 
@@ -66,13 +71,16 @@ class Phases:
             self.steps_left -= 1
             if self.has_new_batch:
                 self.marks[-1] = (self.marks[-1][0], TRAINING)
-            if self.has_new_batch or self.steps_left == 0:
+            if self.has_new_batch or self.has_evaluated or self.steps_left == 0:
                 self.end()
             return
-        if self.loader is None:
+        if self.loader is not None:
+            self.loader.is_trained_on = True
+        elif evaluates(sys._getframe()):
+            self.is_plain, self.steps_left = True, STEPS_TO_EVALUATION
+        else:
             self.end()
             return
-        self.loader.is_trained_on = True
         self.is_over = True
         self.marks.append((self.allocations(), TRAINING))
         self.keep_files()
@@ -105,6 +113,14 @@ class Phases:
             self.has_new_batch = True
             self.mark(EVALUATION)
         return read(loader)
+
+    def switched(self, trains):
+        """A module is switched to training or to evaluation."""
+        if self.is_plain and not trains:
+            self.has_evaluated = True
+            self.mark(EVALUATION)
+        elif self.has_evaluated:
+            self.mark(TRAINING)
 
     def saving(self):
         if self.is_over:
@@ -179,7 +195,12 @@ class Phases:
             return reset(loader, *arguments, **options)
 
         loaders.__next__, loaders._reset = next_, reset_
-        save, state_dict = torch.save, torch.nn.Module.state_dict
+        save, state_dict, train = torch.save, torch.nn.Module.state_dict, torch.nn.Module.train
+
+        @functools.wraps(train)
+        def train_(module, mode=True):
+            self.switched(mode)
+            return train(module, mode)
 
         @functools.wraps(save)
         def save_(what, to, *arguments, **options):
@@ -193,6 +214,7 @@ class Phases:
 
         torch.save = torch.serialization.save = save_
         torch.nn.Module.state_dict = state_dict_
+        torch.nn.Module.train = train_
 
     def patch_safetensors(self, safetensors):
         for name in ("save_file", "save_model"):
@@ -240,6 +262,18 @@ class Phases:
             return control
 
         flow.on_epoch_end = on_epoch_end
+
+
+def evaluates(frame):
+    """Whether the program's running functions, or others in their files, call something named `eval`."""
+    while frame is not None:
+        if "-packages" not in frame.f_code.co_filename:
+            functions = [value.__code__ for value in list(frame.f_globals.values()) if hasattr(value, "__code__")]
+            of_file = [code for code in functions if code.co_filename == frame.f_code.co_filename]
+            if any("eval" in code.co_names for code in (frame.f_code, *of_file)):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def is_temporary(path):
