@@ -142,7 +142,9 @@ def train(kind, advice, steps, scale):
         optimizer = scope["optimizer"]
     kept = []
     began = None
+    scope = {}
     for step in range(steps):
+        scope.clear()  # What the step before left there: functions that hold their own scope, which holds its loss.
         if step == WARM_UP:
             torch.cuda.synchronize()
             began = time.perf_counter()
