@@ -17,7 +17,7 @@ pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -
     let Some(work) = names.model.gpu_work(device.index) else { return Vec::new() };
     let mut lines = vec![format!(
         "GPU time: {} in {} kernels, copies and fills",
-        format::duration(work.total.nanoseconds),
+        format::time_spent(work.total.nanoseconds),
         format::grouped(work.total.calls)
     )];
     lines.extend(busy(&work).map(|words| format!("  It {words}")));
@@ -41,7 +41,7 @@ pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
         format!(
             "was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}",
             share(work.busy.busy),
-            format::duration(work.busy.total()),
+            format::time_spent(work.busy.total()),
             share(work.busy.waiting),
             share(work.busy.idle)
         )
@@ -49,14 +49,14 @@ pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
 }
 
 fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {
-    vec![format::duration(totals.nanoseconds), format::percent(totals.nanoseconds, work.total.nanoseconds)]
+    vec![format::time_spent(totals.nanoseconds), format::percent(totals.nanoseconds, work.total.nanoseconds)]
 }
 
 fn by_line(names: &Names<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["GPU time", "", "in backward", "calls", "line"]).sparing(&[3, 2]);
     for line in work.lines.iter().take(ROWS) {
         let mut row = times(line.totals, work);
-        row.extend([format::duration(line.backward_nanoseconds), format::grouped(line.totals.calls)]);
+        row.extend([format::time_spent(line.backward_nanoseconds), format::grouped(line.totals.calls)]);
         row.push(names.line(line.line.as_ref()));
         table.row(row);
     }
@@ -71,7 +71,7 @@ fn by_layer(names: &Names<'_>, work: &GpuWorkView, columns: usize) -> Vec<String
     let mut table = Table::of_layers(&["GPU time", "", "in backward", "calls", "layer"]).sparing(&[3, 2]);
     for layer in work.layers.iter().take(ROWS) {
         let mut row = times(layer.totals, work);
-        row.extend([format::duration(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
+        row.extend([format::time_spent(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
         row.push(names.layer(&layer.to_layer()));
         table.row(row);
     }
@@ -83,7 +83,7 @@ fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<
     let mut table = Table::new(&["GPU time", "", "calls", "each", "kernel"]);
     for KernelTime { name, totals, .. } in kernels.iter().take(ROWS) {
         let mut row = times(*totals, work);
-        row.extend([format::grouped(totals.calls), format::duration(totals.nanoseconds / totals.calls.max(1))]);
+        row.extend([format::grouped(totals.calls), format::time_spent(totals.nanoseconds / totals.calls.max(1))]);
         row.push(clean(name).into_owned());
         table.row(row);
     }
@@ -106,6 +106,6 @@ fn copies(copies: &[KernelTime], work: &GpuWorkView, link: Option<u64>, columns:
 
 fn rest(times: impl ExactSizeIterator<Item = u64>) -> Option<String> {
     let count = times.len().checked_sub(ROWS).filter(|count| *count > 0)?;
-    let time = format::duration(times.skip(ROWS).fold(0, u64::saturating_add));
+    let time = format::time_spent(times.skip(ROWS).fold(0, u64::saturating_add));
     Some(format!("  and {} more with {time}", format::grouped(count as u64)))
 }
