@@ -57,13 +57,13 @@ class Bench:
         """Settings of the allocator are for a whole process; all else is followed in one."""
         advice = self.advice_on(kind)
         in_code = [one for one in advice if not one["how"].startswith("export ")]
-        before, *found = self.following(kind, [{}, *in_code])
+        before, *found = self.following(kind, [[], *([one] for one in in_code)])
         for one in advice:
             if one in in_code:
                 after = found.pop(0)
             else:
                 name, _, value = one["how"].removeprefix("export ").partition("=")
-                (after,) = self.following(kind, [{}], **{name: value})
+                (after,) = self.following(kind, [[]], **{name: value})
             yield row(kind, one, before, after, timed=not self.simulated)
 
 

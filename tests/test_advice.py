@@ -28,13 +28,14 @@ def of_kind(answer, kind):
     return advice
 
 
-def following(memlab, kind, advice):
-    """PyTorch's own peaks when the program does as it is told."""
+def following(memlab, kind, *advice, scale=1):
+    """PyTorch's own peaks when the program does as it is told, with a batch so many times as large."""
     env = {"ADVICE": json.dumps([advice])}
-    if advice["how"].startswith("export "):
-        name, _, value = advice["how"].removeprefix("export ").partition("=")
-        env[name] = value
-    done = memlab.run(PYTHON, PROGRAM, kind, preload=False, env=env)
+    for piece in advice:
+        if piece["how"].startswith("export "):
+            name, _, value = piece["how"].removeprefix("export ").partition("=")
+            env[name] = value
+    done = memlab.run(PYTHON, PROGRAM, kind, "--scale", str(scale), preload=False, env=env)
     assert done.code == 0, done.errors
     return json.loads(done.output.splitlines()[-1])
 
@@ -106,6 +107,51 @@ def test_a_change_gives_the_peak_that_it_is_said_to_give(memlab, kind, advised):
     # THEN its peak is what was said, within 3 %, AND lower than before
     assert after == pytest.approx(advice["bytes_after"], rel=0.03)
     assert after < before[advice["figure"]]
+
+
+@pytest.mark.parametrize(("kind", "share"), [("gpt", 1.9), ("gpt", 0.6), ("resnet", 1.5), ("llama-lora", 0.5)])
+def test_a_batch_that_is_said_to_fit_fits(memlab, kind, share):
+    # GIVEN a training, AND a target above or below its peak
+    trace, before = recorded(memlab, kind)
+    target = int(before["allocated"] * share)
+    # WHEN a batch is asked for that fits
+    batch = advise(memlab, trace, "--target", f"{target}B")["batch"]
+    # THEN it takes what is said, which is no more than the target, AND a clearly larger one takes more than that
+    factor = batch["percent"] / 100
+    assert (factor > 1) == (share > 1)
+    after = following(memlab, kind, scale=factor)["allocated"]
+    assert after == pytest.approx(batch["bytes_after"], rel=0.03)
+    assert after <= target * 1.01
+    assert following(memlab, kind, scale=factor * 1.15)["allocated"] > target
+
+
+@pytest.mark.parametrize("kind", ["gpt", "words", "gradients"])
+def test_pieces_give_together_what_they_are_said_to_give(memlab, kind):
+    # GIVEN advice on the recording of a training, of which some pieces go together
+    trace, _ = recorded(memlab, kind)
+    answer = advise(memlab, trace)
+    together = answer["together"]
+    pieces = [of_kind(answer, name) for name in together["kinds"]]
+    # THEN no piece by itself gives as much
+    assert all(together["bytes_after"] < piece["bytes_after"] for piece in pieces)
+    # WHEN the program follows all of them
+    after = following(memlab, kind, *pieces)["allocated"]
+    # THEN its peak is what was said, within 3 %
+    assert after == pytest.approx(together["bytes_after"], rel=0.03)
+
+
+def test_the_cheapest_pieces_that_reach_a_target_are_named(memlab):
+    # GIVEN a training, AND a target that no piece of advice reaches by itself, but some do together
+    trace, _ = recorded(memlab, "gradients")
+    without_target = advise(memlab, trace)
+    alone = min(piece["bytes_after"] for piece in without_target["advice"] if piece["figure"] == "allocated")
+    target = (alone + without_target["together"]["bytes_after"]) // 2
+    # WHEN advice is asked for
+    answer = advise(memlab, trace, "--target", f"{target}B")
+    # THEN more than one piece is named, AND the program that follows them keeps to the target
+    assert len(answer["reaching"]["kinds"]) > 1 and answer["reaching"]["bytes_after"] <= target
+    pieces = [of_kind(answer, name) for name in answer["reaching"]["kinds"]]
+    assert following(memlab, "gradients", *pieces)["allocated"] <= target * 1.03
 
 
 def test_a_leak_is_named_by_its_line(memlab):

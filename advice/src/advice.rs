@@ -96,6 +96,30 @@ pub struct Tried {
     pub because: String,
 }
 
+/// Pieces of advice carried out on one recording.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Together {
+    /// Which.
+    pub kinds: Vec<Kind>,
+    /// By how much what is allocated falls at its most.
+    pub saved_bytes: u64,
+    /// What it then is at most.
+    pub bytes_after: u64,
+    /// How much longer the GPU works for a step; `None`: not known.
+    pub cost_ns: Option<u64>,
+}
+
+/// A batch that fits.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Batch {
+    /// How large it is, in hundredths of that of the run.
+    pub percent: u64,
+    /// What is allocated at most with it.
+    pub bytes_after: u64,
+    /// What may be.
+    pub limit_bytes: u64,
+}
+
 /// All there is to say about a run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Advices {
@@ -109,6 +133,12 @@ pub struct Advices {
     pub target_bytes: Option<u64>,
     /// What to do, best first; each by itself.
     pub advice: Vec<Advice>,
+    /// What it gives together; `None`: fewer than two pieces go together.
+    pub together: Option<Together>,
+    /// The pieces that reach the target together, at the least cost.
+    pub reaching: Option<Together>,
+    /// The largest batch that fits into the target, else into the device; `None`: the trace cannot say.
+    pub batch: Option<Batch>,
     /// What was tried and is not advised.
     pub tried: Vec<Tried>,
 }
@@ -128,29 +158,5 @@ impl Advices {
         };
         let cost = |advice: &Advice| if reaches(advice) { advice.cost_ns.unwrap_or(u64::MAX) } else { 0 };
         self.advice.sort_by_key(|advice| (!reaches(advice), cost(advice), Reverse(advice.saved_bytes)));
-    }
-}
-
-/// What came of a rule.
-#[derive(Default)]
-pub(crate) struct Verdicts {
-    pub advice: Vec<Advice>,
-    pub tried: Vec<Tried>,
-}
-
-impl Verdicts {
-    /// It helps if it saves at least a hundredth of what there is; otherwise it was tried.
-    pub fn weigh(&mut self, advice: Advice) {
-        if advice.saved_bytes > 0 && advice.saved_bytes >= (advice.bytes_after + advice.saved_bytes) / 100 {
-            self.advice.push(advice);
-        } else {
-            let (saved, after) = (memlab_sizes::format(advice.saved_bytes), memlab_sizes::format(advice.bytes_after));
-            let because = format!("saves {saved}: the peak would be {after} {}", advice.figure.as_str());
-            self.tried.push(Tried { kind: advice.kind, place: advice.place, because });
-        }
-    }
-
-    pub fn no(&mut self, kind: Kind, place: impl Into<String>, because: impl Into<String>) {
-        self.tried.push(Tried { kind, place: place.into(), because: because.into() });
     }
 }

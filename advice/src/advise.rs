@@ -2,10 +2,12 @@
 
 use memlab_plan::Recording;
 
-use crate::advice::{Advices, Verdicts};
+use crate::advice::Advices;
 use crate::course::Course;
 use crate::rules::{activations, checkpoint, gradients, loss, optimizer, settings};
 use crate::times::Times;
+use crate::verdicts::Verdicts;
+use crate::{batch, together};
 
 /// What to do so that less is allocated at the peak, or at most `target` bytes.
 pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
@@ -19,12 +21,18 @@ pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
     optimizer::advise_fused(&course, &mut verdicts);
     optimizer::advise_offload(&course, &times, &mut verdicts);
     settings::advise(recording, &mut verdicts);
+    let sets = together::sets(&course, &verdicts.changes);
     let mut advices = Advices {
         device: recording.device,
         peak_bytes: course.peak().bytes,
         peak_reserved_bytes: recording.model.peaks(recording.device).reserved_bytes,
         target_bytes: target,
         advice: verdicts.advice,
+        together: together::lowest(&sets),
+        reaching: target
+            .filter(|target| *target < course.peak().bytes)
+            .and_then(|target| together::reaching(&sets, target)),
+        batch: target.or_else(|| batch::room(&course)).and_then(|limit| batch::fitting(&course, limit)),
         tried: verdicts.tried,
     };
     advices.sort();

@@ -2,6 +2,7 @@
 
 use memlab_plan::{Event, Recording};
 use memlab_trace::record::Phase;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// From when to when a block is there: after events `from..to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct Span {
 pub(crate) struct Change {
     /// Blocks that are there at other times; each is named once.
     pub moved: Vec<(u32, Vec<Span>)>,
-    /// Blocks of other sizes; each is named once, and not in `moved`.
+    /// Blocks of other sizes; each is named once.
     pub resized: Vec<(u32, u64)>,
     /// What is needed for a moment before an event, beside what is there then.
     pub needed: Vec<(usize, u64)>,
@@ -80,6 +81,28 @@ impl<'r> Course<'r> {
         })
     }
 
+    /// Several changes as one: a block is not there when one of them has it away, and is there when one of them has it there
+    /// before or after its time; it is as small as one of them makes it.
+    pub fn composed<'c>(&self, changes: impl Iterator<Item = &'c Change>) -> Change {
+        let mut moved: FxHashMap<u32, Vec<Span>> = FxHashMap::default();
+        let mut resized: FxHashMap<u32, u64> = FxHashMap::default();
+        let mut needed = Vec::new();
+        for change in changes {
+            for (id, spans) in &change.moved {
+                let own = self.spans[*id as usize];
+                moved
+                    .entry(*id)
+                    .and_modify(|before| *before = both(own, before, spans))
+                    .or_insert_with(|| spans.clone());
+            }
+            for (id, size) in &change.resized {
+                resized.entry(*id).and_modify(|before| *before = (*before).min(*size)).or_insert(*size);
+            }
+            needed.extend_from_slice(&change.needed);
+        }
+        Change { moved: moved.into_iter().collect(), resized: resized.into_iter().collect(), needed }
+    }
+
     /// The peak as it was.
     pub fn peak(&self) -> Peak {
         self.peak_with(&Change::default())
@@ -88,14 +111,15 @@ impl<'r> Course<'r> {
     /// The peak with a change.
     pub fn peak_with(&self, change: &Change) -> Peak {
         let mut changes = self.changes.clone();
-        for (id, spans) in &change.moved {
-            add(&mut changes, self.spans[*id as usize], -(self.size(*id) as i64));
-            for span in spans {
-                add(&mut changes, *span, self.size(*id) as i64);
-            }
-        }
-        for (id, size) in &change.resized {
-            add(&mut changes, self.spans[*id as usize], *size as i64 - self.size(*id) as i64);
+        let sizes: FxHashMap<u32, u64> = change.resized.iter().copied().collect();
+        let moved = change.moved.iter().map(|(id, spans)| (*id, &**spans));
+        let is_moved: FxHashSet<u32> = change.moved.iter().map(|(id, _)| *id).collect();
+        let stays = sizes.keys().filter(|id| !is_moved.contains(id));
+        let resized = stays.map(|id| (*id, std::slice::from_ref(&self.spans[*id as usize])));
+        for (id, spans) in moved.chain(resized) {
+            add(&mut changes, self.spans[id as usize], -(self.size(id) as i64));
+            let size = sizes.get(&id).copied().unwrap_or_else(|| self.size(id));
+            spans.iter().for_each(|span| add(&mut changes, *span, size as i64));
         }
         let mut needed = change.needed.clone();
         needed.sort_unstable();
@@ -114,6 +138,20 @@ impl<'r> Course<'r> {
         }
         peak
     }
+}
+
+/// When a block is there that two changes move.
+fn both(own: Span, one: &[Span], other: &[Span]) -> Vec<Span> {
+    let mut ends: Vec<usize> = one.iter().chain(other).chain([&own]).flat_map(|span| [span.from, span.to]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let is_in = |spans: &[Span], at: usize| spans.iter().any(|span| span.from <= at && at < span.to);
+    let parts = ends.windows(2).map(|pair| Span { from: pair[0], to: pair[1] });
+    let is_there = |part: &Span| match is_in(&[own], part.from) {
+        true => is_in(one, part.from) && is_in(other, part.from),
+        false => is_in(one, part.from) || is_in(other, part.from),
+    };
+    parts.filter(is_there).collect()
 }
 
 fn add(changes: &mut [i64], span: Span, bytes: i64) {

@@ -8,6 +8,8 @@
 //!
 //! ```text
 //! advise                      all rules, the best first
+//! batch                       how large a batch fits
+//! together                    several pieces on one recording
 //! rules
 //! rules::activations          activations that wait on the host
 //! rules::checkpoint           activations that are computed again
@@ -20,6 +22,7 @@
 //! names                       modules, in words and in code
 //! modules                     modules of repeated lists, and what each pass of them keeps
 //! offload                     which activations are on the GPU when others wait on the host
+//! verdicts                    what came of the rules
 //! choice                      which modules of a pass to checkpoint
 //! course                      what is allocated after each event, and after changes
 //! advice                      a piece of advice
@@ -29,6 +32,7 @@
 
 mod advice;
 mod advise;
+mod batch;
 mod cache;
 mod choice;
 mod course;
@@ -37,6 +41,8 @@ mod names;
 mod offload;
 mod rules;
 mod times;
+mod together;
+mod verdicts;
 
-pub use advice::{Advice, Advices, Figure, Kind, Tried};
+pub use advice::{Advice, Advices, Batch, Figure, Kind, Together, Tried};
 pub use advise::advise;

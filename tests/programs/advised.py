@@ -1,6 +1,6 @@
 """Trainings that memlab advises on: `advised.py KIND [--steps N] [--scale N]`. Each item of the list in `ADVICE` is a run: a
-piece of advice, as `memlab advise --json` has it, which is followed by running its code in the place where a reader would
-paste it; `{}`: as it is. A run prints PyTorch's own peaks and the time of a step, as a line of JSON."""
+list of pieces of advice, as `memlab advise --json` has them, which are followed by running their code in the place where a
+reader would paste it; none: as it is. A run prints PyTorch's own peaks and the time of a step, as a line of JSON."""
 
 import argparse
 import gc
@@ -78,7 +78,7 @@ def llama():
 
 
 def tokens(rows, words=2000, length=planned.CONTEXT):
-    return torch.randint(words, (rows, length), device="cuda")
+    return torch.randint(words, (int(rows), length), device="cuda")
 
 
 def next_words(model, inputs):
@@ -105,7 +105,7 @@ def hidden_of(model, inputs):
 
 
 def images(rows):
-    return torch.randn(rows, 3, 64, 64, device="cuda")
+    return torch.randn(int(rows), 3, 64, 64, device="cuda")
 
 
 def grown(step, scale):
@@ -130,16 +130,15 @@ KINDS = {
 def train(kind, advice, steps, scale):
     """Returns the milliseconds of a step after the first few; None: there are no others."""
     model_of, inputs_of, loss_fn = KINDS[kind]
-    how, what = advice.get("how", ""), advice.get("kind")
+    how = {piece["kind"]: piece["how"] for piece in advice}
     torch.manual_seed(0)
     model = model_of().to("cuda")
-    if what == "checkpoint":
-        exec(how, {"model": model})
+    if "checkpoint" in how:
+        exec(how["checkpoint"], {"model": model})
     optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
-    if what in ("fused_optimizer", "offload_optimizer_state"):
-        scope = {"model": model, "optimizer": optimizer, "torch": torch}
-        exec(how, scope)
-        optimizer = scope["optimizer"]
+    for kind_of_how in ("fused_optimizer", "offload_optimizer_state"):
+        if kind_of_how in how:
+            exec(how[kind_of_how], {"model": model, "optimizer": optimizer, "torch": torch})
     kept = []
     began = None
     scope = {}
@@ -149,25 +148,25 @@ def train(kind, advice, steps, scale):
             torch.cuda.synchronize()
             began = time.perf_counter()
         inputs = inputs_of(step, scale)
-        if what == "offload_activations":
+        if "offload_activations" in how:
             scope = {"model": WithLoss(model, loss_fn), "loss_fn": lambda loss, _: loss}
             scope |= {"inputs": inputs, "targets": None}
-            exec(how, scope)
+            exec(how["offload_activations"], scope)
             loss = scope["loss"]
-        elif what == "chunked_loss":
+        elif "chunked_loss" in how:
             scope = {"F": F, "checkpoint": checkpoint, "model": model, "targets": inputs.flatten()}
             scope["hidden"] = hidden_of(model, inputs).flatten(0, 1)
-            exec(how, scope)
+            exec(how["chunked_loss"], scope)
             del scope["hidden"]
             loss = scope["loss"]
         else:
             loss = loss_fn(model, inputs)
-        if kind == "gradients" and what != "gradients":
+        if kind == "gradients" and "gradients" not in how:
             optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if what == "gradients":
-            exec(how, {"optimizer": optimizer})
+        if "gradients" in how:
+            exec(how["gradients"], {"optimizer": optimizer})
         elif kind != "gradients":
             optimizer.zero_grad()
         if kind == "leak":
@@ -201,7 +200,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--scale", type=int, default=1, help="of the batch")
+    parser.add_argument("--scale", type=float, default=1, help="of the batch")
     arguments = parser.parse_args()
-    for advice in json.loads(os.environ.get("ADVICE", "[{}]")):
+    for advice in json.loads(os.environ.get("ADVICE", "[[]]")):
         run(arguments, advice)

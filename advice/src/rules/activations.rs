@@ -4,11 +4,12 @@ use memlab_plan::Event;
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
-use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::advice::{Advice, Figure, Kind};
 use crate::cache;
 use crate::course::{Course, Span};
 use crate::offload::offloaded;
 use crate::times::Times;
+use crate::verdicts::Verdicts;
 
 /// Smaller blocks stay on the GPU.
 const SMALLEST: u64 = 1 << 20;
@@ -50,7 +51,8 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
     };
     // Where the bus hides next to nothing, the smallest budget says what there is to gain.
     if let Some(outcome) = chosen.or(outcomes.first()) {
-        verdicts.weigh(kept.advice(outcome, times));
+        let (change, _) = offloaded(course, &kept.is_kept, outcome.budget, kept.largest);
+        verdicts.weigh(kept.advice(outcome, times), Some(change));
     }
 }
 

@@ -1,12 +1,13 @@
 //! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
 
-use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::advice::{Advice, Figure, Kind};
 use crate::cache;
 use crate::choice::{Choice, Part, Pass};
-use crate::course::{Course, Peak};
+use crate::course::{Change, Course, Peak};
 use crate::modules::{Modules, Window};
 use crate::names::{grouped, list_of_names};
 use crate::times::Times;
+use crate::verdicts::Verdicts;
 
 /// Lists in lists: the outer ones are tried, and the inner ones.
 const DEPTHS: [usize; 2] = [1, 2];
@@ -29,7 +30,7 @@ struct Outcome {
 
 pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, verdicts: &mut Verdicts) {
     let peak = course.peak();
-    let mut best: Option<Advice> = None;
+    let mut best: Option<(Advice, Change)> = None;
     let mut has_modules = false;
     for depth in DEPTHS {
         let modules = Modules::of(course, depth);
@@ -42,12 +43,12 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
         };
         let Some(outcome) = found.filter(|outcome| outcome.peak < peak.bytes) else { continue };
         let advice = subject.advice(&outcome, target);
-        if best.as_ref().is_none_or(|best| is_better(&advice, best, target)) {
-            best = Some(advice);
+        if best.as_ref().is_none_or(|(best, _)| is_better(&advice, best, target)) {
+            best = Some((advice, modules.checkpointed(course, &outcome.modules)));
         }
     }
     match best {
-        Some(advice) => verdicts.weigh(advice),
+        Some((advice, change)) => verdicts.weigh(advice, Some(change)),
         None if has_modules => verdicts.no(
             Kind::Checkpoint,
             "modules of repeated lists",

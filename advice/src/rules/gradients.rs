@@ -3,8 +3,9 @@
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
-use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::advice::{Advice, Figure, Kind};
 use crate::course::{Change, Course, Span};
+use crate::verdicts::Verdicts;
 
 pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
     let recording = course.recording;
@@ -29,7 +30,7 @@ pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
     }
     let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
     let steps = recording.steps.len().max(1) as u64;
-    verdicts.weigh(Advice {
+    let advice = Advice {
         kind: Kind::Gradients,
         place: "gradients of parameters".to_owned(),
         saved_bytes: before.saturating_sub(after),
@@ -41,7 +42,8 @@ pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
             "{} of gradients a step are still there when the next forward begins",
             memlab_sizes::format(longest_kept / steps)
         ),
-    });
+    };
+    verdicts.weigh(advice, Some(change));
 }
 
 /// When a gradient is there if each step lets go of it: from the backward that makes it to the end of that step.

@@ -5,9 +5,10 @@ use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, Category};
 use rustc_hash::FxHashMap;
 
-use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::advice::{Advice, Figure, Kind};
 use crate::course::{Change, Course, Span};
 use crate::times::Times;
+use crate::verdicts::Verdicts;
 
 /// Into how many pieces.
 const PIECES: u64 = 8;
@@ -62,7 +63,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts
         let file = line.file.strip_prefix(directory).map_or(&*line.file, |inside| inside.trim_start_matches('/'));
         format!("{file}:{} {}, ", line.line.unwrap_or(0), line.function)
     });
-    verdicts.weigh(Advice {
+    let advice = Advice {
         kind: Kind::ChunkedLoss,
         place: format!("{at}logits of {name}"),
         saved_bytes: before.saturating_sub(after),
@@ -81,7 +82,8 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts
             memlab_sizes::format(course.size(logits)),
             memlab_sizes::format(course.size(kept))
         ),
-    });
+    };
+    verdicts.weigh(advice, Some(change));
 }
 
 /// The logits from which a loss made a block, and copies of them in between, the latest first: about as large, or half as

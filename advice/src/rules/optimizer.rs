@@ -4,9 +4,10 @@ use memlab_plan::Event;
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
-use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::advice::{Advice, Figure, Kind};
 use crate::course::{Change, Course, Span};
 use crate::times::Times;
+use crate::verdicts::Verdicts;
 
 /// PyTorch's functions that update many parameters at once, of optimizers that have a fused kernel too.
 const WITH_FUSED: [&str; 4] =
@@ -30,7 +31,7 @@ pub(crate) fn advise_fused(course: &Course<'_>, verdicts: &mut Verdicts) {
     }
     let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
     let most = most_at_once(course, &change);
-    verdicts.weigh(Advice {
+    let advice = Advice {
         kind: Kind::FusedOptimizer,
         place: "optimizer.step()".to_owned(),
         saved_bytes: before.saturating_sub(after),
@@ -41,7 +42,8 @@ pub(crate) fn advise_fused(course: &Course<'_>, verdicts: &mut Verdicts) {
               group.update(foreach=False, fused=True)"
             .to_owned(),
         because: format!("its temporaries take up to {} in a step", memlab_sizes::format(most)),
-    });
+    };
+    verdicts.weigh(advice, Some(change));
 }
 
 fn has_fused(course: &Course<'_>, stack: u32) -> bool {
@@ -92,7 +94,7 @@ pub(crate) fn advise_offload(course: &Course<'_>, times: &Times, verdicts: &mut 
         Some(_) => "as fast as copies between pageable memory and the GPU were in the run",
         None => "the run copied too little each way to tell how long that takes",
     };
-    verdicts.weigh(Advice {
+    let advice = Advice {
         kind: Kind::OffloadOptimizerState,
         place: "optimizer.state".to_owned(),
         saved_bytes: before.saturating_sub(after),
@@ -108,7 +110,8 @@ pub(crate) fn advise_offload(course: &Course<'_>, times: &Times, verdicts: &mut 
             "it holds {}, which only steps need; each step copies it both ways, {bus}",
             memlab_sizes::format(bytes)
         ),
-    });
+    };
+    verdicts.weigh(advice, Some(change));
 }
 
 /// Where each step's optimizer begins: at its first allocation in it, or where the step ends.

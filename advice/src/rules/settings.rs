@@ -3,7 +3,8 @@
 use memlab_allocator::{Card, Settings, replay};
 use memlab_plan::{Recording, SETTINGS_FOR_LENGTHS};
 
-use crate::advice::{Advice, Figure, Kind, Verdicts};
+use crate::advice::{Advice, Figure, Kind};
+use crate::verdicts::Verdicts;
 
 /// The model of the allocator is right about a run if what it reserves is this near, in hundredths.
 const NEAR: u64 = 3;
@@ -48,7 +49,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Verdicts) {
         .collect();
     tried.sort_by_key(|advice| advice.bytes_after);
     let mut tried = tried.into_iter();
-    tried.next().into_iter().for_each(|best| verdicts.weigh(best));
+    tried.next().into_iter().for_each(|best| verdicts.weigh(best, None));
     for advice in tried {
         let change = match advice.bytes_after > before {
             true => format!("reserves {} more", memlab_sizes::format(advice.bytes_after - before)),

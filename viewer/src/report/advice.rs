@@ -1,6 +1,6 @@
 //! What to change, as text.
 
-use memlab_advice::{Advice, Advices, Tried};
+use memlab_advice::{Advice, Advices, Together, Tried};
 
 use super::sections::wrapped;
 use crate::format::{self, Units};
@@ -18,6 +18,7 @@ pub fn advised(advices: &Advices, columns: usize) -> Vec<String> {
         lines.extend(wrapped("    ", &clean(&advice.because), columns));
         lines.extend(advice.how.lines().map(|line| format!("       {}", clean(line))));
     }
+    lines.extend(conclusions(advices).iter().flat_map(|line| wrapped("  =", line, columns)));
     lines
 }
 
@@ -36,12 +37,7 @@ pub(super) fn title(advices: &Advices) -> String {
 pub(super) fn summary(advice: &Advice) -> String {
     let Advice { kind, place, saved_bytes, figure, bytes_after, cost_ns, .. } = advice;
     let before = saved_bytes.saturating_add(*bytes_after);
-    let figure = figure.as_str();
-    let cost = match cost_ns {
-        None => "what it costs is not known".to_owned(),
-        Some(0) => "costs no GPU time".to_owned(),
-        Some(cost) => format!("costs {} of GPU time a step", format::duration(*cost)),
-    };
+    let (figure, cost) = (figure.as_str(), costs(*cost_ns));
     format!(
         "{} ({place}): saves {}, from {} {figure} to {}; {cost}",
         kind.title(),
@@ -49,6 +45,60 @@ pub(super) fn summary(advice: &Advice) -> String {
         size(before),
         size(*bytes_after)
     )
+}
+
+fn costs(cost_ns: Option<u64>) -> String {
+    match cost_ns {
+        None => "what it costs is not known".to_owned(),
+        Some(0) => "costs no GPU time".to_owned(),
+        Some(cost) => format!("costs {} of GPU time a step", format::duration(cost)),
+    }
+}
+
+/// What the pieces give together, what reaches the target, and the batch that fits.
+pub(super) fn conclusions(advices: &Advices) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(together) = &advices.together {
+        let Together { saved_bytes, bytes_after, cost_ns, .. } = together;
+        let (saved, after) = (size(*saved_bytes), size(*bytes_after));
+        lines.push(format!(
+            "{} together save {saved}: {after} allocated; {}",
+            numbers(advices, together),
+            costs(*cost_ns)
+        ));
+    }
+    match (advices.target_bytes, &advices.reaching) {
+        (Some(target), _) if advices.peak_bytes <= target => {}
+        (Some(target), Some(set)) => lines.push(format!(
+            "With {} the run fits in {}: {} allocated; {}",
+            numbers(advices, set),
+            size(target),
+            size(set.bytes_after),
+            costs(set.cost_ns)
+        )),
+        (Some(target), None) => lines.push(format!("Nothing of this, also not together, fits in {}", size(target))),
+        (None, _) => {}
+    }
+    if let Some(batch) = &advices.batch {
+        lines.push(format!(
+            "A batch {}.{:02} times as large fits in {}, by what grows with it: {} allocated",
+            batch.percent / 100,
+            batch.percent % 100,
+            size(batch.limit_bytes),
+            size(batch.bytes_after)
+        ));
+    }
+    lines
+}
+
+/// `1, 3 and 4`: where the pieces of a set are in the list.
+fn numbers(advices: &Advices, set: &Together) -> String {
+    let numbered = (1..).zip(&advices.advice).filter(|(_, advice)| set.kinds.contains(&advice.kind));
+    let numbers: Vec<String> = numbered.map(|(number, _): (usize, _)| number.to_string()).collect();
+    match &*numbers {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        numbers => numbers.concat(),
+    }
 }
 
 /// What was tried and is not advised.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use memlab_advice::{Advice, Advices};
 
-use super::super::advice::{place_of_tried, summary, title};
+use super::super::advice::{conclusions, place_of_tried, summary, title};
 use crate::text::markup;
 
 /// The chapter; nothing if there is nothing to change.
@@ -23,6 +23,9 @@ pub(super) fn section(advices: Option<&Advices>) -> String {
         );
     }
     section += "</ol>\n";
+    for line in conclusions(advices) {
+        let _ = writeln!(section, "<p>{}</p>", markup(&line));
+    }
     if !advices.tried.is_empty() {
         let tried: String =
             advices.tried.iter().map(|tried| format!("<li>{}</li>\n", markup(&place_of_tried(tried)))).collect();
