@@ -32,7 +32,9 @@ impl AdviceView {
     pub fn open(trace: &Path) -> Self {
         let result = Arc::new(OnceLock::new());
         let (trace, told) = (trace.to_owned(), Arc::clone(&result));
-        thread::spawn(move || told.set(advice::of(&trace, None).map_err(|error| error.to_string())));
+        thread::spawn(move || {
+            told.get_or_init(|| advice::of(&trace, None).map_err(|error| error.to_string()));
+        });
         Self::of(result)
     }
 
