@@ -124,7 +124,7 @@ def test_a_batch_that_is_said_to_fit_fits(memlab, kind, share):
     assert following(memlab, kind, scale=factor * 1.15)["allocated"] > target
 
 
-@pytest.mark.parametrize("kind", ["gpt", "gradients"])
+@pytest.mark.parametrize("kind", ["gpt", "words", "gradients"])
 def test_pieces_give_together_what_they_are_said_to_give(memlab, kind):
     # GIVEN advice on the recording of a training, of which some pieces go together
     trace, _ = recorded(memlab, kind)
