@@ -49,6 +49,18 @@ def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, prog
     assert {row["name"] for row in answer["phases"]} == {"training", "evaluation"}
 
 
+def test_an_evaluation_between_two_epochs_is_a_phase(memlab):
+    """GIVEN a loop that does nothing between an evaluation and the next epoch
+    WHEN it is planned
+    THEN what the evaluation takes is its own, and not the training's."""
+    program = (PHASES, "epochs", "--batch", "20", "--saving", "none")
+    answer = planned(memlab, program=program)
+    run = peaks(memlab, *program)
+    assert {row["name"]: row["peak_allocated_bytes"] for row in answer["phases"]} == {
+        phase: run[phase][0] for phase in ("training", "evaluation")
+    }
+
+
 def test_each_phase_has_its_own_peak(memlab):
     """GIVEN a training whose evaluation takes more, without a batch to choose
     WHEN it is planned

@@ -13,10 +13,10 @@ RANKS = PROGRAMS / "planned_ranks.py"
 PREDICTED = [20, 48]
 
 
-def launch(memlab, kind, batch, ranks):
+def launch(memlab, kind, batch, ranks, *options):
     """PyTorch's own peaks in rank 0, with a process for each rank and a card for each process."""
     torchrun = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
-    program = (*torchrun, RANKS, kind, "--batch", batch)
+    program = (*torchrun, RANKS, kind, "--batch", batch, *options)
     run = memlab.run(*program, simgpu=("--card", "h100"), memory="80GiB", devices=ranks, preload=False)
     assert run.code == 0, run.errors
     return json.loads(run.output.splitlines()[-1])
@@ -35,6 +35,19 @@ def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
     runs = [launch(memlab, kind, batch, ranks) for batch in PREDICTED]
     assert (answer["rank"], answer["ranks"]) == (0, ranks)
     assert [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]] == runs
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_an_evaluation_by_all_ranks_is_planned_to_the_byte(memlab, kind):
+    """GIVEN a distributed training in epochs, each with an evaluation in larger batches
+    WHEN it is planned in one process, from batch 8 and 16, and torchrun starts all ranks at other batches
+    THEN evaluation is a phase, and PyTorch's peaks in rank 0 are the planned ones."""
+    options = ("--epochs", "3", "--evaluated", "4")
+    arguments = ("--ranks", 2, "--predict", ",".join(map(str, PREDICTED)))
+    answer = planned(memlab, *arguments, program=(RANKS, kind, "--batch", "{batch}", *options))
+    runs = [launch(memlab, kind, batch, 2, *options) for batch in PREDICTED]
+    assert [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]] == runs
+    assert {row["name"] for row in answer["phases"]} == {"training", "evaluation"}
 
 
 @pytest.mark.parametrize("saving", ["distributed", "async"])

@@ -54,6 +54,8 @@ def epochs(batch, evaluated, options, peaks):
         if options.fails:
             raise RuntimeError(f"the mean is {1 / total}")
         peaks.end("evaluation")
+        if options.saving == "none":
+            continue
         clone = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         save({"model": clone, "optimizer": optimizer.state_dict()}, options)
         del clone
@@ -125,7 +127,7 @@ def main():
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--strategy", default="epoch")
-    parser.add_argument("--saving", choices=["torch", "distributed", "async", "async-process"], default="torch")
+    parser.add_argument("--saving", choices=["torch", "none", "distributed", "async", "async-process"], default="torch")
     parser.add_argument("--fails", action="store_true")
     parser.add_argument("--checkpoint")
     options = parser.parse_args()

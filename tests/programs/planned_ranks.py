@@ -45,6 +45,17 @@ def save(model, optimizer, options):
         saved.result()
 
 
+@torch.no_grad()
+def evaluate(model, batch):
+    """All ranks evaluate, and share their losses."""
+    model.eval()
+    total = torch.zeros((), device="cuda")
+    for _ in DataLoader(range(5)):
+        total += model(tokens(batch))
+    dist.all_reduce(total)
+    model.train()
+
+
 def train(options):
     kind, batch, steps = options.kind, options.batch, options.steps
     device = int(os.environ["LOCAL_RANK"])
@@ -52,11 +63,14 @@ def train(options):
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "ddp-gloo" or options.saving else "nccl")
     model = wrapped(kind, GPT().cuda(), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in DataLoader(range(steps)):
-        loss = model(tokens(batch))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    for _ in range(options.epochs):
+        for _ in DataLoader(range(steps)):
+            loss = model(tokens(batch))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if options.evaluated:
+            evaluate(model, options.evaluated * batch)
     if options.saving:
         save(model, optimizer, options)
     if dist.get_rank() == 0:
@@ -75,6 +89,8 @@ def main():
     parser.add_argument("kind")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--evaluated", type=int, default=0, help="the batch of the evaluation, in those of the training")
     parser.add_argument("--saving", choices=["distributed", "async"])
     parser.add_argument("--checkpoint")
     parser.add_argument("--spawn", action="store_true")

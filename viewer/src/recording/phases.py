@@ -88,8 +88,9 @@ class Phases:
         timer.daemon = True
         timer.start()
 
-    def mark(self, phase):
-        if (self.marks and self.marks[-1][1] == phase) or os.getpid() != self.pid:
+    def mark(self, phase, anew=False):
+        """The phase begins. `anew`: also if it has begun before, as what follows may be another one."""
+        if (self.marks and self.marks[-1][1] == phase and not anew) or os.getpid() != self.pid:
             return
         self.marks.append((self.allocations(), phase))
 
@@ -111,7 +112,7 @@ class Phases:
             raise StopIteration
         if loader.batches_read == 1:
             self.has_new_batch = True
-            self.mark(EVALUATION)
+            self.mark(EVALUATION, anew=True)
         return read(loader)
 
     def switched(self, trains):
