@@ -165,3 +165,23 @@ fn running(changes: &[i64]) -> impl Iterator<Item = u64> {
         Some(u64::try_from(*level).unwrap_or(0))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_two_changes_move_is_away_for_each_of_them() {
+        let span = |from, to| Span { from, to };
+        let own = span(10, 50);
+        // GIVEN a block that one change has away for a while, and another one for longer
+        let (one, other) = ([span(10, 20), span(40, 50)], [span(10, 15), span(45, 50)]);
+        // THEN it is away as long as one of them has it away
+        let times: Vec<usize> =
+            (0..60).filter(|at| both(own, &one, &other).iter().any(|s| (s.from..s.to).contains(at))).collect();
+        assert_eq!(times, (10..15).chain(45..50).collect::<Vec<_>>());
+        // AND one that a change has there for longer than it was is there for longer
+        let longer = [span(5, 60)];
+        assert_eq!(both(own, &longer, &[own]), [span(5, 10), span(10, 50), span(50, 60)]);
+    }
+}
