@@ -20,6 +20,8 @@ pub enum Kind {
     Gradients,
     /// Another implementation of the optimizer.
     FusedOptimizer,
+    /// Smaller workspaces of cuBLAS.
+    Workspaces,
     /// Other settings of PyTorch's allocator.
     Settings,
     /// Let go of what piles up.
@@ -36,6 +38,7 @@ impl Kind {
             Self::OffloadOptimizerState => "Offload the optimizer's state",
             Self::Gradients => "Let go of gradients",
             Self::FusedOptimizer => "Take a fused optimizer",
+            Self::Workspaces => "Take smaller workspaces",
             Self::Settings => "Set the allocator",
             Self::Leak => "Stop a leak",
         }
@@ -76,7 +79,7 @@ pub struct Advice {
     pub figure: Figure,
     /// What it then is at most.
     pub bytes_after: u64,
-    /// How much longer the GPU works for a step; `None`: not known.
+    /// How much longer a step takes; `None`: not known.
     pub cost_ns: Option<u64>,
     /// Code to paste.
     pub how: String,
@@ -105,7 +108,7 @@ pub struct Together {
     pub saved_bytes: u64,
     /// What it then is at most.
     pub bytes_after: u64,
-    /// How much longer the GPU works for a step; `None`: not known.
+    /// How much longer a step takes; `None`: not known.
     pub cost_ns: Option<u64>,
 }
 
@@ -118,6 +121,11 @@ pub struct Batch {
     pub bytes_after: u64,
     /// What may be.
     pub limit_bytes: u64,
+}
+
+impl Batch {
+    /// The largest batch that is looked at: what a run takes with much larger ones is another run's to say.
+    pub const MOST_PERCENT: u64 = 1600;
 }
 
 /// All there is to say about a run.

@@ -4,7 +4,7 @@ use memlab_plan::Recording;
 
 use crate::advice::Advices;
 use crate::course::Course;
-use crate::rules::{activations, checkpoint, gradients, loss, optimizer, settings};
+use crate::rules::{activations, checkpoint, gradients, loss, optimizer, settings, workspaces};
 use crate::times::Times;
 use crate::verdicts::Verdicts;
 use crate::{batch, together};
@@ -20,6 +20,7 @@ pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
     gradients::advise(&course, &mut verdicts);
     optimizer::advise_fused(&course, &mut verdicts);
     optimizer::advise_offload(&course, &times, &mut verdicts);
+    workspaces::advise(&course, &mut verdicts);
     settings::advise(recording, &mut verdicts);
     let sets = together::sets(&course, &verdicts.changes);
     let mut advices = Advices {

@@ -7,9 +7,6 @@ use rustc_hash::FxHashSet;
 use crate::advice::Batch;
 use crate::course::{Change, Course};
 
-/// The largest batch that is looked at, in hundredths: what a run takes with much larger ones is another run's to say.
-const MOST: u64 = 1600;
-
 /// Blocks of which it is not known whether they grow may have one part in so many of the peak.
 const UNKNOWN: u64 = 50;
 
@@ -20,7 +17,7 @@ pub(crate) fn fitting(course: &Course<'_>, limit: u64) -> Option<Batch> {
         let resized = growing.iter().map(|id| (*id, course.size(*id) * percent / 100)).collect();
         course.peak_with(&Change { resized, ..Change::default() }).bytes
     };
-    let (mut fits, mut too_large) = (0, MOST + 1);
+    let (mut fits, mut too_large) = (0, Batch::MOST_PERCENT + 1);
     while too_large - fits > 1 {
         let middle = fits + (too_large - fits) / 2;
         if peak(middle) <= limit { fits = middle } else { too_large = middle }

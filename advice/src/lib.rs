@@ -17,6 +17,7 @@
 //! rules::loss                 logits and their cross-entropy
 //! rules::optimizer            temporaries of steps, and the optimizer's state
 //! rules::settings             settings of PyTorch's allocator
+//! rules::workspaces           what PyTorch keeps for cuBLAS
 //! times                       what the trace says about GPU time
 //! cache                       keys and values that models of Hugging Face keep
 //! names                       modules, in words and in code

@@ -6,3 +6,4 @@ pub(crate) mod gradients;
 pub(crate) mod loss;
 pub(crate) mod optimizer;
 pub(crate) mod settings;
+pub(crate) mod workspaces;

@@ -183,6 +183,17 @@ def infer(steps):
             model(tokens(4)).argmax(-1).sum().item()
 
 
+def multiply_on_streams(steps):
+    """Matrix products on streams of their own, each of which has a workspace."""
+    matrix = torch.ones(1024, 1024, device="cuda")
+    streams = [torch.cuda.Stream() for _ in range(12)]
+    for _ in range(steps):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                matrix @ matrix
+        torch.cuda.synchronize()
+
+
 def run(arguments, advice):
     gc.collect()
     torch.cuda.empty_cache()
@@ -190,6 +201,8 @@ def run(arguments, advice):
     milliseconds = None
     if arguments.kind == "inference":
         infer(arguments.steps)
+    elif arguments.kind == "streams":
+        multiply_on_streams(arguments.steps)
     else:
         milliseconds = train(arguments.kind, advice, arguments.steps, arguments.scale)
     peaks = {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}

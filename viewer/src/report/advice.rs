@@ -1,6 +1,6 @@
 //! What to change, as text.
 
-use memlab_advice::{Advice, Advices, Together, Tried};
+use memlab_advice::{Advice, Advices, Batch, Together, Tried};
 
 use super::sections::wrapped;
 use crate::format::{self, Units};
@@ -50,8 +50,8 @@ pub(super) fn summary(advice: &Advice) -> String {
 fn costs(cost_ns: Option<u64>) -> String {
     match cost_ns {
         None => "what it costs is not known".to_owned(),
-        Some(0) => "costs no GPU time".to_owned(),
-        Some(cost) => format!("costs {} of GPU time a step", format::duration(cost)),
+        Some(0) => "costs no time".to_owned(),
+        Some(cost) => format!("costs {} a step", format::time_spent(cost)),
     }
 }
 
@@ -80,10 +80,12 @@ pub(super) fn conclusions(advices: &Advices) -> Vec<String> {
         (None, _) => {}
     }
     if let Some(batch) = &advices.batch {
+        let (times, more) = match batch.percent {
+            percent if percent == Batch::MOST_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
+            percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
+        };
         lines.push(format!(
-            "A batch {}.{:02} times as large fits in {}, by what grows with it: {} allocated",
-            batch.percent / 100,
-            batch.percent % 100,
+            "A batch {times} times as large{more} fits in {}, by what grows with it: {} allocated",
             size(batch.limit_bytes),
             size(batch.bytes_after)
         ));
