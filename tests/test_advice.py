@@ -40,7 +40,7 @@ def following(memlab, kind, *advice, scale=1):
     return json.loads(done.output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["gpt", "gpt-eager", "resnet", "unet", "llama-lora", "lengths"])
+@pytest.mark.parametrize("kind", ["gpt", "gpt-eager", "resnet", "stages", "unet", "llama-lora", "lengths"])
 def test_checkpointing_gives_the_peak_that_it_is_said_to_give(memlab, kind):
     # GIVEN a training without checkpointing, and advice on its recording
     trace, before = recorded(memlab, kind)

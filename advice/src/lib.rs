@@ -21,7 +21,7 @@
 //! times                       what the trace says about GPU time
 //! cache                       keys and values that models of Hugging Face keep
 //! names                       modules, in words and in code
-//! modules                     modules of repeated lists, and what each pass of them keeps
+//! modules                     modules of repeated lists and others, and what each pass of them keeps
 //! offload                     which activations are on the GPU when others wait on the host
 //! verdicts                    what came of the rules
 //! choice                      which modules of a pass to checkpoint

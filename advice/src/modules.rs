@@ -1,4 +1,5 @@
-//! The modules of repeated lists (`blocks.3`), and what each of their passes keeps for backward.
+//! The modules of repeated lists (`blocks.3`) and others that have modules of their own (`middle`), and what each of their passes
+//! keeps for backward.
 
 use std::sync::Arc;
 
@@ -9,29 +10,45 @@ use rustc_hash::FxHashMap;
 
 use crate::course::{Change, Course, Span};
 
-/// A module of a list.
+/// A module of a list, or one by itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Module {
     /// The layer id of the outermost module.
     pub root: u32,
-    /// The name of the list in it; empty: the list is the outermost module.
+    /// The name of the list in it; empty: the list is the outermost module. Without a list, the module's own name.
     pub list: String,
     /// The module's place in the list.
-    pub index: u32,
+    pub index: Option<u32>,
 }
 
 impl Module {
     /// The module of a list in which a layer is; of lists in lists, the `depth`-th from outside, or the innermost if there
-    /// are not so many.
+    /// are not so many. If there are none, the outermost module but one.
     pub fn around(root: u32, layer: &str, depth: usize) -> Option<Module> {
         let numbers = layer.split('.').enumerate().filter_map(|(at, part)| Some((at, part.parse::<u32>().ok()?)));
-        let (at, index) = numbers.take(depth).last()?;
-        let list = layer.split('.').take(at).collect::<Vec<_>>().join(".");
-        Some(Module { root, list, index })
+        match numbers.take(depth).last() {
+            Some((at, index)) => {
+                let list = layer.split('.').take(at).collect::<Vec<_>>().join(".");
+                Some(Module { root, list, index: Some(index) })
+            }
+            None => {
+                let outer = layer.split('.').next().filter(|outer| !outer.is_empty())?;
+                Some(Module { root, list: outer.to_owned(), index: None })
+            }
+        }
     }
 
     pub fn name(&self) -> String {
-        if self.list.is_empty() { self.index.to_string() } else { format!("{}.{}", self.list, self.index) }
+        match self.index {
+            None => self.list.clone(),
+            Some(index) if self.list.is_empty() => index.to_string(),
+            Some(index) => format!("{}.{index}", self.list),
+        }
+    }
+
+    /// Whether a layer is inside a module that is in no list.
+    fn has(&self, (root, layer): &(u32, Arc<str>)) -> bool {
+        *root == self.root && layer.strip_prefix(&*self.list).is_some_and(|rest| rest.starts_with('.'))
     }
 }
 
@@ -55,7 +72,7 @@ pub(crate) struct Window {
     pub again_bytes: u64,
 }
 
-/// The modules of a recording.
+/// The modules of a recording that can be checkpointed.
 pub(crate) struct Modules {
     pub list: Vec<Module>,
     /// All forwards that have a backward, in order.
@@ -134,28 +151,34 @@ impl Modules {
     }
 }
 
-/// The module of each layer, for layers in lists of at least two modules.
+/// The module of each layer, for layers in lists of at least two modules, and in modules that have others, but no list.
 fn modules_by_layer(course: &Course<'_>, depth: usize, list: &mut Vec<Module>) -> FxHashMap<u32, usize> {
     let recording = course.recording;
-    let mut names: FxHashMap<u32, Option<Module>> = FxHashMap::default();
+    let mut layers: FxHashMap<u32, (u32, Arc<str>)> = FxHashMap::default();
     for allocation in recording.allocations.iter().filter(|allocation| allocation.flags.phase() == Phase::Forward) {
-        names.entry(allocation.layer).or_insert_with(|| {
-            let layer = recording.layer(&Allocation { owner: 0, ..*allocation });
-            let name: Arc<str> = layer.name?;
-            Module::around(layer.root, &name, depth)
-        });
+        let layer = recording.layer(&Allocation { owner: 0, ..*allocation });
+        if let Some(name) = layer.name {
+            layers.insert(allocation.layer, (layer.root, name));
+        }
     }
-    let mut modules: Vec<Module> = names.values().flatten().cloned().collect();
+    let around = |(root, name): &(u32, Arc<str>)| Module::around(*root, name, depth);
+    let mut modules: Vec<Module> = layers.values().filter_map(around).collect();
     modules.sort_by(|a, b| (a.root, &a.list, a.index).cmp(&(b.root, &b.list, b.index)));
     modules.dedup();
-    let is_alone = |module: &Module| {
-        !modules
-            .iter()
-            .any(|other| (other.root, &other.list) == (module.root, &module.list) && other.index != module.index)
+    let is_wanted = |module: &&Module| match module.index {
+        Some(_) => modules.iter().any(|other| {
+            (other.root, &other.list) == (module.root, &module.list)
+                && other.index.is_some()
+                && other.index != module.index
+        }),
+        None => {
+            let mut inside = layers.values().filter(|layer| module.has(layer)).peekable();
+            inside.peek().is_some() && inside.all(|layer| around(layer).is_some_and(|around| around.index.is_none()))
+        }
     };
-    list.extend(modules.iter().filter(|module| !is_alone(module)).cloned());
-    let index = |module: Module| list.iter().position(|listed| *listed == module);
-    names.into_iter().filter_map(|(layer, module)| Some((layer, index(module?)?))).collect()
+    list.extend(modules.iter().filter(is_wanted).cloned());
+    let index = |layer: &(u32, Arc<str>)| list.iter().position(|listed| around(layer).as_ref() == Some(listed));
+    layers.iter().filter_map(|(id, layer)| Some((*id, index(layer)?))).collect()
 }
 
 fn window(course: &Course<'_>, forward: &Forward, backward: usize) -> Window {

@@ -10,7 +10,7 @@ struct Run<'m> {
 
 impl Run<'_> {
     fn is_one(&self) -> bool {
-        self.first.index == self.last.index
+        self.first == self.last
     }
 }
 
@@ -29,10 +29,8 @@ pub(crate) fn list_of_names(modules: &[Module]) -> String {
         true => format!("\"{}\"", run.first.name()),
         false => {
             let prefix = if run.first.list.is_empty() { String::new() } else { format!("{}.", run.first.list) };
-            let range = match run.first.index {
-                0 => (run.last.index + 1).to_string(),
-                first => format!("{first}, {}", run.last.index + 1),
-            };
+            let (first, end) = (run.first.index.unwrap_or(0), run.last.index.unwrap_or(0) + 1);
+            let range = if first == 0 { end.to_string() } else { format!("{first}, {end}") };
             format!("(f\"{prefix}{{i}}\" for i in range({range}))")
         }
     };
@@ -52,13 +50,12 @@ pub(crate) fn list_of_names(modules: &[Module]) -> String {
 fn runs(modules: &[Module]) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for module in modules {
+        let follows = |last: &Module| {
+            let is_next = last.index.is_some_and(|index| module.index == Some(index + 1));
+            is_next && (last.root, &last.list) == (module.root, &module.list)
+        };
         match runs.last_mut() {
-            Some(run)
-                if (run.last.root, &run.last.list) == (module.root, &module.list)
-                    && run.last.index + 1 == module.index =>
-            {
-                run.last = module;
-            }
+            Some(run) if follows(run.last) => run.last = module,
             _ => runs.push(Run { first: module, last: module }),
         }
     }
@@ -71,12 +68,14 @@ mod tests {
 
     #[test]
     fn modules_that_follow_each_other_are_one_name() {
-        // GIVEN modules of two lists, one with a gap
+        // GIVEN modules of two lists, one with a gap, and a module that is in none
         let module = |list: &str, index| Module { root: 1, list: list.to_owned(), index };
-        let modules = [module("blocks", 0), module("blocks", 1), module("blocks", 3), module("", 7)];
+        let of_list = |list: &str, index| module(list, Some(index));
+        let modules =
+            [of_list("blocks", 0), of_list("blocks", 1), of_list("blocks", 3), of_list("", 7), module("middle", None)];
         // THEN those that follow each other are named by the first and the last, and as a range in Python
-        assert_eq!(grouped(&modules), "blocks.0 … blocks.1, blocks.3, 7");
-        assert_eq!(list_of_names(&modules), r#"[*(f"blocks.{i}" for i in range(2)), "blocks.3", "7"]"#);
+        assert_eq!(grouped(&modules), "blocks.0 … blocks.1, blocks.3, 7, middle");
+        assert_eq!(list_of_names(&modules), r#"[*(f"blocks.{i}" for i in range(2)), "blocks.3", "7", "middle"]"#);
         assert_eq!(list_of_names(&modules[..2]), r#"[f"blocks.{i}" for i in range(2)]"#);
     }
 }

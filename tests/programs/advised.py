@@ -66,6 +66,30 @@ class WithLoss:
         return self.loss_fn(self.model, inputs)
 
 
+class Stage(nn.Module):
+    """Two convolutions, and an operation of its own."""
+
+    def __init__(self, inner, outer):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(inner, outer, 3, 1, 1), nn.BatchNorm2d(outer)
+        self.second = nn.Conv2d(outer, outer, 3, 1, 1)
+
+    def forward(self, x):
+        return F.gelu(self.second(F.gelu(self.norm(self.first(x)))))
+
+
+class Stages(nn.Module):
+    """Modules of modules, none of them in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.middle, self.decoder = Stage(3, 32), Stage(32, 48), Stage(48, 32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.decoder(self.middle(self.encoder(x))).mean((2, 3)))
+
+
 def llama():
     import peft
     import transformers
@@ -117,6 +141,7 @@ KINDS = {
     "gpt": (GPT, lambda _, scale: tokens(32 * scale), next_words),
     "gpt-eager": (lambda: GPT(eager=True), lambda _, scale: tokens(32 * scale), next_words),
     "resnet": (Images, lambda _, scale: images(32 * scale), classes),
+    "stages": (Stages, lambda _, scale: images(32 * scale), classes),
     "unet": (planned.UNet, lambda _, scale: images(32 * scale), noise),
     "llama-lora": (llama, lambda _, scale: tokens(32 * scale), of_hugging_face),
     "words": (lambda: GPT(1, 30_000), lambda _, scale: tokens(24 * scale, 30_000), next_words),

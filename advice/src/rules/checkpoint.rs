@@ -51,7 +51,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
         Some((advice, change)) => verdicts.weigh(advice, Some(change)),
         None if has_modules => verdicts.no(
             Kind::Checkpoint,
-            "modules of repeated lists",
+            "modules",
             "at the peak they keep no activations that they could compute again",
         ),
         None => {}
