@@ -24,6 +24,8 @@ pub enum Kind {
     Workspaces,
     /// Other settings of PyTorch's allocator.
     Settings,
+    /// Leave a device alone.
+    Context,
     /// Let go of what piles up.
     Leak,
 }
@@ -40,6 +42,7 @@ impl Kind {
             Self::FusedOptimizer => "Take a fused optimizer",
             Self::Workspaces => "Take smaller workspaces",
             Self::Settings => "Set the allocator",
+            Self::Context => "Leave a device alone",
             Self::Leak => "Stop a leak",
         }
     }
@@ -53,6 +56,8 @@ pub enum Figure {
     Allocated,
     /// What it has taken from the device at most.
     Reserved,
+    /// What the process takes of another device, its context there included.
+    Used,
 }
 
 impl Figure {
@@ -61,6 +66,7 @@ impl Figure {
         match self {
             Self::Allocated => "allocated",
             Self::Reserved => "reserved",
+            Self::Used => "used",
         }
     }
 }

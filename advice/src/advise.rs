@@ -4,7 +4,7 @@ use memlab_plan::Recording;
 
 use crate::advice::Advices;
 use crate::course::Course;
-use crate::rules::{activations, checkpoint, gradients, loss, optimizer, settings, workspaces};
+use crate::rules::{activations, checkpoint, contexts, gradients, loss, optimizer, settings, workspaces};
 use crate::times::Times;
 use crate::verdicts::Verdicts;
 use crate::{batch, together};
@@ -22,6 +22,7 @@ pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
     optimizer::advise_offload(&course, &times, &mut verdicts);
     workspaces::advise(&course, &mut verdicts);
     settings::advise(recording, &mut verdicts);
+    contexts::advise(recording, &mut verdicts);
     let sets = together::sets(&course, &verdicts.changes);
     let mut advices = Advices {
         device: recording.device,

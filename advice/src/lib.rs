@@ -13,6 +13,7 @@
 //! rules
 //! rules::activations          activations that wait on the host
 //! rules::checkpoint           activations that are computed again
+//! rules::contexts             devices that are used by mistake
 //! rules::gradients            gradients that are kept from step to step
 //! rules::loss                 logits and their cross-entropy
 //! rules::optimizer            temporaries of steps, and the optimizer's state
@@ -20,7 +21,7 @@
 //! rules::workspaces           what PyTorch keeps for cuBLAS
 //! times                       what the trace says about GPU time
 //! cache                       keys and values that models of Hugging Face keep
-//! names                       modules, in words and in code
+//! names                       modules and lines, in words and in code
 //! modules                     modules of repeated lists and others, and what each pass of them keeps
 //! offload                     which activations are on the GPU when others wait on the host
 //! verdicts                    what came of the rules

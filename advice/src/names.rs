@@ -1,6 +1,16 @@
-//! How modules are called, in words and in code.
+//! How modules and lines are called, in words and in code.
+
+use memlab_plan::Recording;
+use memlab_trace::Line;
 
 use crate::modules::Module;
+
+/// `train.py:12 main`, from where the program was started.
+pub(crate) fn of_line(recording: &Recording, line: &Line) -> String {
+    let directory = recording.model.header().map_or("", |header| &header.directory);
+    let file = line.file.strip_prefix(directory).map_or(&*line.file, |inside| inside.trim_start_matches('/'));
+    format!("{file}:{} {}", line.line.unwrap_or(0), line.function)
+}
 
 /// Modules of a list that follow each other.
 struct Run<'m> {

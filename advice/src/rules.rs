@@ -2,6 +2,7 @@
 
 pub(crate) mod activations;
 pub(crate) mod checkpoint;
+pub(crate) mod contexts;
 pub(crate) mod gradients;
 pub(crate) mod loss;
 pub(crate) mod optimizer;

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::advice::{Advice, Figure, Kind};
 use crate::course::{Change, Course, Span};
+use crate::names::of_line;
 use crate::times::Times;
 use crate::verdicts::Verdicts;
 
@@ -58,11 +59,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts
     let after = course.peak_with(&change).bytes;
     let line = recording.line(&recording.allocations[kept as usize]);
     let name = head.name.as_deref().unwrap_or("head").to_owned();
-    let directory = recording.model.header().map_or("", |header| &header.directory);
-    let at = line.map_or(String::new(), |line| {
-        let file = line.file.strip_prefix(directory).map_or(&*line.file, |inside| inside.trim_start_matches('/'));
-        format!("{file}:{} {}, ", line.line.unwrap_or(0), line.function)
-    });
+    let at = line.map_or(String::new(), |line| format!("{}, ", of_line(recording, &line)));
     let advice = Advice {
         kind: Kind::ChunkedLoss,
         place: format!("{at}logits of {name}"),
