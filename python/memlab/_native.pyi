@@ -62,6 +62,7 @@ __all__ = [
     "profile_new",
     "range_pop",
     "range_push",
+    "recorded_requests",
     "recording_status",
     "referents",
     "reset_peak",
