@@ -8,7 +8,6 @@ use cupti_sys::bindings::{
     CUcontext, CUpti_Activity, CUpti_ActivityKernel9, CUpti_ActivityKind, CUpti_ActivityMemcpy5,
     CUpti_ActivityMemcpyPtoP4, CUpti_ActivityMemoryKind, CUpti_ActivityMemset4,
 };
-
 use parking_lot::Mutex;
 
 use super::books::BOOKS;

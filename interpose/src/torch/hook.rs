@@ -2,6 +2,20 @@
 
 use std::ffi::{CStr, c_void};
 
+/// A symbol's name as C has it, from a literal that attributes take too.
+macro_rules! c_symbol {
+    ($symbol:literal) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                Ok(symbol) => symbol,
+                Err(_) => unreachable!(),
+            }
+        }
+    };
+}
+
+pub(super) use c_symbol;
+
 /// Major and minor number.
 pub type Version = (u32, u32);
 

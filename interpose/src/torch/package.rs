@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use super::hook::{TorchHook, Versions};
+use super::hook::{TorchHook, Versions, c_symbol};
 use crate::packages;
 use crate::panics;
 use crate::python::walk::Interpreter;
@@ -34,17 +34,6 @@ struct Pushed {
     /// The same, where the caller has put it.
     _returns_to: usize,
     arguments: OnStack,
-}
-
-macro_rules! c_symbol {
-    ($symbol:literal) => {
-        const {
-            match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
-                Ok(symbol) => symbol,
-                Err(_) => unreachable!(),
-            }
-        }
-    };
 }
 
 /// Defines the hooks. The entry of each passes the address that it returns to as one more argument on the stack.

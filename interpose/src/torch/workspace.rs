@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use super::hook::{TorchHook, Versions};
+use super::hook::{TorchHook, Versions, c_symbol};
 use crate::recorder::Recorder;
 use crate::symbols::{Real, abort_without};
 
@@ -12,17 +12,6 @@ type Fetch = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 
 const LIBRARY: &CStr = c"libtorch_cuda.so";
 const LOST: &str = "cuBLAS workspaces count as memory of the line that first needed them (activations, gradients)";
-
-macro_rules! c_symbol {
-    ($symbol:literal) => {
-        const {
-            match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
-                Ok(symbol) => symbol,
-                Err(_) => unreachable!(),
-            }
-        }
-    };
-}
 
 macro_rules! workspace_hooks {
     ($($hook:ident = $symbol:literal, $name:literal, $versions:expr;)*) => {$(
