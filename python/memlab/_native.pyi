@@ -113,9 +113,9 @@ class AllocatorModel:
 
 def recorded_requests(
     path: str | PathLike[str],
-) -> tuple[int, tuple[int, int], list[tuple[str, int, int, int, tuple[int, int]]]]:
-    """What PyTorch's allocator was asked for in a recorded run: (device, version of PyTorch, requests as (kind, id, bytes,
-    stream, pool)). Raises ValueError if the file is no trace of a run with PyTorch."""
+) -> tuple[tuple[int, int], list[tuple[str, int, int, int, tuple[int, int]]]]:
+    """What PyTorch's allocator was asked for in a recorded run: (version of PyTorch, requests as (kind, id, bytes, stream,
+    pool)). Raises ValueError if the file is no trace of a run with PyTorch."""
 
 _Line = tuple[str, int | None, str] | None
 

@@ -106,13 +106,12 @@ def replay(
     [OutOfMemory(index=0, size=31457280, segment=31457280, allocated=0, reserved=0)]
     """
     size = _native.parse_size(card) if isinstance(card, str) else card
-    version = _version(torch) if torch else None
     if isinstance(requests, Mapping):
         requests = requests_of(requests, device)
     elif isinstance(requests, (str, PathLike)):
         recorded_with, requests = _recorded(requests)
-        version = version or recorded_with
-    model = _native.AllocatorModel(settings, size, size, version)
+        torch = torch or recorded_with
+    model = _native.AllocatorModel(settings, size, size, _version(torch) if torch else None)
     failed, figures = model.apply(_numbered(model, requests), keep_going, timeline)
     counters = model.counters()
     return Replay(
@@ -180,16 +179,16 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
     return requests
 
 
-def _recorded(path: str | PathLike[str]) -> tuple[tuple[int, int], list[Request]]:
+def _recorded(path: str | PathLike[str]) -> tuple[str, list[Request]]:
     """The version of PyTorch and the requests of a run that memlab recorded."""
-    _, version, rows = _native.recorded_requests(path)
+    (major, minor), rows = _native.recorded_requests(path)
     requests: list[Request] = []
     for kind, name, size, stream, pool in rows:
         if kind == "alloc":
             requests.append((kind, name, size, stream, pool))
         else:
             requests.append((kind,) if kind == "empty_cache" else (kind, name))
-    return version, requests
+    return f"{major}.{minor}", requests
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -311,14 +310,15 @@ def _main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeline", type=Path, help="write bytes after each request, with the first settings, as CSV")
     options = parser.parse_args(arguments)
     try:
+        torch = options.torch
         if _is_trace(options.recording):
-            requests: Any = options.recording
+            recorded_with, requests = _recorded(options.recording)
+            torch = torch or recorded_with
         else:
             requests = requests_of(_read(options.recording), options.device)
         all_settings = options.settings or _native.SETTINGS_TO_TRY
         replays = {
-            settings: replay(requests, settings, options.card, timeline=True, torch=options.torch)
-            for settings in all_settings
+            settings: replay(requests, settings, options.card, timeline=True, torch=torch) for settings in all_settings
         }
     except (OSError, ValueError) as error:
         print(f"memlab: {options.recording}: {error}", file=sys.stderr)

@@ -11,9 +11,9 @@ use pyo3::types::PyDict;
 /// (kind, id, bytes, stream, pool)
 type Requested = (&'static str, u32, u64, u64, (u64, u64));
 
-/// What PyTorch's allocator was asked for in a recorded run: on which device, the version of PyTorch, and the requests.
+/// What PyTorch's allocator was asked for in a recorded run, after the version of PyTorch.
 #[pyfunction]
-pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<(i32, (u32, u32), Vec<Requested>)> {
+pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<((u32, u32), Vec<Requested>)> {
     let recording = py.detach(|| Recording::read(&path)).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let Requests { places, requests, .. } = recording.requests();
     let requests = requests.into_iter().filter_map(|request| {
@@ -31,7 +31,7 @@ pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<(i32, (u32, u32)
             Request::ReleasePool { .. } | Request::Outside { .. } => None,
         }
     });
-    Ok((recording.device, recording.torch_version(), requests.collect()))
+    Ok((recording.torch_version(), requests.collect()))
 }
 
 /// The allocator of one card.
