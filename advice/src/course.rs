@@ -1,6 +1,6 @@
 //! What is allocated after each event of a recording, and after changes to it.
 
-use memlab_plan::{Event, Recording};
+use memlab_plan::{Event, Recording, most_at_once};
 use memlab_trace::record::Phase;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -37,6 +37,7 @@ pub(crate) struct Course<'r> {
     pub spans: Vec<Span>,
     /// By how much each event changes what is allocated. One more than there are events, for what is never freed.
     changes: Vec<i64>,
+    peak: Peak,
 }
 
 impl<'r> Course<'r> {
@@ -54,7 +55,8 @@ impl<'r> Course<'r> {
         for (span, allocation) in spans.iter().zip(&recording.allocations) {
             add(&mut changes, *span, allocation.size as i64);
         }
-        Self { recording, spans, changes }
+        let peak = highest(&changes, Vec::new());
+        Self { recording, spans, changes, peak }
     }
 
     /// What is allocated after each event.
@@ -103,9 +105,14 @@ impl<'r> Course<'r> {
         Change { moved: moved.into_iter().collect(), resized: resized.into_iter().collect(), needed }
     }
 
+    /// The most bytes at once of the blocks that count.
+    pub fn most_at_once(&self, counts: impl Fn(u32) -> bool) -> u64 {
+        most_at_once(&self.recording.events, |id| counts(id as u32).then(|| self.size(id as u32)))
+    }
+
     /// The peak as it was.
     pub fn peak(&self) -> Peak {
-        self.peak_with(&Change::default())
+        self.peak
     }
 
     /// The peak with a change.
@@ -121,23 +128,27 @@ impl<'r> Course<'r> {
             let size = sizes.get(&id).copied().unwrap_or_else(|| self.size(id));
             spans.iter().for_each(|span| add(&mut changes, *span, size as i64));
         }
-        let mut needed = change.needed.clone();
-        needed.sort_unstable();
-        let mut needed = needed.into_iter().peekable();
-        let mut peak = Peak { bytes: 0, event: 0 };
-        let mut before = 0;
-        for (event, level) in running(&changes).enumerate() {
-            let mut most = level;
-            while let Some((_, bytes)) = needed.next_if(|(at, _)| *at <= event) {
-                most = most.max(before + bytes);
-            }
-            if most > peak.bytes {
-                peak = Peak { bytes: most, event };
-            }
-            before = level;
-        }
-        peak
+        highest(&changes, change.needed.clone())
     }
+}
+
+/// The peak of what events change, with what is needed for a moment before some of them.
+fn highest(changes: &[i64], mut needed: Vec<(usize, u64)>) -> Peak {
+    needed.sort_unstable();
+    let mut needed = needed.into_iter().peekable();
+    let mut peak = Peak { bytes: 0, event: 0 };
+    let mut before = 0;
+    for (event, level) in running(changes).enumerate() {
+        let mut most = level;
+        while let Some((_, bytes)) = needed.next_if(|(at, _)| *at <= event) {
+            most = most.max(before + bytes);
+        }
+        if most > peak.bytes {
+            peak = Peak { bytes: most, event };
+        }
+        before = level;
+    }
+    peak
 }
 
 /// When a block is there that two changes move.

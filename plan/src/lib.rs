@@ -44,7 +44,7 @@ pub use family::{Family, FamilyError};
 pub use order::{Order, thinned};
 pub use peak::{Holding, PeakView};
 pub use program::{FAR, Families, Program};
-pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
+pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError, most_at_once};
 pub use search::{Needs, SETTINGS_FOR_LENGTHS, SETTINGS_TO_TRY, Search};
 pub use sequence::{Sequence, SequenceNeeds, SequenceRun};
 pub use stage::{Stage, StagePeak, Stages};

@@ -149,7 +149,7 @@ impl Recording {
 }
 
 /// The most bytes at once of the allocations that are chosen: those that have a size here.
-pub(crate) fn most_at_once(events: &[Event], size: impl Fn(usize) -> Option<u64>) -> u64 {
+pub fn most_at_once(events: &[Event], size: impl Fn(usize) -> Option<u64>) -> u64 {
     let (mut bytes, mut most) = (0, 0);
     for event in events {
         match *event {

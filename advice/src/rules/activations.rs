@@ -1,12 +1,11 @@
 //! What autograd keeps for backward, on the host in between (`memlab.offload_activations`).
 
-use memlab_plan::Event;
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
 use crate::advice::{Advice, Figure, Kind};
 use crate::cache;
-use crate::course::{Course, Span};
+use crate::course::{Change, Course, Span};
 use crate::offload::offloaded;
 use crate::times::Times;
 use crate::verdicts::Verdicts;
@@ -40,25 +39,24 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
     }
     let room = kept.most - least;
     let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / UNIT * UNIT);
-    let outcomes: Vec<Outcome> = budgets.map(|budget| kept.carried_out(budget, times)).collect();
+    let mut outcomes: Vec<Outcome> = budgets.map(|budget| kept.carried_out(budget, times)).collect();
     let peak = course.peak().bytes;
     let chosen = match target {
-        Some(target) => outcomes.iter().rev().find(|outcome| outcome.peak <= target),
+        Some(target) => outcomes.iter().rposition(|outcome| outcome.peak <= target),
         None => outcomes
             .iter()
-            .find(|outcome| outcome.cost_ns == Some(0))
-            .filter(|outcome| peak.saturating_sub(outcome.peak) >= peak / WORTH),
+            .position(|outcome| outcome.cost_ns == Some(0))
+            .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / WORTH),
     };
     // Where the bus hides next to nothing, the smallest budget says what there is to gain.
-    if let Some(outcome) = chosen.or(outcomes.first()) {
-        let (change, _) = offloaded(course, &kept.is_kept, outcome.budget, kept.largest);
-        verdicts.weigh(kept.advice(outcome, times), Some(change));
-    }
+    let outcome = outcomes.swap_remove(chosen.unwrap_or(0));
+    verdicts.weigh(kept.advice(&outcome, times), Some(outcome.change));
 }
 
 /// A run with a budget.
 struct Outcome {
     budget: u64,
+    change: Change,
     peak: u64,
     /// What a step copies to the host.
     moved_bytes: u64,
@@ -89,18 +87,10 @@ impl<'a> Kept<'a> {
                 && end.is_some_and(|end| span.to <= *end)
         };
         let is_kept: Vec<bool> = course.spans.iter().zip(&recording.allocations).map(is_kept).collect();
-        let (mut level, mut most, mut largest) = (0, 0, 0);
-        for event in &recording.events {
-            match *event {
-                Event::Allocate(id) if is_kept[id as usize] => {
-                    level += course.size(id);
-                    largest = largest.max(course.size(id));
-                    most = most.max(level);
-                }
-                Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => level -= course.size(id),
-                _ => {}
-            }
-        }
+        let sizes =
+            recording.allocations.iter().zip(&is_kept).filter_map(|(allocation, kept)| kept.then_some(allocation.size));
+        let largest = sizes.max().unwrap_or(0);
+        let most = course.most_at_once(|id| is_kept[id as usize]);
         Kept { course, is_kept, largest, most }
     }
 
@@ -110,6 +100,7 @@ impl<'a> Kept<'a> {
         Outcome {
             budget,
             peak: self.course.peak_with(&change).bytes,
+            change,
             moved_bytes,
             cost_ns: times.not_hidden(moved_bytes),
         }

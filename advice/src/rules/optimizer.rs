@@ -3,6 +3,7 @@
 use memlab_plan::Event;
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
+use rustc_hash::FxHashSet;
 
 use crate::advice::{Advice, Figure, Kind};
 use crate::course::{Change, Course, Span};
@@ -30,7 +31,8 @@ pub(crate) fn advise_fused(course: &Course<'_>, verdicts: &mut Verdicts) {
         return;
     }
     let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
-    let most = most_at_once(course, &change);
+    let taken: FxHashSet<u32> = change.moved.iter().map(|(id, _)| *id).collect();
+    let most = course.most_at_once(|id| taken.contains(&id));
     let advice = Advice {
         kind: Kind::FusedOptimizer,
         place: "optimizer.step()".to_owned(),
@@ -49,20 +51,6 @@ pub(crate) fn advise_fused(course: &Course<'_>, verdicts: &mut Verdicts) {
 fn has_fused(course: &Course<'_>, stack: u32) -> bool {
     let frames = course.recording.model.frames(stack);
     frames.iter().any(|frame| frame.file.contains("/torch/optim/") && WITH_FUSED.contains(&&*frame.function))
-}
-
-fn most_at_once(course: &Course<'_>, change: &Change) -> u64 {
-    let mut events: Vec<(usize, i64)> = Vec::new();
-    for (id, _) in &change.moved {
-        let (Span { from, to }, size) = (course.spans[*id as usize], course.size(*id) as i64);
-        events.extend([(from, size), (to, -size)]);
-    }
-    events.sort_unstable();
-    let levels = events.iter().scan(0, |level, (_, bytes)| {
-        *level += bytes;
-        Some(*level)
-    });
-    u64::try_from(levels.max().unwrap_or(0)).unwrap_or(0)
 }
 
 /// State that is on the host but for the steps.
