@@ -13,14 +13,17 @@
 //! # Layers
 //!
 //! ```text
-//! limits    sizes by device
-//! size      one size
+//! limits         sizes by device
+//! host_memory    how much memory the host has to spare
+//! size           one size
 //! ```
 
 #![warn(missing_docs)]
 
+mod host_memory;
 mod limits;
 mod size;
 
+pub use host_memory::available_host_memory;
 pub use limits::{Limit, LimitError, parse_limit, parse_limits};
 pub use size::{ParseError, format, parse, three_digits};

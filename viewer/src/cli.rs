@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::arguments::moments_help;
-use crate::commands::{advise, config, diff, export, limit, offload, plan, ps, report, restore, simulate, top, view};
+use crate::commands::{
+    advise, config, diff, doctor, export, limit, offload, plan, ps, report, restore, simulate, top, view,
+};
 use crate::{error, run, text};
 
 /// Where did my GPU memory go, and how do I get it back?
@@ -67,6 +69,9 @@ enum Command {
     Plan(Box<plan::Options>),
     /// Show the preferences of the dashboard and where they are stored.
     Config(config::Options),
+    /// Say what works on this machine and why not, to paste into a report of a bug.
+    #[command(after_help = doctor::HELP)]
+    Doctor(doctor::Options),
     /// Report where the memory of a recorded run was.
     #[command(after_help = moments_help())]
     Report(report::Options),
@@ -94,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(options) => simulate::run(&options),
         Command::Plan(options) => plan::run(&options),
         Command::Config(options) => config::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Advise(options) => advise::run(&options),
         Command::Diff(options) => diff::run(&options),

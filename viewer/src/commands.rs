@@ -3,6 +3,7 @@
 pub mod advise;
 pub mod config;
 pub mod diff;
+pub mod doctor;
 pub mod export;
 pub mod limit;
 pub mod offload;

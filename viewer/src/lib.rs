@@ -1,5 +1,5 @@
-//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `report`, `advise`, `diff`,
-//! `export`, `config`, over one dashboard and one model.
+//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `doctor`, `report`, `advise`,
+//! `diff`, `export`, `config`, over one dashboard and one model.
 //!
 //! # Layers
 //!
@@ -7,6 +7,7 @@
 //! cli                                            the command line, and the exit code
 //! commands                                       one file per command
 //! recording                                      running a program for a plan
+//! doctor                                         what works on this machine; doctor::check: one line of it
 //! run                                            `memlab run`, which has a folder
 //! plan                                           how much memory a program will take
 //! plan::html, plan::text, plan::sequence_text    a plan, as a page and printed
@@ -29,6 +30,7 @@
 //! simulation, preload                            what a simulated card and libmemlab.so need
 //! filter, findings, input, json, kernels, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
+//! shared_library                                 libraries that are opened by name
 //! ```
 
 pub mod advice;
@@ -41,6 +43,7 @@ pub mod commands;
 pub mod config;
 pub mod context;
 pub mod diff;
+pub mod doctor;
 pub mod error;
 pub mod export;
 pub mod feed;
@@ -69,6 +72,7 @@ pub mod save;
 pub mod screen;
 pub mod screens;
 pub mod session;
+pub mod shared_library;
 pub mod signals;
 pub mod simulation;
 pub mod snapshot;

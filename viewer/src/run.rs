@@ -5,7 +5,7 @@ mod keyboard;
 mod launch;
 mod live;
 mod options;
-mod output;
+pub mod output;
 mod pty;
 mod start;
 mod summary;

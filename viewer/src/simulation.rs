@@ -73,9 +73,25 @@ impl Simulation {
     }
 }
 
+/// Whether a library of this file name is one that [`Simulation::apply`] preloads.
+pub fn is_preloaded_by_simulation(name: &str) -> bool {
+    [RUNTIME, COMPUTING, PROFILING].contains(&name)
+}
+
+/// Whether a file is a simulated GPU's library.
+pub fn is_simulated(file: &Path) -> bool {
+    let real = file.canonicalize().unwrap_or_default();
+    let is_built = LIBRARIES.iter().any(|(_, built)| real.file_name() == Some(OsStr::new(built)));
+    is_built || real.parent().and_then(Path::file_name) == Some(OsStr::new(FOLDER))
+}
+
 /// The folder with the libraries: that of a package, or one of links to what Cargo built. Beside this executable, or in
 /// the folder that `SIMGPU_LIBS` names.
-fn library_folder() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+///
+/// If they are missing, or cannot be preloaded from there.
+pub fn library_folder() -> anyhow::Result<PathBuf> {
     let home = match env::var_os("SIMGPU_LIBS").filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
         None => env::current_exe()?.canonicalize()?.parent().map(Path::to_owned).unwrap_or_default(),

@@ -5,6 +5,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::time::Duration;
 
+use crate::shared_library::SharedLibrary;
+
+/// The driver's library.
+pub const LIBRARY: &CStr = c"libcuda.so.1";
+
 /// What the driver says of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverState {
@@ -81,19 +86,6 @@ pub struct Driver {
     error_string: Option<ErrorText>,
 }
 
-/// A function of the library by its name, as a function of type `F`.
-///
-/// # Safety
-///
-/// The library is open, and its function of that name is one of type `F`, a function pointer.
-unsafe fn find<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the library is open, the name ends in a NUL.
-    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
-    // SAFETY: it is the address of a function of type F by this function's contract, and as large as one.
-    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
-}
-
 impl Driver {
     /// Loads the driver and starts it in this process.
     ///
@@ -101,36 +93,31 @@ impl Driver {
     ///
     /// In words: there is none, it is too old, or it does not start.
     pub fn open() -> Result<Self, String> {
-        // SAFETY: loads the driver's library, which is made to be loaded so; it is never closed, so that its functions
-        // stay where they are.
-        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            return Err(
-                "this machine has no CUDA driver (libcuda.so.1 cannot be loaded): run memlab where the program \
+        let library = SharedLibrary::open(LIBRARY).map_err(|_| {
+            "this machine has no CUDA driver (libcuda.so.1 cannot be loaded): run memlab where the program \
                         runs, and in a container give it the GPU"
-                    .to_owned(),
-            );
-        }
-        // SAFETY: the library is open, and these are the types that cuda.h declares them with.
+                .to_owned()
+        })?;
+        // SAFETY: these are the types that cuda.h declares them with.
         let (driver, init) = unsafe {
             let driver = (|| {
                 Some(Self {
-                    get_state: find(library, c"cuCheckpointProcessGetState")?,
-                    lock: find(library, c"cuCheckpointProcessLock")?,
-                    checkpoint: find(library, c"cuCheckpointProcessCheckpoint")?,
-                    restore: find(library, c"cuCheckpointProcessRestore")?,
-                    unlock: find(library, c"cuCheckpointProcessUnlock")?,
-                    error_name: find(library, c"cuGetErrorName"),
-                    error_string: find(library, c"cuGetErrorString"),
+                    get_state: library.function(c"cuCheckpointProcessGetState")?,
+                    lock: library.function(c"cuCheckpointProcessLock")?,
+                    checkpoint: library.function(c"cuCheckpointProcessCheckpoint")?,
+                    restore: library.function(c"cuCheckpointProcessRestore")?,
+                    unlock: library.function(c"cuCheckpointProcessUnlock")?,
+                    error_name: library.function(c"cuGetErrorName"),
+                    error_string: library.function(c"cuGetErrorString"),
                 })
             })();
-            (driver, find::<unsafe extern "C" fn(c_uint) -> c_int>(library, c"cuInit"))
+            (driver, library.function::<unsafe extern "C" fn(c_uint) -> c_int>(c"cuInit"))
         };
         let Some(driver) = driver else {
             return Err(format!(
                 "the CUDA driver here ({}) cannot checkpoint processes: 570 or newer can; a program started with `memlab \
                  run --offload` can be offloaded with this one, too",
-                version(library)
+                version(&library)
             ));
         };
         // SAFETY: cuInit takes 0.
@@ -220,12 +207,13 @@ impl Driver {
 }
 
 /// Which driver it is, for people.
-fn version(library: *mut c_void) -> String {
+fn version(library: &SharedLibrary) -> String {
     let release = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
     let mut number = 0;
-    // SAFETY: the library is open, cuda.h declares it so, and the number outlives the call.
+    // SAFETY: cuda.h declares it so, and the number outlives the call.
     let known = unsafe {
-        find::<unsafe extern "C" fn(*mut c_int) -> c_int>(library, c"cuDriverGetVersion")
+        library
+            .function::<unsafe extern "C" fn(*mut c_int) -> c_int>(c"cuDriverGetVersion")
             .is_some_and(|get| get(&mut number) == 0)
     };
     let cuda =

@@ -1,0 +1,32 @@
+//! What memlab needs of a machine, and what of it is there.
+
+pub mod check;
+mod gpu;
+mod host;
+mod interpreter;
+mod preloads;
+mod profiling;
+
+use std::path::Path;
+
+use self::check::Check;
+
+/// Looks at everything. It takes some seconds at most: a driver or a Python that does not answer is not waited for.
+pub fn examine() -> Vec<Check> {
+    let root = Path::new("/");
+    let pythons = interpreter::in_path();
+    let cupti = pythons.iter().flat_map(|python| python.cupti.clone()).collect();
+    let gpu = gpu::Gpu::look(cupti);
+    let mut checks = vec![preloads::library(), preloads::others(root), host::c_library()];
+    checks.extend(gpu.checks(root));
+    checks.push(gpu::simulated());
+    checks.extend(interpreter::checks(&pythons, gpu.cuda));
+    checks.extend([
+        gpu.time(root),
+        host::output(),
+        host::sockets(),
+        host::memory(root, gpu.largest()),
+        host::shared_memory(root),
+    ]);
+    checks
+}

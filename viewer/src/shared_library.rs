@@ -1,0 +1,62 @@
+//! Libraries that are opened while memlab runs, and their functions by name: memlab is not linked to them.
+
+use std::ffi::{CStr, OsStr, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// An open library. It is never closed, so that its functions stay where they are.
+pub struct SharedLibrary(*mut c_void);
+
+impl SharedLibrary {
+    /// Opens it as the dynamic linker finds it.
+    ///
+    /// # Errors
+    ///
+    /// The linker's message.
+    pub fn open(name: &CStr) -> Result<Self, String> {
+        // SAFETY: the name ends in a NUL. `dlerror` is per thread, and its text is copied at once.
+        unsafe {
+            let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            if !library.is_null() {
+                return Ok(Self(library));
+            }
+            let reason = libc::dlerror();
+            Err(if reason.is_null() {
+                format!("{}: not loaded", name.to_string_lossy())
+            } else {
+                CStr::from_ptr(reason).to_string_lossy().into_owned()
+            })
+        }
+    }
+
+    /// A function of the library by its name, as a function of type `F`.
+    ///
+    /// # Safety
+    ///
+    /// The library's function of that name is one of type `F`, a function pointer.
+    pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let address = self.address(name);
+        // SAFETY: it is the address of a function of type F by this function's contract, and as large as one.
+        (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+    }
+
+    /// The file that a function of the library is in.
+    pub fn file_of(&self, name: &CStr) -> Option<PathBuf> {
+        let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the structure outlives the call, and what it names stays while the library is open.
+        unsafe {
+            if libc::dladdr(self.address(name), found.as_mut_ptr()) == 0 {
+                return None;
+            }
+            let file = found.assume_init().dli_fname;
+            (!file.is_null()).then(|| PathBuf::from(OsStr::from_bytes(CStr::from_ptr(file).to_bytes())))
+        }
+    }
+
+    fn address(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the library is open, the name ends in a NUL.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+}
