@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
+use crate::cost::Cost;
+
 /// What to do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,8 +87,9 @@ pub struct Advice {
     pub figure: Figure,
     /// What it then is at most.
     pub bytes_after: u64,
-    /// How much longer a step takes; `None`: not known.
-    pub cost_ns: Option<u64>,
+    /// What it costs.
+    #[serde(flatten)]
+    pub cost: Cost,
     /// Code to paste.
     pub how: String,
     /// The figures of the trace that it rests on.
@@ -114,8 +117,9 @@ pub struct Together {
     pub saved_bytes: u64,
     /// What it then is at most.
     pub bytes_after: u64,
-    /// How much longer a step takes; `None`: not known.
-    pub cost_ns: Option<u64>,
+    /// What it costs.
+    #[serde(flatten)]
+    pub cost: Cost,
 }
 
 /// A batch that fits.
@@ -132,6 +136,15 @@ pub struct Batch {
 impl Batch {
     /// The largest batch that is looked at: what a run takes with much larger ones is another run's to say.
     pub const MOST_PERCENT: u64 = 1600;
+}
+
+/// Steps in which the GPU has less to do than its host to launch it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct WaitsForHost {
+    /// How long one takes.
+    pub step_ns: u64,
+    /// How long what it launches runs.
+    pub work_ns: u64,
 }
 
 /// All there is to say about a run.
@@ -151,6 +164,8 @@ pub struct Advices {
     pub together: Option<Together>,
     /// The pieces that reach the target together, at the least cost.
     pub reaching: Option<Together>,
+    /// What its median step is like if its GPU waits for its host: what a change costs a step is not known then.
+    pub waits_for_host: Option<WaitsForHost>,
     /// The largest batch that fits into the target, else into the device; `None`: the trace cannot say.
     pub batch: Option<Batch>,
     /// What was tried and is not advised.
@@ -170,7 +185,7 @@ impl Advices {
         let reaches = |advice: &Advice| {
             advice.figure == Figure::Allocated && target.is_some_and(|target| advice.bytes_after <= target)
         };
-        let cost = |advice: &Advice| if reaches(advice) { advice.cost_ns.unwrap_or(u64::MAX) } else { 0 };
+        let cost = |advice: &Advice| if reaches(advice) { advice.cost.rank() } else { 0 };
         self.advice.sort_by_key(|advice| (!reaches(advice), cost(advice), Reverse(advice.saved_bytes)));
     }
 }

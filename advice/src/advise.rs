@@ -17,7 +17,7 @@ pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
     checkpoint::advise(&course, &times, target, &mut verdicts);
     activations::advise(&course, &times, target, &mut verdicts);
     loss::advise(&course, &times, &mut verdicts);
-    gradients::advise(&course, &mut verdicts);
+    gradients::advise(&course, &times, &mut verdicts);
     optimizer::advise_fused(&course, &mut verdicts);
     optimizer::advise_offload(&course, &times, &mut verdicts);
     workspaces::advise(&course, &mut verdicts);
@@ -34,6 +34,7 @@ pub fn advise(recording: &Recording, target: Option<u64>) -> Advices {
         reaching: target
             .filter(|target| *target < course.peak().bytes)
             .and_then(|target| together::reaching(&sets, target)),
+        waits_for_host: times.waits_for_host(),
         batch: target.or_else(|| batch::room(&course)).and_then(|limit| batch::fitting(&course, limit)),
         tried: verdicts.tried,
     };

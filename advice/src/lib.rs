@@ -28,6 +28,7 @@
 //! choice                      which modules of a pass to checkpoint
 //! course                      what is allocated after each event, and after changes
 //! advice                      a piece of advice
+//! cost                        what one costs
 //! ```
 
 #![warn(missing_docs)]
@@ -37,6 +38,7 @@ mod advise;
 mod batch;
 mod cache;
 mod choice;
+mod cost;
 mod course;
 mod modules;
 mod names;
@@ -46,5 +48,6 @@ mod times;
 mod together;
 mod verdicts;
 
-pub use advice::{Advice, Advices, Batch, Figure, Kind, Together, Tried};
+pub use advice::{Advice, Advices, Batch, Figure, Kind, Together, Tried, WaitsForHost};
 pub use advise::advise;
+pub use cost::Cost;

@@ -1,6 +1,7 @@
 //! The modules of repeated lists (`blocks.3`) and others that have modules of their own (`middle`), and what each of their passes
 //! keeps for backward.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use memlab_plan::{Allocation, Event};
@@ -66,8 +67,8 @@ pub(crate) struct Window {
     pub kept: Vec<u32>,
     /// Bytes of these.
     pub kept_bytes: u64,
-    /// What it was given, if that is gone before its backward.
-    pub input: Option<u32>,
+    /// What it may have been given: what its pass made before it, and what is gone between its forward and its backward.
+    pub inputs: Vec<u32>,
     /// The most that it takes while it is computed again.
     pub again_bytes: u64,
 }
@@ -86,6 +87,8 @@ struct Forward {
     module: usize,
     first: usize,
     last: usize,
+    /// The first allocation of its pass.
+    pass: u32,
 }
 
 impl Modules {
@@ -95,17 +98,24 @@ impl Modules {
         let mut forwards: Vec<Forward> = Vec::new();
         let mut backwards: Vec<Vec<usize>> = vec![Vec::new(); list.len()];
         let mut running = false;
+        let (mut pass, mut is_over) = (0, false);
         let mut steps = course.recording.steps.iter().copied().peekable();
         for (at, event) in course.recording.events.iter().enumerate() {
-            running &= steps.next_if(|step| *step <= at).is_none();
+            if steps.next_if(|step| *step <= at).is_some() {
+                (running, is_over) = (false, true);
+            }
             let Event::Allocate(id) = *event else { continue };
             let allocation = &course.recording.allocations[id as usize];
             let module = of_layer.get(&allocation.layer).copied();
+            if is_over {
+                pass = id;
+            }
+            is_over = allocation.flags.phase() == Phase::Backward;
             match (allocation.flags.phase(), module) {
                 (Phase::Forward, Some(module)) => match forwards.last_mut().filter(|_| running) {
                     Some(forward) if forward.module == module => forward.last = at,
                     _ => {
-                        forwards.push(Forward { module, first: at, last: at });
+                        forwards.push(Forward { module, first: at, last: at, pass });
                         running = true;
                     }
                 },
@@ -129,25 +139,25 @@ impl Modules {
 
     /// What changes if these modules are checkpointed.
     pub fn checkpointed(&self, course: &Course<'_>, modules: &[usize]) -> Change {
-        let mut change = Change::default();
+        let mut moved: FxHashMap<u32, Vec<Span>> = FxHashMap::default();
         let mut inputs: FxHashMap<u32, usize> = FxHashMap::default();
+        let mut needed = Vec::new();
         for window in self.windows.iter().filter(|window| modules.contains(&window.module)) {
             for id in &window.kept {
                 let Span { from, to } = course.spans[*id as usize];
                 let spans = vec![Span { from, to: window.last + 1 }, Span { from: window.backward, to }];
-                change.moved.push((*id, spans));
+                moved.insert(*id, spans);
             }
-            change.needed.push((window.backward, window.again_bytes));
-            inputs.extend(window.input.map(|id| (id, window.backward)));
-        }
-        for (id, until) in inputs {
-            let Span { from, .. } = course.spans[id as usize];
-            match change.moved.iter_mut().find(|(moved, _)| *moved == id) {
-                Some((_, spans)) => *spans = vec![Span { from, to: until }],
-                None => change.moved.push((id, vec![Span { from, to: until }])),
+            needed.push((window.backward, window.again_bytes));
+            for id in &window.inputs {
+                let until = inputs.entry(*id).or_default();
+                *until = window.backward.max(*until);
             }
         }
-        change
+        // They are there until the backward of the last one that was given them.
+        let given = inputs.into_iter().map(|(id, to)| (id, vec![Span { from: course.spans[id as usize].from, to }]));
+        moved.extend(given);
+        Change { moved: moved.into_iter().collect(), needed, ..Change::default() }
     }
 }
 
@@ -182,7 +192,7 @@ fn modules_by_layer(course: &Course<'_>, depth: usize, list: &mut Vec<Module>) -
 }
 
 fn window(course: &Course<'_>, forward: &Forward, backward: usize) -> Window {
-    let Forward { module, first, last } = *forward;
+    let Forward { module, first, last, pass } = *forward;
     let allocated = course.recording.events[first..=last].iter().filter_map(|event| match *event {
         Event::Allocate(id) => Some(id),
         _ => None,
@@ -197,10 +207,26 @@ fn window(course: &Course<'_>, forward: &Forward, backward: usize) -> Window {
     };
     let kept: Vec<u32> = allocated.iter().copied().filter(is_kept).collect();
     let kept_bytes = kept.iter().map(|id| course.size(*id)).sum();
-    // PyTorch stops computing again as soon as the last kept tensor is there.
-    let until = kept.last().map_or(first, |id| course.spans[*id as usize].from);
-    let (mut level, mut again_bytes) = (0_u64, 0);
-    for event in &course.recording.events[first..=until] {
+    let again_bytes = again_bytes(course, first..=last, kept.last().copied());
+    let made_before = pass..allocated.first().copied().unwrap_or(0);
+    let is_gone = |id: &u32| course.spans[*id as usize].to < backward;
+    let inputs =
+        made_before.filter(|id| course.is_live(*id, first) && is_gone(id) && is_of_graph(course, *id)).collect();
+    Window { module, first, last, backward, kept, kept_bytes, inputs, again_bytes }
+}
+
+/// The most that a module takes while it is computed again, which ends with the operation that makes the last kept block: PyTorch
+/// stops there.
+fn again_bytes(course: &Course<'_>, forward: RangeInclusive<usize>, last_kept: Option<u32>) -> u64 {
+    let (first, last) = (*forward.start(), *forward.end());
+    let recording = course.recording;
+    let stack = |id: u32| recording.allocations[id as usize].stack;
+    let made_with_it =
+        |event: &&Event| matches!(**event, Event::Allocate(id) if Some(stack(id)) == last_kept.map(stack));
+    let made = last_kept.map_or(first, |id| course.spans[id as usize].from);
+    let until = made + recording.events[made + 1..=last.max(made)].iter().take_while(made_with_it).count();
+    let (mut level, mut most) = (0_u64, 0);
+    for event in &recording.events[first..=until] {
         match *event {
             Event::Allocate(id) => level += course.size(id),
             Event::Free(id) | Event::FreeRequested(id) if course.spans[id as usize].from >= first => {
@@ -208,17 +234,10 @@ fn window(course: &Course<'_>, forward: &Forward, backward: usize) -> Window {
             }
             _ => {}
         }
-        again_bytes = again_bytes.max(level);
+        most = most.max(level);
     }
-    let first_id = allocated.first().copied().unwrap_or(0);
-    let mut earlier = (0..first_id).rev().take(MOST_LOOKED_AT);
-    let given = earlier.find(|id| course.is_live(*id, first) && is_of_graph(course, *id));
-    let input = given.filter(|id| course.spans[*id as usize].to < backward);
-    Window { module, first, last, backward, kept, kept_bytes, input, again_bytes }
+    most
 }
-
-/// A module's input is not allocated longer ago than this.
-const MOST_LOOKED_AT: usize = 64;
 
 fn is_of_graph(course: &Course<'_>, id: u32) -> bool {
     matches!(

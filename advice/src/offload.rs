@@ -24,9 +24,18 @@ struct Pass {
     is_backward: bool,
 }
 
-/// The blocks of `is_kept` within a budget: the change, and the bytes that are copied to the host. What a forward makes first
-/// leaves, what it makes last stays; a part of the budget is for what is on its way.
-pub(crate) fn offloaded(course: &Course<'_>, is_kept: &[bool], budget: u64, largest: u64) -> (Change, u64) {
+/// Blocks that are offloaded.
+pub(crate) struct Offloaded {
+    pub change: Change,
+    /// Bytes that are copied to the host.
+    pub leaving: u64,
+    /// Bytes that are copied back: backward finds what leaves last still there.
+    pub returning: u64,
+}
+
+/// The blocks of `is_kept` within a budget. What a forward makes first leaves, what it makes last stays; a part of the budget
+/// is for what is on its way.
+pub(crate) fn offloaded(course: &Course<'_>, is_kept: &[bool], budget: u64, largest: u64) -> Offloaded {
     let on_their_way = (budget / 2).max(2 * largest).min(budget);
     let totals = totals(course, is_kept);
     let mut totals = totals.iter().map(|total| total.saturating_sub(budget - on_their_way));
@@ -74,7 +83,8 @@ pub(crate) fn offloaded(course: &Course<'_>, is_kept: &[bool], budget: u64, larg
             _ => {}
         }
     }
-    (change, moved_bytes + pass.moved_bytes)
+    let returning = change.moved.iter().map(|(id, _)| course.size(*id)).sum();
+    Offloaded { change, leaving: moved_bytes + pass.moved_bytes, returning }
 }
 
 impl Pass {

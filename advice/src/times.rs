@@ -4,51 +4,74 @@ use memlab_plan::Recording;
 use memlab_trace::{BlockLayer, GpuWorkView};
 use rustc_hash::FxHashMap;
 
+use crate::advice::WaitsForHost;
+use crate::cost::Cost;
 use crate::modules::Modules;
 
-/// Measured times; none if GPU times were not recorded. They are those of the GPU, as long as it is what a step waits for;
-/// if it waits for its host, what runs on it takes longer by as much as steps do.
+/// Measured times; none if GPU times were not recorded. They are those of the GPU, and a step's as long as the GPU is what
+/// it waits for.
 pub(crate) struct Times {
     work: Option<GpuWorkView>,
-    waits: Option<Waits>,
+    waits: Option<WaitsForHost>,
     /// What the link between the device and the host carries in one direction.
     link_bytes_per_second: Option<u64>,
     steps: u64,
 }
 
-/// So many hundredths of a forward's time are planned to be filled by `memlab.offload_activations` with copies.
+/// So many hundredths of a pass's time are planned to be filled by `memlab.offload_activations` with copies.
 const FILLED: u128 = 80;
+
+/// Of what a link carries: packets with 256 bytes of data have 24 of framing, address and checksum (PCI Express, gen 3 to 5).
+const DATA: u64 = 256;
+const PACKET: u64 = 256 + 24;
+
+/// What the link carries in one direction while a step computes.
+#[derive(Clone, Copy)]
+pub(crate) struct Hidden {
+    /// To the host, beside the forwards.
+    pub leaving: u64,
+    /// Back, beside their backwards.
+    pub returning: u64,
+}
 
 impl Times {
     pub fn of(recording: &Recording) -> Times {
+        let link = recording.model.device(recording.device).and_then(|view| view.link_bytes_per_second);
         Times {
             work: recording.model.gpu_work(recording.device),
-            waits: Waits::of(recording),
-            link_bytes_per_second: recording.model.device(recording.device).and_then(|view| view.link_bytes_per_second),
+            waits: waits_for_host(recording),
+            link_bytes_per_second: link.map(|link| (link / PACKET * DATA).max(1)),
             steps: recording.steps.len().max(1) as u64,
         }
     }
 
-    /// How long the forwards of a step take.
-    fn forward(&self) -> Option<u64> {
-        let layers = &self.work.as_ref()?.layers;
-        Some(self.with_waits(layers.iter().map(|layer| layer.forward_nanoseconds).sum::<u64>() / self.steps))
+    /// The steps whose GPU waits for its host, if they do. What the GPU takes for a change then says nothing about a step.
+    pub fn waits_for_host(&self) -> Option<WaitsForHost> {
+        self.waits
     }
 
-    fn with_waits(&self, nanoseconds: u64) -> u64 {
-        self.waits.as_ref().map_or(nanoseconds, |waits| waits.added_to(nanoseconds))
+    /// What a change costs that takes the GPU so long in a step.
+    pub fn cost(&self, gpu_ns: Option<u64>) -> Cost {
+        Cost { cost_ns: gpu_ns.filter(|_| self.waits.is_none()), gpu_ns }
     }
 
-    /// What the link carries in one direction while the forwards of a step run.
-    pub fn hidden_bytes(&self) -> Option<u64> {
-        let bytes = u128::from(self.forward()?) * u128::from(self.link_bytes_per_second?) / NANOSECONDS * FILLED / 100;
-        Some(u64::try_from(bytes).unwrap_or(u64::MAX))
+    pub fn hidden(&self) -> Option<Hidden> {
+        let (layers, link) = (&self.work.as_ref()?.layers, u128::from(self.link_bytes_per_second?));
+        let carried = |nanoseconds: u64| {
+            let bytes = u128::from(nanoseconds / self.steps) * link / NANOSECONDS * FILLED / 100;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        Some(Hidden {
+            leaving: carried(layers.iter().map(|layer| layer.forward_nanoseconds).sum()),
+            returning: carried(layers.iter().map(|layer| layer.backward_nanoseconds).sum()),
+        })
     }
 
-    /// By how much a step is longer that copies bytes to the host and back: what the link cannot hide is waited for.
-    pub fn not_hidden(&self, bytes: u64) -> Option<u64> {
-        let waits = bytes.saturating_sub(self.hidden_bytes()?);
-        let waited = 2 * u128::from(waits) * NANOSECONDS / u128::from(self.link_bytes_per_second?.max(1));
+    /// How long the GPU waits in a step that copies bytes to the host and bytes back, for what the link cannot hide.
+    pub fn waiting_for(&self, leaving: u64, returning: u64) -> Option<u64> {
+        let hidden = self.hidden()?;
+        let bytes = leaving.saturating_sub(hidden.leaving) + returning.saturating_sub(hidden.returning);
+        let waited = u128::from(bytes) * NANOSECONDS / u128::from(self.link_bytes_per_second?);
         Some(u64::try_from(waited).unwrap_or(u64::MAX))
     }
 
@@ -63,14 +86,19 @@ impl Times {
             }
         }
         let each = times.iter().zip(&modules.forwards).map(|(time, forwards)| time / (*forwards).max(1));
-        Some(each.map(|time| self.with_waits(time)).collect())
+        Some(each.collect())
     }
 
     /// How long the forwards of a layer, without those inside it, take in a step.
-    pub fn forward_of_a_step(&self, layer: &BlockLayer, steps: usize) -> Option<u64> {
+    pub fn forward_of_a_step(&self, layer: &BlockLayer) -> Option<u64> {
         let layers = &self.work.as_ref()?.layers;
         let row = layers.iter().find(|row| (row.root, &row.name) == (layer.root, &layer.name))?;
-        Some(self.with_waits(row.totals.nanoseconds.saturating_sub(row.backward_nanoseconds) / steps.max(1) as u64))
+        Some(self.of_a_step(row.totals.nanoseconds.saturating_sub(row.backward_nanoseconds)))
+    }
+
+    /// A step's part of what the whole run took.
+    pub fn of_a_step(&self, nanoseconds: u64) -> u64 {
+        nanoseconds / self.steps
     }
 
     /// How long it takes to copy bytes to pageable host memory and back, by the copies of the run.
@@ -88,38 +116,25 @@ impl Times {
     }
 }
 
-/// Steps of a GPU that waits for its host.
-struct Waits {
-    /// How long a step takes, and how long what it launches runs: those of the median step, in nanoseconds.
-    step: u64,
-    work: u64,
-}
-
 /// A GPU waits for its host if steps are longer than what runs in them by so many hundredths. (Short waits are for copies.)
 const WAITS: u64 = 130;
 
-impl Waits {
-    fn of(recording: &Recording) -> Option<Waits> {
-        let ends: FxHashMap<u64, u64> =
-            recording.model.steps().iter().map(|step| (step.index, step.end_time)).collect();
-        let work = recording.model.step_work(recording.device);
-        let mut steps: Vec<Waits> = work
-            .iter()
-            .filter(|work| work.steps == 1 && work.nanoseconds > 0)
-            .filter_map(|work| {
-                let (began, ended) = (ends.get(&work.step.checked_sub(1)?)?, ends.get(&work.step)?);
-                Some(Waits { step: ended.saturating_sub(*began), work: work.nanoseconds })
-            })
-            .collect();
-        steps.sort_unstable_by_key(|waits| waits.added_to(1 << 20));
-        let middle = steps.len() / 2;
-        steps.into_iter().nth(middle).filter(|waits| waits.step > waits.work / 100 * WAITS)
-    }
-
-    fn added_to(&self, nanoseconds: u64) -> u64 {
-        let all = u128::from(nanoseconds) * u128::from(self.step) / u128::from(self.work);
-        u64::try_from(all).unwrap_or(u64::MAX)
-    }
+/// The median step, if its GPU waits for its host.
+fn waits_for_host(recording: &Recording) -> Option<WaitsForHost> {
+    let ends: FxHashMap<u64, u64> = recording.model.steps().iter().map(|step| (step.index, step.end_time)).collect();
+    let work = recording.model.step_work(recording.device);
+    let mut steps: Vec<WaitsForHost> = work
+        .iter()
+        .filter(|work| work.steps == 1 && work.nanoseconds > 0)
+        .filter_map(|work| {
+            let (began, ended) = (ends.get(&work.step.checked_sub(1)?)?, ends.get(&work.step)?);
+            Some(WaitsForHost { step_ns: ended.saturating_sub(*began), work_ns: work.nanoseconds })
+        })
+        .collect();
+    let share = |steps: &WaitsForHost| u128::from(steps.step_ns) * 1_000_000 / u128::from(steps.work_ns);
+    steps.sort_unstable_by_key(share);
+    let middle = steps.len() / 2;
+    steps.into_iter().nth(middle).filter(|median| median.step_ns > median.work_ns / 100 * WAITS)
 }
 
 /// Of a second.

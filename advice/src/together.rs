@@ -1,6 +1,7 @@
 //! Several pieces of advice carried out on one recording.
 
 use crate::advice::{Kind, Together};
+use crate::cost::Cost;
 use crate::course::{Change, Course};
 
 /// Pieces that are for the same memory, or for the same line of the program: one of them.
@@ -8,7 +9,7 @@ const EXCLUSIVE: [(Kind, Kind); 2] =
     [(Kind::Checkpoint, Kind::OffloadActivations), (Kind::ChunkedLoss, Kind::OffloadActivations)];
 
 /// All sets of at least one piece that go together, with what comes of them.
-pub(crate) fn sets(course: &Course<'_>, changes: &[(Kind, Option<u64>, Change)]) -> Vec<Together> {
+pub(crate) fn sets(course: &Course<'_>, changes: &[(Kind, Cost, Change)]) -> Vec<Together> {
     let before = course.peak().bytes;
     let chosen = |bits: u32| changes.iter().enumerate().filter(move |(index, _)| bits & 1 << index != 0);
     let sets = (1..1_u32 << changes.len()).filter_map(|bits| {
@@ -19,8 +20,8 @@ pub(crate) fn sets(course: &Course<'_>, changes: &[(Kind, Option<u64>, Change)])
         }
         let change = course.composed(chosen(bits).map(|(_, (.., change))| change));
         let bytes_after = course.peak_with(&change).bytes;
-        let cost_ns = chosen(bits).map(|(_, (_, cost, _))| *cost).sum();
-        Some(Together { kinds, saved_bytes: before.saturating_sub(bytes_after), bytes_after, cost_ns })
+        let cost = chosen(bits).map(|(_, (_, cost, _))| *cost).sum();
+        Some(Together { kinds, saved_bytes: before.saturating_sub(bytes_after), bytes_after, cost })
     });
     sets.collect()
 }
@@ -34,5 +35,5 @@ pub(crate) fn lowest(sets: &[Together]) -> Option<Together> {
 /// The set that reaches a target at the least known cost, with as few pieces as it takes.
 pub(crate) fn reaching(sets: &[Together], target: u64) -> Option<Together> {
     let reaching = sets.iter().filter(|set| set.bytes_after <= target);
-    reaching.min_by_key(|set| (set.cost_ns.unwrap_or(u64::MAX), set.kinds.len(), set.bytes_after)).cloned()
+    reaching.min_by_key(|set| (set.cost.rank(), set.kinds.len(), set.bytes_after)).cloned()
 }

@@ -1,6 +1,7 @@
 //! What came of the rules.
 
 use crate::advice::{Advice, Kind, Tried};
+use crate::cost::Cost;
 use crate::course::Change;
 
 /// What came of a rule.
@@ -9,14 +10,14 @@ pub(crate) struct Verdicts {
     pub advice: Vec<Advice>,
     pub tried: Vec<Tried>,
     /// The changes of what is advised, where allocations change.
-    pub changes: Vec<(Kind, Option<u64>, Change)>,
+    pub changes: Vec<(Kind, Cost, Change)>,
 }
 
 impl Verdicts {
     /// It helps if it saves at least a hundredth of what there is; otherwise it was tried.
     pub fn weigh(&mut self, advice: Advice, change: Option<Change>) {
         if advice.saved_bytes > 0 && advice.saved_bytes >= (advice.bytes_after + advice.saved_bytes) / 100 {
-            self.changes.extend(change.map(|change| (advice.kind, advice.cost_ns, change)));
+            self.changes.extend(change.map(|change| (advice.kind, advice.cost, change)));
             self.advice.push(advice);
         } else {
             let (saved, after) = (memlab_sizes::format(advice.saved_bytes), memlab_sizes::format(advice.bytes_after));

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use memlab_advice::{Advice, Advices, Figure, Kind, advise};
+use memlab_advice::{Advice, Advices, Cost, Figure, Kind, advise};
 use memlab_plan::{Recording, RecordingError};
 use memlab_trace::Loaded;
 
@@ -37,7 +37,7 @@ pub fn of(path: &Path, target: Option<u64>) -> Result<Advices, RecordingError> {
             saved_bytes: leak.bytes,
             figure: Figure::Allocated,
             bytes_after: advices.peak_bytes.saturating_sub(leak.bytes),
-            cost_ns: Some(0),
+            cost: Cost::NOTHING,
             how: leak.next,
             because: leak.what.text(),
         });

@@ -6,7 +6,7 @@ use memlab_trace::record::Phase;
 use crate::advice::{Advice, Figure, Kind};
 use crate::cache;
 use crate::course::{Change, Course, Span};
-use crate::offload::offloaded;
+use crate::offload::{Offloaded, offloaded};
 use crate::times::Times;
 use crate::verdicts::Verdicts;
 
@@ -45,7 +45,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
         Some(target) => outcomes.iter().rposition(|outcome| outcome.peak <= target),
         None => outcomes
             .iter()
-            .position(|outcome| outcome.cost_ns == Some(0))
+            .position(|outcome| outcome.waits_ns == Some(0))
             .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / WORTH),
     };
     // Where the bus hides next to nothing, the smallest budget says what there is to gain.
@@ -58,9 +58,11 @@ struct Outcome {
     budget: u64,
     change: Change,
     peak: u64,
-    /// What a step copies to the host.
-    moved_bytes: u64,
-    cost_ns: Option<u64>,
+    /// What a step copies to the host, and what of it comes back.
+    leaving: u64,
+    returning: u64,
+    /// How long the GPU waits for copies.
+    waits_ns: Option<u64>,
 }
 
 /// The blocks that a forward makes and only its backward lets go.
@@ -95,29 +97,32 @@ impl<'a> Kept<'a> {
     }
 
     fn carried_out(&self, budget: u64, times: &Times) -> Outcome {
-        let (change, moved_bytes) = offloaded(self.course, &self.is_kept, budget, self.largest);
-        let moved_bytes = moved_bytes / self.course.recording.steps.len().max(1) as u64;
+        let Offloaded { change, leaving, returning } = offloaded(self.course, &self.is_kept, budget, self.largest);
+        let steps = self.course.recording.steps.len().max(1) as u64;
+        let (leaving, returning) = (leaving / steps, returning / steps);
         Outcome {
             budget,
             peak: self.course.peak_with(&change).bytes,
             change,
-            moved_bytes,
-            cost_ns: times.not_hidden(moved_bytes),
+            leaving,
+            returning,
+            waits_ns: times.waiting_for(leaving, returning),
         }
     }
 
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
         let size = memlab_sizes::format;
-        let bus = match times.hidden_bytes() {
-            None => "whether the link hides that is not known without GPU times and the link's speed".to_owned(),
-            Some(bytes) if bytes >= outcome.moved_bytes => {
-                format!("the link carries {} each way beside its forward", size(bytes))
-            }
-            Some(bytes) => format!(
-                "the link carries {} each way beside its forward, and the rest is waited for: without recompute=False, \
-                 what is cheaper to compute again is",
-                size(bytes)
+        let bus = match (times.hidden(), outcome.waits_ns) {
+            (Some(hidden), Some(waits)) => format!(
+                "beside its forward and its backward the link carries {} and {}{}",
+                size(hidden.leaving),
+                size(hidden.returning),
+                match waits {
+                    0 => "",
+                    _ => ", and the rest is waited for: without recompute=False, what is cheaper to compute again is",
+                }
             ),
+            _ => "whether the link hides that is not known without GPU times and the link's speed".to_owned(),
         };
         let first = self.is_kept.iter().position(|is_kept| *is_kept).map(|id| id as u32);
         Advice {
@@ -126,7 +131,7 @@ impl<'a> Kept<'a> {
             saved_bytes: self.course.peak().bytes.saturating_sub(outcome.peak),
             figure: Figure::Allocated,
             bytes_after: outcome.peak,
-            cost_ns: outcome.cost_ns,
+            cost: times.cost(outcome.waits_ns),
             how: format!(
                 "import memlab\n{}with memlab.offload_activations(budget=\"{}MiB\", recompute=False):\n    \
                  loss = loss_fn(model(inputs), targets)",
@@ -134,10 +139,11 @@ impl<'a> Kept<'a> {
                 outcome.budget / UNIT
             ),
             because: format!(
-                "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and back, {bus}",
+                "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and {} back; {bus}",
                 size(self.most),
                 size(outcome.budget),
-                size(outcome.moved_bytes)
+                size(outcome.leaving),
+                size(outcome.returning)
             ),
         }
     }

@@ -42,7 +42,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
             None => subject.best_for_its_cost(),
         };
         let Some(outcome) = found.filter(|outcome| outcome.peak < peak.bytes) else { continue };
-        let advice = subject.advice(&outcome, target);
+        let advice = subject.advice(&outcome, times, target);
         if best.as_ref().is_none_or(|(best, _)| is_better(&advice, best, target)) {
             best = Some((advice, modules.checkpointed(course, &outcome.modules)));
         }
@@ -61,7 +61,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, target: Option<u64>, ve
 fn is_better(advice: &Advice, than: &Advice, target: Option<u64>) -> bool {
     let reaches = |advice: &Advice| target.is_some_and(|target| advice.bytes_after <= target);
     match (reaches(advice), reaches(than)) {
-        (true, true) => advice.cost_ns < than.cost_ns,
+        (true, true) => advice.cost.rank() < than.cost.rank(),
         (false, false) => advice.saved_bytes > than.saved_bytes,
         (reaches, _) => reaches,
     }
@@ -144,7 +144,7 @@ impl<'a> Subject<'a> {
         front.into_iter().filter(|outcome| worth(outcome) * 100 >= most * AS_GOOD).min_by_key(|outcome| outcome.peak)
     }
 
-    fn advice(&self, outcome: &Outcome, target: Option<u64>) -> Advice {
+    fn advice(&self, outcome: &Outcome, times: &Times, target: Option<u64>) -> Advice {
         let chosen: Vec<_> = outcome.modules.iter().map(|index| self.modules.list[*index].clone()).collect();
         let kept: u64 = outcome.choice.chosen.iter().map(|index| self.windows[*index].kept_bytes).sum();
         let largest = outcome.choice.chosen.iter().map(|index| self.windows[*index].again_bytes).max().unwrap_or(0);
@@ -169,7 +169,7 @@ impl<'a> Subject<'a> {
             saved_bytes: self.peak.saturating_sub(outcome.peak),
             figure: Figure::Allocated,
             bytes_after: outcome.peak,
-            cost_ns: self.has_times.then_some(outcome.choice.cost * passes_a_step),
+            cost: times.cost(self.has_times.then_some(outcome.choice.cost * passes_a_step)),
             how: format!(
                 "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
                  {}for name in {}:\n    module = model.get_submodule(name)\n    \

@@ -4,6 +4,7 @@ use memlab_plan::Recording;
 use memlab_trace::{Category, DeviceView};
 
 use crate::advice::{Advice, Figure, Kind};
+use crate::cost::Cost;
 use crate::names::of_line;
 use crate::verdicts::Verdicts;
 
@@ -31,7 +32,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Verdicts) {
                 saved_bytes: context + device.peak_reserved_bytes,
                 figure: Figure::Used,
                 bytes_after: 0,
-                cost_ns: Some(0),
+                cost: Cost::NOTHING,
                 how: format!(
                     "torch.cuda.set_device({0})  # before anything is on a GPU; torch.load(..., map_location=\"cuda:{0}\")",
                     recording.device

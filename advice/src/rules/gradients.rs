@@ -5,9 +5,10 @@ use memlab_trace::record::Phase;
 
 use crate::advice::{Advice, Figure, Kind};
 use crate::course::{Change, Course, Span};
+use crate::times::Times;
 use crate::verdicts::Verdicts;
 
-pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
+pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts) {
     let recording = course.recording;
     let forwards: Vec<usize> = course.allocated_in(Phase::Forward).collect();
     let mut change = Change::default();
@@ -36,7 +37,7 @@ pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
         saved_bytes: before.saturating_sub(after),
         figure: Figure::Allocated,
         bytes_after: after,
-        cost_ns: Some(0),
+        cost: times.cost(Some(0)),
         how: "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()".to_owned(),
         because: format!(
             "{} of gradients a step are still there when the next forward begins",

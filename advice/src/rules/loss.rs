@@ -27,16 +27,16 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts
     let recording = course.recording;
     let before = course.peak().bytes;
     let mut of_loss: FxHashMap<u32, bool> = FxHashMap::default();
-    let mut is_of_loss = |allocation: &Allocation| {
-        *of_loss.entry(allocation.stack).or_insert_with(|| {
-            let frames = recording.model.frames(allocation.stack);
+    let mut is_of_loss = |stack: u32| {
+        *of_loss.entry(stack).or_insert_with(|| {
+            let frames = recording.model.frames(stack);
             frames.iter().any(|frame| &*frame.function == "cross_entropy" && frame.file.ends_with("/nn/functional.py"))
         })
     };
     let mut change = Change::default();
     let mut losses = Vec::new();
     for (id, allocation) in (0..).zip(&recording.allocations) {
-        if allocation.size < before / LEAST || !is_of_loss(allocation) {
+        if allocation.size < before / LEAST || !is_of_loss(allocation.stack) {
             continue;
         }
         let is_backward = allocation.flags.phase() == Phase::Backward;
@@ -59,6 +59,9 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts
     let after = course.peak_with(&change).bytes;
     let line = recording.line(&recording.allocations[kept as usize]);
     let name = head.name.as_deref().unwrap_or("head").to_owned();
+    // Each piece's logits and their loss are computed again.
+    let of_losses = recording.model.gpu_nanoseconds(recording.device, |stack, backward| !backward && is_of_loss(stack));
+    let again = times.forward_of_a_step(&head).map(|of_head| of_head + times.of_a_step(of_losses));
     let at = line.map_or(String::new(), |line| format!("{}, ", of_line(recording, &line)));
     let advice = Advice {
         kind: Kind::ChunkedLoss,
@@ -66,7 +69,7 @@ pub(crate) fn advise(course: &Course<'_>, times: &Times, verdicts: &mut Verdicts
         saved_bytes: before.saturating_sub(after),
         figure: Figure::Allocated,
         bytes_after: after,
-        cost_ns: times.forward_of_a_step(&head, recording.steps.len()),
+        cost: times.cost(again),
         how: format!(
             "head = model.get_submodule(\"{name}\")  # hidden: what it is given, a row for each target\n\
              piece = lambda hidden, targets: F.cross_entropy(head(hidden), targets, reduction=\"sum\")\n\

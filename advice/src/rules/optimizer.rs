@@ -6,6 +6,7 @@ use memlab_trace::record::Phase;
 use rustc_hash::FxHashSet;
 
 use crate::advice::{Advice, Figure, Kind};
+use crate::cost::Cost;
 use crate::course::{Change, Course, Span};
 use crate::times::Times;
 use crate::verdicts::Verdicts;
@@ -39,7 +40,7 @@ pub(crate) fn advise_fused(course: &Course<'_>, verdicts: &mut Verdicts) {
         saved_bytes: before.saturating_sub(after),
         figure: Figure::Allocated,
         bytes_after: after,
-        cost_ns: None,
+        cost: Cost::UNKNOWN,
         how: "for group in optimizer.param_groups:  # right after the optimizer is made\n    \
               group.update(foreach=False, fused=True)"
             .to_owned(),
@@ -77,8 +78,8 @@ pub(crate) fn advise_offload(course: &Course<'_>, times: &Times, verdicts: &mut 
         return;
     }
     let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
-    let cost_ns = times.pageable_round_trip(bytes);
-    let bus = match cost_ns {
+    let takes = times.pageable_round_trip(bytes);
+    let bus = match takes {
         Some(_) => "as fast as copies between pageable memory and the GPU were in the run",
         None => "the run copied too little each way to tell how long that takes",
     };
@@ -88,7 +89,7 @@ pub(crate) fn advise_offload(course: &Course<'_>, times: &Times, verdicts: &mut 
         saved_bytes: before.saturating_sub(after),
         figure: Figure::Allocated,
         bytes_after: after,
-        cost_ns,
+        cost: takes.map_or(Cost::UNKNOWN, Cost::known),
         how: "def move(to): [state.update({k: v.to(to) for k, v in state.items() if torch.is_tensor(v) and v.dim()}) \
               for state in optimizer.state.values()]\n\
               optimizer.register_step_pre_hook(lambda *_: move(\"cuda\"))\n\

@@ -4,6 +4,7 @@ use memlab_allocator::{Card, Settings, replay};
 use memlab_plan::{Recording, SETTINGS_FOR_LENGTHS};
 
 use crate::advice::{Advice, Figure, Kind};
+use crate::cost::Cost;
 use crate::verdicts::Verdicts;
 
 /// The model of the allocator is right about a run if what it reserves is this near, in hundredths.
@@ -38,7 +39,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Verdicts) {
                 saved_bytes: before.saturating_sub(after),
                 figure: Figure::Reserved,
                 bytes_after: after,
-                cost_ns: Some(0),
+                cost: Cost::NOTHING,
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
                 because: format!(
                     "the recorded requests, carried out with these settings, reserve {} at most",

@@ -4,6 +4,7 @@
 use memlab_trace::record::Flags;
 
 use crate::advice::{Advice, Figure, Kind};
+use crate::cost::Cost;
 use crate::course::{Change, Course};
 use crate::verdicts::Verdicts;
 
@@ -35,7 +36,7 @@ pub(crate) fn advise(course: &Course<'_>, verdicts: &mut Verdicts) {
         saved_bytes,
         figure: Figure::Allocated,
         bytes_after: after,
-        cost_ns: None,
+        cost: Cost::UNKNOWN,
         how: format!("export {VARIABLE}={setting}"),
         because: format!(
             "cuBLAS has workspaces of up to {}, and {} with this; products that use much of them become slower",

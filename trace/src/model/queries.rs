@@ -113,6 +113,13 @@ impl Model {
         (state.work.total.calls > 0).then(|| state.work.view(scope, &self.symbols))
     }
 
+    /// How long the work of a device ran whose stack, and whether it was backward's, count.
+    pub fn gpu_nanoseconds(&self, device: i32, mut counts: impl FnMut(u32, bool) -> bool) -> u64 {
+        let sums = self.device_state(device).into_iter().flat_map(|state| &state.work.sums);
+        sums.filter(|((stack, _, phase, _), _)| counts(*stack, *phase == Phase::Backward as u8))
+            .fold(0, |sum, (_, totals)| sum.saturating_add(totals.nanoseconds))
+    }
+
     /// What ran on a device, by optimizer steps, in their order; empty: it was not recorded.
     pub fn step_work(&self, device: i32) -> Vec<StepWorkView> {
         self.device_state(device).map(|state| state.work.steps.entries().copied().collect()).unwrap_or_default()

@@ -1,6 +1,6 @@
 //! What to change, as text.
 
-use memlab_advice::{Advice, Advices, Batch, Together, Tried};
+use memlab_advice::{Advice, Advices, Batch, Cost, Together, Tried};
 
 use super::sections::wrapped;
 use crate::format::{self, Units};
@@ -35,9 +35,9 @@ pub(super) fn title(advices: &Advices) -> String {
 
 /// What it is, what it saves and what it costs.
 pub(super) fn summary(advice: &Advice) -> String {
-    let Advice { kind, place, saved_bytes, figure, bytes_after, cost_ns, .. } = advice;
+    let Advice { kind, place, saved_bytes, figure, bytes_after, cost, .. } = advice;
     let before = saved_bytes.saturating_add(*bytes_after);
-    let (figure, cost) = (figure.as_str(), costs(*cost_ns));
+    let (figure, cost) = (figure.as_str(), costs(*cost));
     format!(
         "{} ({place}): saves {}, from {} {figure} to {}; {cost}",
         kind.title(),
@@ -47,24 +47,34 @@ pub(super) fn summary(advice: &Advice) -> String {
     )
 }
 
-fn costs(cost_ns: Option<u64>) -> String {
-    match cost_ns {
-        None => "what it costs is not known".to_owned(),
-        Some(0) => "costs no time".to_owned(),
-        Some(cost) => format!("costs {} a step", format::time_spent(cost)),
+fn costs(Cost { cost_ns, gpu_ns }: Cost) -> String {
+    match (cost_ns, gpu_ns) {
+        (Some(0), _) => "costs no time".to_owned(),
+        (Some(cost), _) => format!("costs {} a step", format::time_spent(cost)),
+        (None, Some(0)) => "takes the GPU no time".to_owned(),
+        (None, Some(time)) => format!("takes the GPU {} a step", format::time_spent(time)),
+        (None, None) => "what it costs is not known".to_owned(),
     }
 }
 
 /// What the pieces give together, what reaches the target, and the batch that fits.
 pub(super) fn conclusions(advices: &Advices) -> Vec<String> {
     let mut lines = Vec::new();
+    if let Some(waits) = &advices.waits_for_host {
+        lines.push(format!(
+            "The GPU waits for its host: a step takes {}, and what it launches runs for {}. What a change costs a step \
+             is not known then, only what it takes the GPU",
+            format::time_spent(waits.step_ns),
+            format::time_spent(waits.work_ns)
+        ));
+    }
     if let Some(together) = &advices.together {
-        let Together { saved_bytes, bytes_after, cost_ns, .. } = together;
+        let Together { saved_bytes, bytes_after, cost, .. } = together;
         let (saved, after) = (size(*saved_bytes), size(*bytes_after));
         lines.push(format!(
             "{} together save {saved}: {after} allocated; {}",
             numbers(advices, together),
-            costs(*cost_ns)
+            costs(*cost)
         ));
     }
     match (advices.target_bytes, &advices.reaching) {
@@ -74,7 +84,7 @@ pub(super) fn conclusions(advices: &Advices) -> Vec<String> {
             numbers(advices, set),
             size(target),
             size(set.bytes_after),
-            costs(set.cost_ns)
+            costs(set.cost)
         )),
         (Some(target), None) => lines.push(format!("Nothing of this, also not together, fits in {}", size(target))),
         (None, _) => {}
