@@ -92,6 +92,7 @@ def test_offloading_says_what_the_link_hides(memlab):
         ("gpt", "offload_activations"),
         ("resnet", "offload_activations"),
         ("llama-lora", "offload_activations"),
+        ("resnet-50", "offload_activations"),
         ("words", "chunked_loss"),
         ("words", "offload_optimizer_state"),
         ("words", "settings"),

@@ -101,6 +101,12 @@ def llama():
     return peft.get_peft_model(transformers.LlamaForCausalLM(config), lora)
 
 
+def resnet_50():
+    import transformers
+
+    return transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=10))
+
+
 def tokens(rows, words=2000, length=planned.CONTEXT):
     return torch.randint(words, (int(rows), length), device="cuda")
 
@@ -111,6 +117,10 @@ def next_words(model, inputs):
 
 def classes(model, inputs):
     return F.cross_entropy(model(inputs), torch.zeros(len(inputs), dtype=torch.long, device="cuda"))
+
+
+def classes_of_hugging_face(model, inputs):
+    return F.cross_entropy(model(inputs).logits, torch.zeros(len(inputs), dtype=torch.long, device="cuda"))
 
 
 def noise(model, inputs):
@@ -141,6 +151,7 @@ KINDS = {
     "gpt": (GPT, lambda _, scale: tokens(32 * scale), next_words),
     "gpt-eager": (lambda: GPT(eager=True), lambda _, scale: tokens(32 * scale), next_words),
     "resnet": (Images, lambda _, scale: images(32 * scale), classes),
+    "resnet-50": (resnet_50, lambda _, scale: images(16 * scale), classes_of_hugging_face),
     "stages": (Stages, lambda _, scale: images(32 * scale), classes),
     "unet": (planned.UNet, lambda _, scale: images(32 * scale), noise),
     "llama-lora": (llama, lambda _, scale: tokens(32 * scale), of_hugging_face),
