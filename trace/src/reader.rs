@@ -12,7 +12,7 @@ mod source;
 mod whole;
 
 pub use error::ReadError;
-pub use file::{open_file, open_file_no_follow, read_header};
+pub use file::{open_file, open_file_no_follow, read_header, read_header_at};
 pub use follow::{Follower, Polled};
 pub use lines::{ReadPosition, Skipped, SkippedLine};
 pub use progress::{Extent, Loaded, Progress, ReadSummary};

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use memlab_trace::Line;
 use memlab_trace::record::Phase;
@@ -143,6 +144,14 @@ pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
 pub fn place(line: &Line, directory: &str) -> String {
     let file = short_path(&line.file, directory);
     line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
+}
+
+/// A path as it would be typed here.
+pub fn typed_path(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    let path = path.strip_prefix(&here).unwrap_or(path).to_string_lossy().into_owned();
+    let plain = path.chars().all(|character| character.is_alphanumeric() || "/._-+%@:,".contains(character));
+    if plain { path } else { format!("'{}'", clean(&path).replace('\'', r"'\''")) }
 }
 
 /// Shown behind the function of a line in whose place torch.compile's code runs.

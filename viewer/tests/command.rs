@@ -253,7 +253,7 @@ fn impossible_runs_are_refused_before_they_start() {
         (&["run", "--", "no-such-program"], 127, "no such program in PATH: check the spelling"),
         (&["run", "--", "train.py"], 127, "memlab run -- python train.py"),
         (&["run", "--", "./train.py"], 126, "not executable"),
-        (&["run", "-o", "missing/x.jsonl", "--", "true"], 2, "mkdir -p FOLDER/missing"),
+        (&["run", "-o", "missing/deep/x.jsonl", "--", "true"], 2, "mkdir -p FOLDER/missing/deep"),
         (&["run", "-o", "train.py/x.jsonl", "--", "true"], 2, "not a folder"),
         (&["run", "--live", "--", "true"], 2, "needs a terminal"),
         (&["view", "missing.jsonl"], 2, "missing.jsonl"),

@@ -70,6 +70,7 @@ impl DeviceState {
         DeviceView {
             index,
             name: info.map(|info| info.name.clone()).unwrap_or_default(),
+            bus_id: info.and_then(|info| info.bus_id.clone()),
             total_bytes: info.map_or(driver.total, |info| info.total_bytes),
             allocated_bytes: self.totals.allocated,
             reserved_bytes: driver.reserved,

@@ -15,6 +15,8 @@ pub struct DeviceView {
     pub index: i32,
     /// Its name; empty if not known.
     pub name: String,
+    /// Its PCI bus id, which is the same for all processes of a host; `None`: not known.
+    pub bus_id: Option<String>,
     /// Its memory; 0 if not known.
     pub total_bytes: u64,
     /// Allocated by PyTorch now.

@@ -54,8 +54,21 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
 
 /// The header of a trace file, if it is one.
 pub fn read_header(file: &File) -> Option<Header> {
+    header_in(file)
+}
+
+/// The header of the trace at a path, plain or compressed; `None`: it is no trace.
+pub fn read_header_at(path: &Path) -> Option<Header> {
+    let mut file = open_file(path).ok()?;
+    let mut start = Vec::with_capacity(4);
+    file.by_ref().take(4).read_to_end(&mut start).ok()?;
+    io::Seek::rewind(&mut file).ok()?;
+    if is_zstd(&start) { header_in(zstd::Decoder::new(file).ok()?) } else { header_in(file) }
+}
+
+fn header_in(source: impl Read) -> Option<Header> {
     let mut line = Vec::new();
-    BufReader::new(file.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
+    BufReader::new(source.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
     match decode_line(line.strip_suffix(b"\n")?).ok()? {
         Record::Header(header) => Some(*header),
         _ => None,

@@ -4,12 +4,15 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use memlab_job::Job;
 use memlab_trace::{Scope, load_whole};
 
 use crate::arguments::Libraries;
 use crate::error::bad_input;
 use crate::moment::{NamedMoment, load_at};
-use crate::report::{write_html, write_html_at, write_json, write_text, write_text_at};
+use crate::report::{
+    write_html, write_html_at, write_job_html, write_job_json, write_job_text, write_json, write_text, write_text_at,
+};
 use crate::save::Destination;
 use crate::text::Style;
 use crate::trace_moment::TraceMoment;
@@ -18,17 +21,18 @@ use crate::{export, progress, trace_files};
 /// What to report, and how.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Traces (.jsonl or .jsonl.zst), reported one after the other. Add a moment after an @ to report what was held
-    /// then. A folder means the newest trace in it [default: the newest trace in this folder].
+    /// Traces (.jsonl or .jsonl.zst), reported one after the other; those of the ranks of one job are reported as a job. Add
+    /// a moment after an @ to report what was held then. A folder means the newest trace in it, with the other ranks of its
+    /// job [default: this folder].
     #[arg(value_name = "FILE[@MOMENT]")]
     files: Vec<PathBuf>,
     /// Report what was held at this moment instead of the whole run.
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
-    /// Print JSON for scripts; several traces are an array.
+    /// Print JSON for scripts; several traces are an array, a job is one object.
     #[arg(long)]
     json: bool,
-    /// Write a web page about one trace, which needs no network [-: standard output].
+    /// Write a web page about one trace or job, which needs no network [-: standard output].
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
     /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your
@@ -44,35 +48,77 @@ pub struct Options {
 /// If the file is no trace that can be read, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let scope = Libraries::scope(options.libraries);
+    let subjects = subjects(&options.files, options.at)?;
     match &options.html {
-        Some(out) => write_page(&options.files, options.at, out, scope),
-        None => print(&options.files, options.at, options.json, scope),
+        Some(out) => write_page(&subjects, out, scope),
+        None => print(&subjects, options.json, scope),
     }
 }
 
-/// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one
-/// of them cannot be read.
-fn print(files: &[PathBuf], at: Option<NamedMoment>, json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
+/// What a report is about.
+enum Subject {
+    /// The ranks of a job.
+    Job(Vec<PathBuf>),
+    /// One trace; `None`: the whole run.
+    Trace(PathBuf, Option<NamedMoment>),
+}
+
+/// What the arguments mean: a job, or traces.
+fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Subject>> {
+    let mut named: Vec<(PathBuf, Option<NamedMoment>)> = Vec::new();
+    for file in files {
+        // If the path is not split, the argument names no moment, and the default does not count.
+        let parsed = TraceMoment::parse(file, at.unwrap_or_default())?;
+        let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
+        named.push((parsed.path, moment));
+    }
+    if files.is_empty() {
+        named.push((PathBuf::from("."), at));
+    }
+    // A moment is one of a trace.
+    let is_whole = named.iter().all(|(_, moment)| moment.is_none());
+    let mut traces = Vec::new();
+    for (path, moment) in named {
+        let found = trace_files::traces(&[path], is_whole)?;
+        traces.extend(found.into_iter().map(|trace| (trace, moment)));
+    }
+    let paths: Vec<PathBuf> = traces.iter().map(|(path, _)| path.clone()).collect();
+    if is_whole && trace_files::are_a_job(&paths) {
+        return Ok(vec![Subject::Job(paths)]);
+    }
+    Ok(traces.into_iter().map(|(path, moment)| Subject::Trace(path, moment)).collect())
+}
+
+/// Prints the reports; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
+fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
-    for named in named(files, at)? {
+    for subject in subjects {
         let mut report = Vec::new();
-        match (named, json) {
-            ((file, Some(moment)), json) => {
-                let mut loaded = load_at(&file, moment, None, &mut ())?;
-                loaded.set_scope(scope);
+        match (subject, json) {
+            (Subject::Job(traces), json) => {
+                let job = read_job(traces, scope)?;
                 if json {
-                    export::json::write(&mut report, &file, &loaded, None)?;
+                    write_job_json(&mut report, &job)?;
                 } else {
-                    write_text_at(&mut report, &file, &loaded, Style::of_output())?;
+                    write_job_text(&mut report, &job, Style::of_output())?;
                 }
             }
-            ((file, None), json) => {
-                let mut loaded = progress::report(|progress| load_whole(&file, progress))?;
+            (Subject::Trace(file, Some(moment)), json) => {
+                let mut loaded = load_at(file, *moment, None, &mut ())?;
+                loaded.set_scope(scope);
+                if json {
+                    export::json::write(&mut report, file, &loaded, None)?;
+                } else {
+                    write_text_at(&mut report, file, &loaded, Style::of_output())?;
+                }
+            }
+            (Subject::Trace(file, None), json) => {
+                let mut loaded = progress::report(|progress| load_whole(file, progress))?;
                 loaded.model.set_scope(scope);
                 if json {
-                    write_json(&mut report, &file, &loaded)?;
+                    write_json(&mut report, file, &loaded)?;
                 } else {
-                    write_text(&mut report, &file, &loaded, Style::of_output())?;
+                    write_text(&mut report, file, &loaded, Style::of_output())?;
                 }
             }
         }
@@ -90,41 +136,45 @@ fn print(files: &[PathBuf], at: Option<NamedMoment>, json: bool, scope: Option<S
     Ok(())
 }
 
-/// The traces, each with a moment; `None`: the whole run.
-fn named(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<(PathBuf, Option<NamedMoment>)>> {
-    if files.is_empty() {
-        return Ok(trace_files::traces(files, false)?.into_iter().map(|file| (file, at)).collect());
-    }
-    let mut named = Vec::new();
-    for file in files {
-        // If the path is not split, the argument names no moment, and the default does not count.
-        let parsed = TraceMoment::parse(file, at.unwrap_or_default())?;
-        let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
-        named.extend(trace_files::traces(&[parsed.path], false)?.into_iter().map(|file| (file, moment)));
-    }
-    Ok(named)
+fn read_job(traces: &[PathBuf], scope: Option<Scope>) -> anyhow::Result<Job> {
+    let what = format!("reading {} traces", traces.len());
+    Ok(progress::announce(&what, || Job::read(traces, scope))?)
 }
 
-/// Writes the report of one trace, or of a moment of it, as a page to `out`; `-`: standard output. The page has the
-/// lines of libraries whatever `scope` is.
-fn write_page(files: &[PathBuf], at: Option<NamedMoment>, out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
-    let files = named(files, at)?;
-    let [(file, moment)] = &*files else {
+/// Writes the report of one trace, of a moment of it, or of a job as a page to `out`; `-`: standard output. The page has
+/// the lines of libraries whatever `scope` is.
+fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
+    let [subject] = subjects else {
         return Err(bad_input(format!(
-            "--html writes one page for one trace, and {} were given: run it once for each trace",
-            files.len()
+            "--html writes one page for one trace or job, and {} traces were given: run it once for each",
+            subjects.len()
         )));
     };
     let destination = Destination::of(out);
+    let file = match subject {
+        Subject::Trace(file, _) => file,
+        Subject::Job(traces) => &traces[0],
+    };
     destination.check(file, true)?;
-    if let Some(moment) = moment {
-        let mut loaded = load_at(file, *moment, None, &mut ())?;
-        loaded.set_scope(scope);
-        progress::announce("writing the page", || destination.write(|mut out| write_html_at(&mut out, file, &loaded)))?;
-    } else {
-        let mut loaded = progress::report(|progress| load_whole(file, progress))?;
-        loaded.model.set_scope(scope);
-        progress::announce("writing the page", || destination.write(|mut out| write_html(&mut out, file, &loaded)))?;
+    match subject {
+        Subject::Job(traces) => {
+            let job = read_job(traces, scope)?;
+            progress::announce("writing the page", || destination.write(|mut out| write_job_html(&mut out, &job)))?;
+        }
+        Subject::Trace(_, Some(moment)) => {
+            let mut loaded = load_at(file, *moment, None, &mut ())?;
+            loaded.set_scope(scope);
+            progress::announce("writing the page", || {
+                destination.write(|mut out| write_html_at(&mut out, file, &loaded))
+            })?;
+        }
+        Subject::Trace(_, None) => {
+            let mut loaded = progress::report(|progress| load_whole(file, progress))?;
+            loaded.model.set_scope(scope);
+            progress::announce("writing the page", || {
+                destination.write(|mut out| write_html(&mut out, file, &loaded))
+            })?;
+        }
     }
     if io::stderr().is_terminal() && destination != Destination::Output {
         eprintln!("memlab: {} → {}", file.display(), out.display());

@@ -126,7 +126,12 @@ pub struct Places {
 impl Places {
     /// Relative files are relative to the directory of this run.
     pub fn of_run(model: &Model) -> Self {
-        Self { directory: model.header().map(|header| header.directory.clone()).unwrap_or_default() }
+        Self::in_directory(model.header().map_or("", |header| header.directory.as_str()))
+    }
+
+    /// Relative files are relative to this directory.
+    pub fn in_directory(directory: &str) -> Self {
+        Self { directory: directory.to_owned() }
     }
 
     /// A line, or no line.

@@ -17,4 +17,6 @@ mod training;
 mod verdict;
 
 pub use at::write_html_at;
+pub(super) use document::notes;
 pub use run::write_html;
+pub(super) use verdict::markup_words;

@@ -56,7 +56,9 @@ impl Output {
             format!("{}/{asked}", directory.trim_end_matches('/').replace('%', "%%"))
         };
         let (folder, name) = pattern.rsplit_once('/').unwrap_or(("", &pattern));
+        let is_literal = !has_placeholder(folder);
         let output = Self { names: names(name)?, folder: literal(folder), pattern };
+        output.make_folder(is_literal, who)?;
         output.check(who)?;
         if !has_placeholder(&output.pattern) {
             // Who sets the variable for all runs means the latest.
@@ -106,6 +108,23 @@ impl Output {
             )));
         };
         Err(bad_input(format!("{who}: {shown} is {what}, and memlab replaces nothing but traces: choose another name")))
+    }
+
+    /// Makes the folder if only it is missing: `-o 'job/%r.jsonl'` is for a job that has no folder yet.
+    fn make_folder(&self, is_literal: bool, who: &str) -> anyhow::Result<()> {
+        let is_last = self.folder.parent().is_some_and(Path::is_dir);
+        if self.folder.exists() || !is_last {
+            return Ok(());
+        }
+        let folder = self.folder.display();
+        if !is_literal {
+            return Err(bad_input(format!(
+                "{who}: there is no folder {folder}, and %p, %r, %n and %h stand for something in the name of the file alone"
+            )));
+        }
+        std::fs::create_dir(&self.folder)
+            .or_else(|error| if self.folder.is_dir() { Ok(()) } else { Err(error) })
+            .map_err(|error| bad_input(format!("{who}: the folder {folder} cannot be made: {error}")))
     }
 
     fn check(&self, who: &str) -> anyhow::Result<()> {
@@ -214,6 +233,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let output = Output::choose(Some(folder.path()), None, false).unwrap();
         assert!(output.pattern().ends_with("/memlab-%n-%p.jsonl") && output.folder() == folder.path());
+        // One that is missing is made, if the folder that it is to be in is there and it has a name.
+        let choose = |name: &str| Output::choose(Some(&folder.path().join(name)), None, false);
+        assert!(choose("job/%h-%r.jsonl").is_ok() && folder.path().join("job").is_dir());
+        assert!(choose("job-%h/%r.jsonl").unwrap_err().to_string().contains("in the name of the file alone"));
         let variable = folder.path().join("a-%p.jsonl").into_os_string();
         assert!(Output::choose(None, Some(variable), false).unwrap().matches("a-7.jsonl"));
     }

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -54,7 +53,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
         let patience = SUMMARY_TIMEOUT.saturating_sub(started.elapsed());
         eprint!("{}{}", of_trace(trace, missing, patience, traces.len() > 4), note.unwrap_or_default());
     }
-    let all: Vec<String> = traces.iter().map(|trace| shown_path(&trace.path)).collect();
+    let all: Vec<String> = traces.iter().map(|trace| text::typed_path(&trace.path)).collect();
     let all = all.join(" ");
     eprintln!("  what held it: memlab report {all}\n  over time:    memlab view {all}");
 }
@@ -75,7 +74,7 @@ fn noted(trace: &Found, ended: Ended) -> Option<String> {
 fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, short: bool) -> String {
     let started = Instant::now();
     let in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-    let path = shown_path(&trace.path);
+    let path = text::typed_path(&trace.path);
     let loaded = progress::report(|progress| {
         load(&trace.path, &mut |read| if progress(read).is_break() { ControlFlow::Break(()) } else { in_time(read) })
     });
@@ -101,14 +100,6 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
 
 fn unreadable(error: &ReadError) -> String {
     format!("the trace cannot be read: {error}")
-}
-
-/// A path as it would be typed here.
-fn shown_path(path: &Path) -> String {
-    let here = std::env::current_dir().unwrap_or_default();
-    let path = path.strip_prefix(&here).unwrap_or(path).to_string_lossy().into_owned();
-    let plain = path.chars().all(|character| character.is_alphanumeric() || "/._-+%@:,".contains(character));
-    if plain { path } else { format!("'{}'", text::clean(&path).replace('\'', r"'\''")) }
 }
 
 /// A few lines about one process; `short`: one for each device.

@@ -62,7 +62,7 @@ pub(super) fn contents_of<'d>(devices: impl Iterator<Item = (&'d DeviceView, Str
 }
 
 /// What the reader should know of the trace itself.
-pub(super) fn notes(notes: &[Vec<String>]) -> String {
+pub(in crate::report) fn notes(notes: &[Vec<String>]) -> String {
     if notes.is_empty() {
         return String::new();
     }

@@ -24,7 +24,8 @@ pub(super) fn verdict(names: &Names<'_>) -> String {
     section
 }
 
-pub(super) fn markup_words(words: &Words) -> String {
+/// Words as HTML.
+pub(in crate::report) fn markup_words(words: &Words) -> String {
     let word = |word: &Word| match word {
         Word::Plain(text) => markup(text).into_owned(),
         Word::Code(text) => format!("<code>{}</code>", markup(&fit_end(text, LONGEST, "…"))),

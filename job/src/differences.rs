@@ -1,0 +1,119 @@
+//! Which ranks hold more or less than the others at their peaks, and in what.
+//!
+//! A rank differs if its bytes are further from the median over ranks than three times what is usual (the median of all such
+//! distances), and by at least a hundredth of the median peak. One rank that is far off moves neither median. Where ranks differ
+//! by their task, as the stages of a pipeline do, distances are large everywhere, and nothing is said.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use memlab_trace::{Category, Line, Scope};
+
+use crate::interned::Layer;
+use crate::statistics::{median, tolerance};
+use crate::summary::{DeviceSummary, RankSummary};
+
+/// A difference is at least this part of the median peak.
+const LEAST: u64 = 100;
+
+/// What holds memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// All that PyTorch allocated.
+    Peak,
+    /// Memory of a category.
+    Category(Category),
+    /// What a line allocated; `None`: no Python frame.
+    Line(Option<Arc<Line>>),
+    /// What a layer allocated, without those inside it.
+    Layer(Arc<Layer>),
+}
+
+/// What a rank holds of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankBytes {
+    /// The place of the rank in [`Job::ranks`](crate::Job::ranks).
+    pub at: usize,
+    /// What it holds.
+    pub bytes: u64,
+}
+
+/// Something of which some ranks hold more than the others, or less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Of what.
+    pub held: Held,
+    /// The median over all ranks.
+    pub median_bytes: u64,
+    /// The ranks that hold more, or those that hold less; the most different first.
+    pub ranks: Vec<RankBytes>,
+}
+
+impl Difference {
+    /// By how much the most different rank differs.
+    pub fn bytes(&self) -> u64 {
+        self.ranks.first().map_or(0, |rank| rank.bytes.abs_diff(self.median_bytes))
+    }
+
+    /// Whether it is more.
+    pub fn is_more(&self) -> bool {
+        self.ranks.first().is_some_and(|rank| rank.bytes > self.median_bytes)
+    }
+}
+
+/// All differences: of peaks, then of categories, lines and layers, each time the largest first.
+pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference> {
+    let devices: Vec<(usize, &DeviceSummary)> =
+        ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.own_device()?))).collect();
+    let least = (median(devices.iter().map(|(_, device)| device.view.peak_allocated_bytes)) / LEAST).max(1);
+    let peak = |device: &DeviceSummary| vec![((), device.view.peak_allocated_bytes)];
+    let categories = |device: &DeviceSummary| std::iter::zip(Category::ALL, device.categories).collect();
+    [
+        among(&devices, least, peak, |()| Held::Peak),
+        among(&devices, least, categories, Held::Category),
+        among(&devices, least, |device| device.lines[scope].clone(), Held::Line),
+        among(&devices, least, |device| device.layers.clone(), Held::Layer),
+    ]
+    .concat()
+}
+
+/// The differences of one kind.
+fn among<K: Clone + Eq + Hash + Ord>(
+    devices: &[(usize, &DeviceSummary)],
+    least: u64,
+    rows: impl Fn(&DeviceSummary) -> Vec<(K, u64)>,
+    held: impl Fn(K) -> Held,
+) -> Vec<Difference> {
+    let mut by_name: HashMap<K, Vec<(usize, u64)>> = HashMap::new();
+    for (place, (_, device)) in devices.iter().enumerate() {
+        for (name, bytes) in rows(device) {
+            by_name.entry(name).or_default().push((place, bytes));
+        }
+    }
+    // What is small everywhere differs by little.
+    by_name.retain(|_, rows| rows.iter().any(|(_, bytes)| *bytes >= least));
+    let mut found: Vec<(K, Difference)> = Vec::new();
+    for (name, rows) in by_name {
+        let mut values = vec![0; devices.len()];
+        for (place, bytes) in rows {
+            values[place] = bytes;
+        }
+        let median_bytes = median(values.iter().copied());
+        let tolerance = tolerance(&values, median_bytes, least);
+        let at = |(place, bytes): (usize, &u64)| RankBytes { at: devices[place].0, bytes: *bytes };
+        let is_far = |rank: &RankBytes| {
+            let distance = rank.bytes.abs_diff(median_bytes);
+            distance > tolerance || (distance == tolerance && tolerance == least)
+        };
+        let far: Vec<RankBytes> = values.iter().enumerate().map(at).filter(is_far).collect();
+        let (more, less): (Vec<_>, Vec<_>) = far.into_iter().partition(|rank| rank.bytes > median_bytes);
+        for mut ranks in [more, less].into_iter().filter(|ranks| !ranks.is_empty()) {
+            ranks.sort_by_key(|rank| (Reverse(rank.bytes.abs_diff(median_bytes)), rank.at));
+            found.push((name.clone(), Difference { held: held(name.clone()), median_bytes, ranks }));
+        }
+    }
+    found.sort_by(|(a, one), (b, other)| (Reverse(one.bytes()), a).cmp(&(Reverse(other.bytes()), b)));
+    found.into_iter().map(|(_, difference)| difference).collect()
+}

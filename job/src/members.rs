@@ -1,0 +1,103 @@
+//! Which traces are of the ranks of one job.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use memlab_trace::read_header_at;
+use memlab_trace::record::Header;
+
+/// Ranks of one job begin within this time, in nanoseconds.
+const JOB: u64 = 600_000_000_000;
+
+/// A trace by its first line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its first line.
+    pub header: Header,
+}
+
+impl TraceFile {
+    /// The trace in a file, plain or compressed; `None`: it is no trace.
+    pub fn open(path: &Path) -> Option<Self> {
+        Some(Self { path: path.to_owned(), header: read_header_at(path)? })
+    }
+}
+
+/// The ranks of the job that `of` is of, by rank. Of several traces of a rank the one that began last counts, and those of
+/// children of ranks do not count. Nothing if `of` has no rank.
+pub fn ranks_of<'f>(of: &Header, among: &'f [TraceFile]) -> Vec<&'f TraceFile> {
+    let members: Vec<&TraceFile> = among.iter().filter(|file| is_same_job(of, &file.header)).collect();
+    let mut ranks: BTreeMap<Option<u32>, &TraceFile> = BTreeMap::new();
+    for file in without_children(&members) {
+        let known = ranks.entry(file.header.rank).or_insert(file);
+        if known.header.start_unix_ns < file.header.start_unix_ns {
+            *known = file;
+        }
+    }
+    ranks.into_values().collect()
+}
+
+/// Whether traces are of one job, and no two of the same rank but for children of ranks.
+pub fn are_one_job(files: &[TraceFile]) -> bool {
+    let Some(first) = files.first() else { return false };
+    let members: Vec<&TraceFile> = files.iter().collect();
+    files.iter().all(|file| is_same_job(&first.header, &file.header))
+        && ranks_of(&first.header, files).len() == without_children(&members).count()
+}
+
+fn is_same_job(a: &Header, b: &Header) -> bool {
+    a.rank.is_some()
+        && b.rank.is_some()
+        && (a.world_size, &a.directory) == (b.world_size, &b.directory)
+        && a.start_unix_ns.abs_diff(b.start_unix_ns) < JOB
+        && without_rank(&a.command).eq(without_rank(&b.command))
+}
+
+/// A command without the argument by which some launchers (DeepSpeed's) tell each rank its number.
+fn without_rank(command: &[String]) -> impl Iterator<Item = &String> {
+    let is_rank = |argument: &str| argument.starts_with("--local_rank=") || argument.starts_with("--local-rank=");
+    command.iter().filter(move |argument| !is_rank(argument))
+}
+
+/// Without processes that a rank started itself: they inherit its number.
+fn without_children<'f>(files: &[&'f TraceFile]) -> impl Iterator<Item = &'f TraceFile> {
+    let process = |host: &str, pid: u32, rank: Option<u32>| (host.to_owned(), pid, rank);
+    let parents: HashSet<_> =
+        files.iter().map(|file| process(&file.header.host, file.header.pid, file.header.rank)).collect();
+    files.iter().copied().filter(move |TraceFile { header, .. }| {
+        header.parent_pid == header.pid || !parents.contains(&process(&header.host, header.parent_pid, header.rank))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(rank: u32, pid: u32, parent_pid: u32, start_unix_ns: u64) -> TraceFile {
+        let command = ["python", "train.py", &format!("--local_rank={rank}"), "--lr=1"].map(str::to_owned).to_vec();
+        let (rank, world_size) = (Some(rank), Some(2));
+        let header = Header { pid, parent_pid, start_unix_ns, rank, world_size, command, ..Header::default() };
+        TraceFile { path: format!("{pid}.jsonl").into(), header }
+    }
+
+    #[test]
+    fn a_jobs_ranks_are_found_among_restarts_children_and_other_jobs() {
+        // GIVEN two ranks, of which one was started twice and one has a child, an earlier job, and a trace without a rank
+        let mut files =
+            vec![trace(1, 21, 9, JOB), trace(0, 10, 9, JOB), trace(1, 22, 9, JOB + 5), trace(0, 11, 10, JOB + 7)];
+        files.push(trace(0, 5, 4, 0));
+        files.push(TraceFile { header: Header { rank: None, ..files[0].header.clone() }, ..files[0].clone() });
+        // WHEN asked for the ranks of any of them THEN each is there once, the last started
+        let pids = |of: usize| -> Vec<u32> {
+            ranks_of(&files[of].header, &files).iter().map(|file| file.header.pid).collect()
+        };
+        assert_eq!([pids(0), pids(3)], [[10, 22], [10, 22]]);
+        assert_eq!(pids(4), [5]);
+        assert!(ranks_of(&files[5].header, &files).is_empty());
+        // AND only traces of different ranks are one job, with or without children
+        assert!(are_one_job(&files[..2]) && are_one_job(&[files[1].clone(), files[2].clone(), files[3].clone()]));
+        assert!(!are_one_job(&files[..3]) && !are_one_job(&files[1..]) && !are_one_job(&[]));
+    }
+}

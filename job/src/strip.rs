@@ -1,0 +1,50 @@
+//! A device's memory over time in a few figures.
+
+use memlab_trace::{Timeline, TimelinePoint};
+
+/// How many figures there are.
+pub const STRIP: usize = 96;
+
+/// The most that was allocated in each of [`STRIP`] parts of a run of this duration; nothing if nothing is known.
+pub(crate) fn strip(timeline: &Timeline, duration: u64) -> Vec<u64> {
+    if timeline.points.is_empty() {
+        return Vec::new();
+    }
+    let part_of =
+        |time: u64| (u128::from(time) * STRIP as u128 / (u128::from(duration) + 1)).min(STRIP as u128 - 1) as usize;
+    let mut strip = vec![0; STRIP];
+    let (mut filled, mut last) = (0, 0);
+    for TimelinePoint { time, allocated, .. } in &timeline.points {
+        let part = part_of(*time);
+        // Between points nothing changed.
+        strip[filled..part.max(filled)].iter_mut().for_each(|bytes| *bytes = last.max(*bytes));
+        filled = part.max(filled);
+        strip[filled] = strip[filled].max(allocated.max);
+        last = allocated.last;
+    }
+    strip[filled + 1..].fill(last);
+    strip
+}
+
+#[cfg(test)]
+mod tests {
+    use memlab_trace::Range;
+
+    use super::*;
+
+    #[test]
+    fn a_strip_has_the_most_of_each_part_and_keeps_what_does_not_change() {
+        // GIVEN a run in which 5 bytes are there for the first quarter, 9 for a moment, and then 2
+        let point = |time, max, last| TimelinePoint {
+            time,
+            allocated: Range { min: 0, max, last },
+            ..TimelinePoint::default()
+        };
+        let points = vec![point(0, 5, 5), point(2400, 9, 2)];
+        let timeline = Timeline { width: 1, points, ..Timeline::default() };
+        // WHEN it is cut into parts of 100 ns THEN each part has its most
+        let strip = strip(&timeline, 9599);
+        assert_eq!((strip.len(), &strip[..3], &strip[23..26], strip[95]), (STRIP, &[5, 5, 5][..], &[5, 9, 2][..], 2));
+        assert!(super::strip(&Timeline::default(), 10).is_empty());
+    }
+}

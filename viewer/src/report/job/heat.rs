@@ -1,0 +1,108 @@
+//! All ranks over time: a row for each, the darker the more it had allocated.
+
+use std::fmt::Write as _;
+
+use memlab_job::{FigureKind, Job, RankSummary, STRIP};
+
+use crate::format;
+use crate::page::axes::decimal_step;
+use crate::page::elements::{name, size};
+
+/// The width of the picture and of its left margin, in its own units.
+const WIDTH: f64 = 1200.0;
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = 12.0;
+
+/// The height of all rows together, and of one row at most.
+const HEIGHT: f64 = 560.0;
+const ROW: f64 = 22.0;
+
+/// Shades from nothing to the most.
+const SHADES: u64 = 8;
+
+/// Rows are numbered at least so far apart.
+const LABELS: f64 = 16.0;
+
+/// The picture; nothing if no rank allocated anything.
+pub(super) fn heat_map(job: &Job) -> String {
+    let Some(most) = job.figure(FigureKind::Allocated).map(|figure| figure.most.value) else { return String::new() };
+    let (begin, end) = job.span_unix_ns();
+    let row = (HEIGHT / job.ranks.len() as f64).min(ROW);
+    let bottom = row * job.ranks.len() as f64 + 4.0;
+    let x_of = |unix_ns: u64| {
+        LEFT + (WIDTH - LEFT - RIGHT) * unix_ns.saturating_sub(begin) as f64 / (end - begin).max(1) as f64
+    };
+    let mut svg = format!(
+        "<svg class=\"timeline ranks\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"memory of the ranks over time\">\n",
+        bottom + 24.0
+    );
+    let apart = (LABELS / row).ceil().max(1.0) as usize;
+    for (at, rank) in job.ranks.iter().enumerate() {
+        let (top, since) = (at as f64 * row, job.begin_unix_ns(rank));
+        if at.is_multiple_of(apart) {
+            let middle = top + row.min(LABELS) / 2.0 + 4.0;
+            let _ = write!(svg, "<text class=\"end\" x=\"{:.0}\" y=\"{middle:.1}\">{}</text>", LEFT - 8.0, rank.rank());
+        }
+        let _ = write!(svg, "<g><title>{}</title>", name(&told(job, rank)));
+        svg += &shades(
+            rank,
+            most,
+            |part| x_of(since.saturating_add(rank.duration / STRIP as u64 * part as u64)),
+            top,
+            row,
+        );
+        if let Some(oom) = &rank.first_oom {
+            let x = x_of(since.saturating_add(oom.time));
+            let _ = write!(
+                svg,
+                "<rect class=\"failed\" x=\"{:.1}\" y=\"{top:.1}\" width=\"3\" height=\"{row:.1}\"/>",
+                x - 1.5
+            );
+        }
+        svg += "</g>\n";
+    }
+    let step = decimal_step(end - begin, 8);
+    for time in (0..=(end - begin) / step).map(|tick| tick * step) {
+        let _ = write!(
+            svg,
+            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            x_of(begin.saturating_add(time)),
+            bottom + 16.0,
+            format::moment(time, step)
+        );
+    }
+    let shown = format!(
+        "The darker, the more was allocated; the darkest is {}. A mark in red is a rank that ran out of memory.",
+        size(most)
+    );
+    format!("<figure><div class=\"scroll\">{svg}</svg></div>\n<figcaption>{shown}</figcaption></figure>\n")
+}
+
+/// The row of a rank: parts of equal shade are one rectangle.
+fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, top: f64, height: f64) -> String {
+    let Some(device) = rank.own_device() else { return String::new() };
+    let shade = |bytes: u64| (u128::from(bytes) * u128::from(SHADES)).div_ceil(u128::from(most.max(1))) as u64;
+    let shades: Vec<u64> = device.strip.iter().map(|bytes| shade(*bytes)).collect();
+    let rectangle = |class: &str, from: f64, to: f64| {
+        format!(
+            "<rect{class} x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
+            (to - from).max(0.5)
+        )
+    };
+    let mut svg = rectangle(" class=\"ground\"", x_of(0), x_of(STRIP));
+    let mut first = 0;
+    for run in shades.chunk_by(|a, b| a == b) {
+        if run[0] > 0 {
+            let opacity = format!(" fill-opacity=\"{:.2}\"", run[0] as f64 / SHADES as f64);
+            svg += &rectangle(&opacity, x_of(first), x_of(first + run.len()));
+        }
+        first += run.len();
+    }
+    svg
+}
+
+/// What is said of a rank where one points at it.
+fn told(job: &Job, rank: &RankSummary) -> String {
+    let peak = FigureKind::Allocated.of(rank, job.scope).unwrap_or(0);
+    format!("rank {} on {}: peak {}, {}", rank.rank(), rank.header.host, size(peak), format::duration(rank.duration))
+}
