@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from browser import Browser, find_chromium
 from conftest import PROGRAMS, PYTHON, Memlab
 
 MIB = 1 << 20
@@ -159,3 +160,36 @@ def test_a_context_on_the_device_of_another_rank_is_found(memlab):
     assert [stray["line"]] == lines_of("flag =")
     assert stray["bytes"] >= 256 * MIB
     assert "rank 2 held" in report(memlab, "job").stdout
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium: see test_html.py")
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_of_a_job_in_a_browser(keeping, dark):
+    """WHEN the job is written as a page and opened
+    THEN it has no errors, fetches nothing, fits the window, and has the figures of the JSON."""
+    page_file = keeping.folder / "job.html"
+    report(keeping, "--html", page_file, "job")
+    told = job(keeping)
+    with Browser() as browser:
+        page = browser.open(page_file, dark=dark)
+        assert page.complaints == []
+        assert page.requests == [page_file.as_uri()]
+        for width in (1280, 400):
+            page.resize(width)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cells = (
+            "Array.from(document.querySelector('table[aria-label=ranks]').tBodies[0].rows, row => row.cells[{}].dataset.v)"
+        )
+        peaks = [row["devices"][0]["peak_allocated_bytes"] for row in told["ranks"]]
+        assert [int(value) for value in page.evaluate(cells.format(1))] == peaks
+        # The darkest part is of the rank with the highest peak.
+        darkest = (
+            "Array.from(document.querySelectorAll('.ranks [stroke-opacity=\"1.00\"]'), it => it.parentNode.textContent)"
+        )
+        (title,) = page.evaluate(darkest)
+        assert title.startswith("rank 3 on ")
+        # And it is drawn as high as a row.
+        width = page.evaluate("getComputedStyle(document.querySelector('.ranks g path')).strokeWidth")
+        assert float(width.removesuffix("px")) > 10
+        page.evaluate("document.querySelectorAll('table[aria-label=ranks] th button')[1].click()")
+        assert [int(value) for value in page.evaluate(cells.format(1))] == sorted(peaks, reverse=True)

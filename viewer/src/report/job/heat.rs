@@ -33,7 +33,7 @@ pub(super) fn heat_map(job: &Job) -> String {
         LEFT + (WIDTH - LEFT - RIGHT) * unix_ns.saturating_sub(begin) as f64 / (end - begin).max(1) as f64
     };
     let mut svg = format!(
-        "<svg class=\"timeline ranks\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"memory of the ranks over time\">\n",
+        "<svg class=\"timeline ranks\" style=\"--row:{row:.1}\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"memory of the ranks over time\">\n",
         bottom + 24.0
     );
     let apart = (LABELS / row).ceil().max(1.0) as usize;
@@ -48,8 +48,7 @@ pub(super) fn heat_map(job: &Job) -> String {
             rank,
             most,
             |part| x_of(since.saturating_add(rank.duration / STRIP as u64 * part as u64)),
-            top,
-            row,
+            top + row / 2.0,
         );
         if let Some(oom) = &rank.first_oom {
             let x = x_of(since.saturating_add(oom.time));
@@ -78,25 +77,21 @@ pub(super) fn heat_map(job: &Job) -> String {
     format!("<figure><div class=\"scroll\">{svg}</svg></div>\n<figcaption>{shown}</figcaption></figure>\n")
 }
 
-/// The row of a rank: parts of equal shade are one rectangle.
-fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, top: f64, height: f64) -> String {
+/// The row of a rank, a path for each shade.
+fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f64) -> String {
     let Some(device) = rank.own_device() else { return String::new() };
-    let shade = |bytes: u64| (u128::from(bytes) * u128::from(SHADES)).div_ceil(u128::from(most.max(1))) as u64;
-    let shades: Vec<u64> = device.strip.iter().map(|bytes| shade(*bytes)).collect();
-    let rectangle = |class: &str, from: f64, to: f64| {
-        format!(
-            "<rect{class} x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
-            (to - from).max(0.5)
-        )
-    };
-    let mut svg = rectangle(" class=\"ground\"", x_of(0), x_of(STRIP));
+    let shade = |bytes: u64| (u128::from(bytes) * u128::from(SHADES)).div_ceil(u128::from(most.max(1))) as usize;
+    let shades: Vec<usize> = device.strip.iter().map(|bytes| shade(*bytes)).collect();
+    let stretch = |from: f64, to: f64| format!("M{from:.1} {middle:.1}h{:.1}", (to - from).max(0.5));
+    let mut paths = vec![String::new(); SHADES as usize + 1];
     let mut first = 0;
     for run in shades.chunk_by(|a, b| a == b) {
-        if run[0] > 0 {
-            let opacity = format!(" fill-opacity=\"{:.2}\"", run[0] as f64 / SHADES as f64);
-            svg += &rectangle(&opacity, x_of(first), x_of(first + run.len()));
-        }
+        paths[run[0]] += &stretch(x_of(first), x_of(first + run.len()));
         first += run.len();
+    }
+    let mut svg = format!("<path class=\"ground\" d=\"{}\"/>", stretch(x_of(0), x_of(STRIP)));
+    for (shade, path) in paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty()) {
+        let _ = write!(svg, "<path stroke-opacity=\"{:.2}\" d=\"{path}\"/>", shade as f64 / SHADES as f64);
     }
     svg
 }
