@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::arguments::moments_help;
 use crate::commands::{
-    advise, config, diff, doctor, export, limit, offload, plan, ps, report, restore, simulate, top, view,
+    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, simulate, top, view,
 };
 use crate::{error, run, text};
 
@@ -72,6 +72,9 @@ enum Command {
     /// Say what works on this machine and why not, to paste into a report of a bug.
     #[command(after_help = doctor::HELP)]
     Doctor(doctor::Options),
+    /// Print what a shell has to know to complete this command line.
+    #[command(after_help = completions::HELP)]
+    Completions(completions::Options),
     /// Report where the memory of a recorded run was.
     #[command(after_help = moments_help())]
     Report(report::Options),
@@ -84,6 +87,11 @@ enum Command {
     /// Write a moment of a recorded run, or the run over time, in the format of another program.
     #[command(after_help = moments_help())]
     Export(export::Options),
+}
+
+/// The command line, for those who describe it.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command.
@@ -100,6 +108,7 @@ pub fn main() -> ExitCode {
         Command::Plan(options) => plan::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Completions(options) => completions::run(&options, &mut command()),
         Command::Report(options) => report::run(&options),
         Command::Advise(options) => advise::run(&options),
         Command::Diff(options) => diff::run(&options),
@@ -133,12 +142,10 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

@@ -1,6 +1,7 @@
 //! The commands, one file each: arguments and what they do.
 
 pub mod advise;
+pub mod completions;
 pub mod config;
 pub mod diff;
 pub mod doctor;

@@ -1,5 +1,5 @@
 //! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `doctor`, `report`, `advise`,
-//! `diff`, `export`, `config`, over one dashboard and one model.
+//! `diff`, `export`, `config`, `completions`, over one dashboard and one model.
 //!
 //! # Layers
 //!

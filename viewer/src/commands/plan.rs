@@ -9,7 +9,7 @@ use std::fmt;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use memlab_plan::{Family, Program, Recording};
 use simgpu_cards::{MODELS, Model};
 
@@ -100,7 +100,7 @@ pub struct Options {
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     /// The command, with {batch} where the batch size goes; or one or two traces.
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

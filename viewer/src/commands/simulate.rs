@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use simgpu_cards::{MODELS, Model};
 
 use crate::arguments::size;
@@ -47,7 +47,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "command")]
     list: bool,
     /// The command and its arguments.
-    #[arg(trailing_var_arg = true, required_unless_present = "list", value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required_unless_present = "list", value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use crate::arguments::{Look, checked_limits, size};
 use crate::offload::control::OnLimit;
@@ -60,7 +60,7 @@ pub struct Options {
     #[command(flatten)]
     pub(super) look: Look,
     /// The program and its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, allow_hyphen_values = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 
