@@ -21,28 +21,70 @@ all:
 demo: all $(VENV)/.installed
 	@tests/demo.sh
 
-# The Python package with the library, the command and the simulated GPU's libraries in it: dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for
-# and names it by: `linux` for machines like this one; see CONTRIBUTING.md for all others. maturin has a target folder of its
-# own: it configures pyo3 otherwise than `all` does, and each would build it again after the other.
+# The Python package with the library, the command, its manual and its completions, and the simulated GPU's libraries in it:
+# dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for and names it by: `linux` for machines like this one;
+# `manylinux_2_28` for all with glibc 2.28 or newer, which is what PyPI takes: zig links against that glibc. maturin has a target
+# folder of its own: it configures pyo3 otherwise than `all` does, and each would build it again after the other.
 WHEEL_VENV := target/wheel-venv
 WHEEL_PLATFORM ?= linux
+WHEEL_GLIBC := $(patsubst manylinux_2_%,2.%,$(filter manylinux_%,$(WHEEL_PLATFORM)))
+WHEEL_TARGET := x86_64-unknown-linux-gnu
+WHEEL_RELEASE := $(if $(WHEEL_GLIBC),target/manylinux/$(WHEEL_TARGET)/release,target/release)
+WHEEL_SHARE := python/memlab.data/data/share
 # The names by which programs open the simulated GPU's libraries (viewer/src/simulation.rs), and what Cargo builds.
 SIMGPU_LIBRARIES := libcuda.so.1:libsimgpu_cuda.so libcuda.so:libsimgpu_cuda.so libnvidia-ml.so.1:libsimgpu_nvml.so \
 	libsimgpu_cudart.so libsimgpu_libraries.so libcupti.so.13:libsimgpu_cupti.so
-wheel: all $(WHEEL_VENV)/.installed
+wheel: all wheel-data $(WHEEL_VENV)/.installed $(if $(WHEEL_GLIBC),wheel-release)
 	@rm -rf target/wheel/dist python/memlab/bin && mkdir -p dist python/memlab/bin/simgpu
 	trap 'rm -rf python/memlab/bin' EXIT && \
-	strip -o python/memlab/bin/memlab target/release/memlab && \
-	strip -o python/memlab/bin/libmemlab.so target/release/libmemlab.so && \
+	strip -o python/memlab/bin/memlab $(WHEEL_RELEASE)/memlab && \
+	strip -o python/memlab/bin/libmemlab.so $(WHEEL_RELEASE)/libmemlab.so && \
 	for library in $(SIMGPU_LIBRARIES); do \
-		strip -o python/memlab/bin/simgpu/$${library%%:*} target/release/$${library##*:} || exit; done && \
-	$(WHEEL_VENV)/bin/maturin build --quiet --release --locked --compatibility $(WHEEL_PLATFORM) \
+		strip -o python/memlab/bin/simgpu/$${library%%:*} $(WHEEL_RELEASE)/$${library##*:} || exit; done && \
+	PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH maturin build --quiet --release --locked --compatibility $(WHEEL_PLATFORM) \
+		$(if $(WHEEL_GLIBC),--zig --target $(WHEEL_TARGET)) \
 		--manifest-path python/Cargo.toml --target-dir target/wheel --out target/wheel/dist
 	@rm -f dist/memlab-*.whl && mv target/wheel/dist/memlab-*.whl dist/ && ls dist/memlab-*.whl
+
+# Programs and libraries for an older glibc, with the zig that PyPI has.
+.PHONY: wheel-data wheel-release licences
+wheel-release: $(WHEEL_VENV)/.zig
+	PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH $(CARGO) zigbuild --quiet --release --locked --target-dir target/manylinux \
+		--target $(WHEEL_TARGET).$(WHEEL_GLIBC) --package memlab --package memlab-interpose --package 'simgpu-*'
+
+# What goes to share/ beside the command, and the list of what it is made of.
+wheel-data: all
+	$(CARGO) build --quiet --release --package memlab --example man_pages
+	@rm -rf $(WHEEL_SHARE)
+	target/release/examples/man_pages $(WHEEL_SHARE)/man/man1 $$(git log -1 --format=%cs 2>/dev/null || date +%F)
+	mkdir -p $(WHEEL_SHARE)/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+	$(MEMLAB) completions bash > $(WHEEL_SHARE)/bash-completion/completions/memlab
+	$(MEMLAB) completions zsh > $(WHEEL_SHARE)/zsh/site-functions/_memlab
+	$(MEMLAB) completions fish > $(WHEEL_SHARE)/fish/vendor_completions.d/memlab.fish
+	$(PYTHON) python/sbom.py python/memlab.cdx.json
+
+# The licences of what is linked, for the wheel: after a change of dependencies, with cargo-about (`cargo install cargo-about`).
+licences:
+	$(CARGO) about generate --workspace --fail --locked --offline --output-file python/LICENSES-CRATES about.hbs
 
 $(WHEEL_VENV)/.installed: python/requirements.txt
 	tests/venv.sh $(WHEEL_VENV) $< $(PYTHON)
 	touch $@
+
+$(WHEEL_VENV)/.zig: python/requirements-zig.txt $(WHEEL_VENV)/.installed
+	$(WHEEL_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+# The docs as a site, target/docs/html, with mdBook (`cargo install mdbook`). Pages keep their places, so that their links lead
+# where they lead in the repository.
+DOCS := target/docs
+.PHONY: docs
+docs:
+	@rm -rf $(DOCS) && mkdir -p $(DOCS)/src/simgpu $(DOCS)/src/benches
+	cp -r README.md CONTRIBUTING.md CHANGELOG.md docs examples docs/site/SUMMARY.md $(DOCS)/src && rm -r $(DOCS)/src/docs/site
+	cp simgpu/README.md $(DOCS)/src/simgpu && cp benches/RESULTS.md $(DOCS)/src/benches && cp docs/site/book.toml $(DOCS)
+	mdbook build $(DOCS)
+	$(PYTHON) docs/site/links.py $(DOCS)/html
 
 test: test-rust test-python test-old
 
@@ -183,4 +225,4 @@ $(VENV)/.chromium: tests/chromium.sh | $(VENV)/.installed
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) $(NATIVE)* python/memlab/bin dist
+	rm -rf $(VENV) $(NATIVE)* python/memlab/bin python/memlab.data python/memlab.cdx.json dist

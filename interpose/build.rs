@@ -5,5 +5,5 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libmemlab.so");
     // Our hooks mean ourselves by their names, also when loaded after a library that exports the same ones.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

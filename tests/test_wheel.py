@@ -23,6 +23,8 @@ SIMULATED = (
     "libsimgpu_cudart.so",
     "libsimgpu_libraries.so",
 )
+CRATES = "LICENSES-CRATES"
+SHARE = f"memlab-{VERSION}.data/data/share/"
 BINARIES = ["memlab/_native.abi3.so", "memlab/bin/libmemlab.so", "memlab/bin/memlab"]
 BINARIES += [f"memlab/bin/simgpu/{name}" for name in SIMULATED]
 
@@ -82,14 +84,53 @@ def test_contents(unpacked):
     # THEN they are the package of this source tree, the binaries, and the metadata
     sources = {f"memlab/{file.relative_to(PACKAGE)}" for file in PACKAGE.rglob("*.py*") if "__pycache__" not in file.parts}
     about = {f"memlab-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
-    licences = {f"memlab-{VERSION}.dist-info/licenses/{name}" for name in ("LICENSE-MIT", "LICENSE-APACHE")}
-    assert names == sources | {"memlab/py.typed", *BINARIES} | about | licences
+    licences = {f"memlab-{VERSION}.dist-info/licenses/{name}" for name in ("LICENSE-MIT", "LICENSE-APACHE", CRATES)}
+    bill = {f"memlab-{VERSION}.dist-info/sboms/memlab.cdx.json"}
+    shared = {name for name in names if name.startswith(SHARE)}
+    assert names == sources | {"memlab/py.typed", *BINARIES} | about | licences | bill | shared
     for name in sources:
         assert (unpacked.folder / name).read_bytes() == (ROOT / "python" / name).read_bytes(), f"{name}: make wheel again"
     for licence in licences:
-        assert (unpacked.folder / licence).read_text() == (ROOT / os.path.basename(licence)).read_text()
+        name = os.path.basename(licence)
+        assert (unpacked.folder / licence).read_text() == (ROOT / ("python" if name == CRATES else "") / name).read_text()
     # AND the program is executable
     assert unpacked.modes["memlab/bin/memlab"] & stat.S_IXUSR
+
+
+def test_what_is_linked_is_listed_with_its_licence(unpacked):
+    # GIVEN the wheel's list of what its programs and libraries are linked from
+    bill = json.loads((unpacked.about / "sboms" / "memlab.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", VERSION)
+    crates = {component["purl"]: component for component in bill["components"]}
+    # THEN it has all that each binary needs, with licences and checksums, and nothing of this machine
+    assert {"memlab", "memlab-interpose", "memlab-python", "pyo3", "clap", "zstd-sys"} <= {
+        component["name"] for component in crates.values()
+    }
+    for dependency in bill["dependencies"]:
+        assert set(dependency["dependsOn"]) <= set(crates)
+    others = [component for component in crates.values() if "hashes" in component]
+    assert {component["name"] for component in crates.values()} - {component["name"] for component in others} <= {
+        re.search(r'^name = "(.*)"$', manifest.read_text(), re.MULTILINE)[1]
+        for manifest in [*ROOT.glob("*/Cargo.toml"), *ROOT.glob("simgpu/*/Cargo.toml")]
+    }
+    assert str(ROOT) not in json.dumps(bill) and all(component["licenses"] for component in others)
+    # AND the wheel has the text of each one's licence
+    texts = (unpacked.about / "licenses" / CRATES).read_text()
+    missing = [crate for crate in others if f"\n  {crate['name']} {crate['version']}" not in texts]
+    assert not missing, "make licences"
+
+
+def test_the_manual_and_completions_are_installed(memlab, installed):
+    # GIVEN the installed wheel THEN its manual is where `man` looks beside the command
+    share = installed.folder / "share"
+    assert (share / "man" / "man1" / "memlab-run.1").read_text().startswith(".ie")
+    # AND the completions where shells look, as the command prints them
+    for shell, file in {
+        "bash": "bash-completion/completions/memlab",
+        "zsh": "zsh/site-functions/_memlab",
+        "fish": "fish/vendor_completions.d/memlab.fish",
+    }.items():
+        assert (share / file).read_text() == outcome(memlab, installed.command, "completions", shell)
 
 
 def test_metadata(wheel, unpacked):
