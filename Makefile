@@ -78,11 +78,13 @@ $(WHEEL_VENV)/.zig: python/requirements-zig.txt $(WHEEL_VENV)/.installed
 # The docs as a site, target/docs/html, with mdBook (`cargo install mdbook`). Pages keep their places, so that their links lead
 # where they lead in the repository.
 DOCS := target/docs
+DOCS_PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs simgpu/README.md benches/RESULTS.md
+DOCS_LINKED := LICENSE-MIT LICENSE-APACHE examples trace/src/record.rs interpose/include/memlab.h
 .PHONY: docs
 docs:
-	@rm -rf $(DOCS) && mkdir -p $(DOCS)/src/simgpu $(DOCS)/src/benches
-	cp -r README.md CONTRIBUTING.md CHANGELOG.md docs examples docs/site/SUMMARY.md $(DOCS)/src && rm -r $(DOCS)/src/docs/site
-	cp simgpu/README.md $(DOCS)/src/simgpu && cp benches/RESULTS.md $(DOCS)/src/benches && cp docs/site/book.toml $(DOCS)
+	@rm -rf $(DOCS) && mkdir -p $(DOCS)/src
+	cp -r --parents $(DOCS_PAGES) $(DOCS_LINKED) $(DOCS)/src && mv $(DOCS)/src/docs/site/SUMMARY.md $(DOCS)/src
+	mv $(DOCS)/src/docs/site/book.toml $(DOCS) && rm -r $(DOCS)/src/docs/site
 	mdbook build $(DOCS)
 	$(PYTHON) docs/site/links.py $(DOCS)/html
 
