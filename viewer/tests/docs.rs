@@ -100,10 +100,17 @@ fn shown() -> Vec<Shown> {
 
 /// Why the command line refuses it; also what `memlab simulate` and `memlab run` start, if that is memlab again.
 fn refusal(words: &[String]) -> Option<String> {
-    if let Err(error) = memlab_viewer::cli::command().try_get_matches_from(words)
-        && error.use_stderr()
-    {
-        return Some(error.to_string());
+    match memlab_viewer::cli::command().try_get_matches_from(words) {
+        Err(error) if error.use_stderr() => return Some(error.to_string()),
+        Ok(matches) => {
+            // `memlab run` takes an option that it does not know for the program.
+            let started = matches.subcommand().and_then(|(_, of_it)| of_it.try_get_raw("command").ok()?);
+            let option = started.and_then(|mut words| words.next()).map(|word| word.to_string_lossy());
+            if let Some(option) = option.filter(|option| option.starts_with('-')) {
+                return Some(format!("there is no option {option}"));
+            }
+        }
+        Err(_) => {}
     }
     words.iter().skip(1).position(|word| word == "memlab").and_then(|inner| refusal(&words[inner + 1..]))
 }
@@ -157,12 +164,19 @@ fn commands_of_the_docs_that_read_a_trace_read_it() {
     let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/gpt.jsonl.zst");
     let plain = Command::new("zstd").args(["-dqc"]).arg(&recording).output();
     let plain = plain.ok().filter(|done| done.status.success()).map(|done| done.stdout);
+    // AND a job of two ranks
+    fs::create_dir(folder.path().join("job")).expect("made");
+    for rank in ["gpt", "gpt-eager"] {
+        let name = format!("{rank}.jsonl.zst");
+        fs::copy(recording.with_file_name(&name), folder.path().join("job").join(name)).expect("copied");
+    }
     // The recording has two steps; the docs' runs have more.
     let steps = Regex::new("step:[0-9]+").expect("a pattern");
     let mut done = BTreeSet::new();
     let mut wrong = Vec::new();
     for Shown { place, words } in shown() {
-        let is_once = words[1] == "view" && words.iter().any(|word| word == "--once" || word == "--svg");
+        let has = |option: &str| words.iter().any(|word| word == option);
+        let is_once = words[1] == "view" && (has("--once") || has("--svg")) || words[1] == "simulate" && has("--list");
         if !(READERS.contains(&words[1].as_str()) || is_once) || !done.insert(words.clone()) {
             continue;
         }
