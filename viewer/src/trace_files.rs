@@ -33,10 +33,18 @@ pub fn traces(arguments: &[PathBuf], all_ranks: bool) -> anyhow::Result<Vec<Path
     Ok(traces)
 }
 
-/// Whether these are the traces of several ranks of one job.
-pub fn are_a_job(traces: &[PathBuf]) -> bool {
-    let files = || traces.iter().map(|path| TraceFile::open(path)).collect::<Option<Vec<TraceFile>>>();
-    traces.len() > 1 && files().is_some_and(|files| are_one_job(&files))
+/// The ranks among these traces, if they are those of one job, by rank. Traces of processes that a rank started are left out,
+/// which is said on standard error.
+pub fn job(traces: &[PathBuf]) -> Option<Vec<PathBuf>> {
+    let files = traces.iter().map(|path| TraceFile::open(path)).collect::<Option<Vec<TraceFile>>>()?;
+    if !are_one_job(&files) {
+        return None;
+    }
+    let ranks = paths(&ranks_of(&files[0].header, &files));
+    for left_out in traces.iter().filter(|trace| !ranks.contains(trace)) {
+        eprintln!("memlab: {} is of a process that a rank started: left out", clean(&shown(left_out)));
+    }
+    (ranks.len() > 1).then_some(ranks)
 }
 
 /// The newest trace in a folder, which is said on standard error.
@@ -122,11 +130,12 @@ mod tests {
         let named = [folder.path().to_owned()];
         assert_eq!(traces(&named, false).unwrap(), std::slice::from_ref(&first));
         assert_eq!(traces(&named, true).unwrap(), [first.clone(), second.clone()]);
-        assert!(are_a_job(&[first.clone(), second.clone()]) && !are_a_job(std::slice::from_ref(&first)));
+        let ranks = [first.clone(), second.clone()];
+        assert_eq!((job(&[second, first.clone()]), job(&ranks[..1])), (Some(ranks.to_vec()), None));
         // AND files stay as they are, there or not
         let files = [folder.path().join("gone.jsonl"), first];
         assert_eq!(traces(&files, true).unwrap(), files);
-        assert!(!are_a_job(&files));
+        assert_eq!(job(&files), None);
         // AND one line says what was chosen of three
         let line = chosen(&[PathBuf::from("./a.jsonl"), PathBuf::from("./b.jsonl")], 3);
         assert_eq!(line, "a.jsonl b.jsonl (the newest job; 1 more there are not its ranks)");

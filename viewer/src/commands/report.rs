@@ -83,8 +83,8 @@ fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Su
         traces.extend(found.into_iter().map(|trace| (trace, moment)));
     }
     let paths: Vec<PathBuf> = traces.iter().map(|(path, _)| path.clone()).collect();
-    if is_whole && trace_files::are_a_job(&paths) {
-        return Ok(vec![Subject::Job(paths)]);
+    if is_whole && let Some(ranks) = trace_files::job(&paths) {
+        return Ok(vec![Subject::Job(ranks)]);
     }
     Ok(traces.into_iter().map(|(path, moment)| Subject::Trace(path, moment)).collect())
 }

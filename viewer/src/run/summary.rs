@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use crate::progress;
 use crate::query::Detail;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 use crate::text;
+use crate::trace_files::job;
 
 /// Reading the traces for the summary may take this long.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,9 +55,21 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
         let patience = SUMMARY_TIMEOUT.saturating_sub(started.elapsed());
         eprint!("{}{}", of_trace(trace, missing, patience, traces.len() > 4), note.unwrap_or_default());
     }
-    let all: Vec<String> = traces.iter().map(|trace| text::typed_path(&trace.path)).collect();
-    let all = all.join(" ");
+    let all = typed(traces);
     eprintln!("  what held it: memlab report {all}\n  over time:    memlab view {all}");
+}
+
+/// The traces as they would be typed: if they are a job's in a folder of their own, the folder.
+fn typed(traces: &[Found]) -> String {
+    let paths: Vec<PathBuf> = traces.iter().map(|trace| trace.path.clone()).collect();
+    let folder = paths[0].parent().filter(|folder| {
+        std::env::current_dir().is_ok_and(|here| *folder != here)
+            && paths.iter().all(|path| path.parent() == Some(folder))
+    });
+    match folder.filter(|_| job(&paths).is_some()) {
+        Some(folder) => text::typed_path(folder),
+        None => paths.iter().map(|path| text::typed_path(path)).collect::<Vec<_>>().join(" "),
+    }
 }
 
 /// Notes in a trace how its process ended; what there is to say of that.
