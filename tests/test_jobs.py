@@ -182,11 +182,11 @@ def test_the_page_of_a_job_in_a_browser(keeping, dark):
         )
         peaks = [row["devices"][0]["peak_allocated_bytes"] for row in told["ranks"]]
         assert [int(value) for value in page.evaluate(cells.format(1))] == peaks
-        # The darkest part is of the rank with the highest peak.
-        darkest = (
+        # The strongest colour is of the rank with the highest peak.
+        strongest = (
             "Array.from(document.querySelectorAll('.ranks [stroke-opacity=\"1.00\"]'), it => it.parentNode.textContent)"
         )
-        (title,) = page.evaluate(darkest)
+        (title,) = page.evaluate(strongest)
         assert title.startswith("rank 3 on ")
         # And it is drawn as high as a row.
         width = page.evaluate("getComputedStyle(document.querySelector('.ranks g path')).strokeWidth")

@@ -1,4 +1,4 @@
-//! All ranks over time: a row for each, the darker the more it had allocated.
+//! All ranks over time: a row for each, the stronger its colour the more it had allocated.
 
 use std::fmt::Write as _;
 
@@ -23,12 +23,18 @@ const SHADES: u64 = 8;
 /// Rows are numbered at least so far apart.
 const LABELS: f64 = 16.0;
 
+/// A mark is at least so high, also where rows are thin.
+const MARK: f64 = 8.0;
+
+/// Above the first row, so that its number and mark are whole.
+const TOP: f64 = 8.0;
+
 /// The picture; nothing if no rank allocated anything.
 pub(super) fn heat_map(job: &Job) -> String {
     let Some(most) = job.figure(FigureKind::Allocated).map(|figure| figure.most.value) else { return String::new() };
     let (begin, end) = job.span_unix_ns();
     let row = (HEIGHT / job.ranks.len() as f64).min(ROW);
-    let bottom = row * job.ranks.len() as f64 + 4.0;
+    let bottom = TOP + row * job.ranks.len() as f64 + 4.0;
     let x_of = |unix_ns: u64| {
         LEFT + (WIDTH - LEFT - RIGHT) * unix_ns.saturating_sub(begin) as f64 / (end - begin).max(1) as f64
     };
@@ -36,30 +42,26 @@ pub(super) fn heat_map(job: &Job) -> String {
         "<svg class=\"timeline ranks\" style=\"--row:{row:.1}\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"memory of the ranks over time\">\n",
         bottom + 24.0
     );
+    let mut marks = String::new();
     let apart = (LABELS / row).ceil().max(1.0) as usize;
     for (at, rank) in job.ranks.iter().enumerate() {
-        let (top, since) = (at as f64 * row, job.begin_unix_ns(rank));
+        let (middle, since) = (TOP + (at as f64 + 0.5) * row, job.begin_unix_ns(rank));
         if at.is_multiple_of(apart) {
-            let middle = top + row.min(LABELS) / 2.0 + 4.0;
-            let _ = write!(svg, "<text class=\"end\" x=\"{:.0}\" y=\"{middle:.1}\">{}</text>", LEFT - 8.0, rank.rank());
+            let (x, y) = (LEFT - 8.0, middle + 4.0);
+            let _ = write!(svg, "<text class=\"end\" x=\"{x:.0}\" y=\"{y:.1}\">{}</text>", rank.rank());
         }
         let _ = write!(svg, "<g><title>{}</title>", name(&told(job, rank)));
-        svg += &shades(
-            rank,
-            most,
-            |part| x_of(since.saturating_add(rank.duration / STRIP as u64 * part as u64)),
-            top + row / 2.0,
-        );
+        svg +=
+            &shades(rank, most, |part| x_of(since.saturating_add(rank.duration / STRIP as u64 * part as u64)), middle);
         if let Some(oom) = &rank.first_oom {
-            let x = x_of(since.saturating_add(oom.time));
-            let _ = write!(
-                svg,
-                "<rect class=\"failed\" x=\"{:.1}\" y=\"{top:.1}\" width=\"3\" height=\"{row:.1}\"/>",
-                x - 1.5
-            );
+            let (x, height) = (x_of(since.saturating_add(oom.time)) - 1.5, row.max(MARK));
+            let y = middle - height / 2.0;
+            let _ =
+                write!(marks, "<rect class=\"failed\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"3\" height=\"{height:.1}\"/>");
         }
         svg += "</g>\n";
     }
+    svg += &marks;
     let step = decimal_step(end - begin, 8);
     for time in (0..=(end - begin) / step).map(|tick| tick * step) {
         let _ = write!(
@@ -71,7 +73,7 @@ pub(super) fn heat_map(job: &Job) -> String {
         );
     }
     let shown = format!(
-        "The darker, the more was allocated; the darkest is {}. A mark in red is a rank that ran out of memory.",
+        "The stronger the colour, the more was allocated; the strongest is {}. A red mark is an out-of-memory.",
         size(most)
     );
     format!("<figure><div class=\"scroll\">{svg}</svg></div>\n<figcaption>{shown}</figcaption></figure>\n")

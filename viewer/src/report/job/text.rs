@@ -255,21 +255,33 @@ pub(super) fn notes(names: &Names<'_>) -> Vec<String> {
         let ranks = if job.missing.count == 1 { "rank" } else { "ranks" };
         lines.push(format!("Note: no trace of {ranks} {}{more}", ranges(job.missing.first.clone())));
     }
-    for failed in &job.unreadable {
+    for failed in job.unreadable.iter().take(ROWS) {
         lines.push(format!("Note: {}", clean(&failed.why)));
     }
-    for clock in job.clocks.iter().filter(|clock| clock.ahead_ns != 0) {
-        let way = if clock.ahead_ns > 0 { "ahead" } else { "behind" };
-        lines.push(format!(
-            "Note: the clock of {} is {} {way}, as the steps that ranks ended together show; moments are compared accordingly",
-            clean(&clock.host),
-            format::duration(clock.ahead_ns.unsigned_abs())
-        ));
+    if job.unreadable.len() > ROWS {
+        lines.push(format!("Note: {} more traces cannot be read: see --json", job.unreadable.len() - ROWS));
     }
+    lines.extend(clocks(job));
     let lossy: Vec<usize> =
         (0..job.ranks.len()).filter(|at| job.ranks[*at].lost_events > 0 || job.ranks[*at].skipped_lines > 0).collect();
     if !lossy.is_empty() {
         lines.push(format!("Note: traces of {} miss events; their own reports say what", names.ranks(lossy)));
     }
     lines
+}
+
+/// Which hosts' clocks were corrected.
+fn clocks(job: &Job) -> Option<String> {
+    let wrong = || job.clocks.iter().filter(|clock| clock.ahead_ns != 0);
+    let most = wrong().max_by_key(|clock| clock.ahead_ns.unsigned_abs())?;
+    let way = if most.ahead_ns > 0 { "ahead of" } else { "behind" };
+    let (time, host, first) =
+        (format::duration(most.ahead_ns.unsigned_abs()), clean(&most.host), clean(&job.clocks[0].host));
+    let whose = match wrong().count() {
+        1 => format!("the clock of {host} is {time} {way} that of {first}"),
+        count => {
+            format!("{count} hosts' clocks differ from that of {first}, most that of {host}, which is {time} {way} it")
+        }
+    };
+    Some(format!("Note: {whose}, as the steps that ranks ended together show; moments are compared accordingly"))
 }
