@@ -49,6 +49,16 @@ def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, prog
     assert {row["name"] for row in answer["phases"]} == {"training", "evaluation"}
 
 
+@pytest.mark.parametrize("program", [(), ("--evaluated", "16"), ("--steps", "30")], ids=["larger", "smaller", "seldom"])
+def test_an_evaluation_within_an_epoch_is_planned_to_the_byte(memlab, program):
+    """GIVEN a loop over a DataLoader that evaluates after every so many steps, and saves after each epoch
+    WHEN it is planned from batch 8 and 16, and runs at other batches
+    THEN both are phases, and PyTorch's peaks of each and of the whole run are the planned ones."""
+    answer, rows, runs = compared(memlab, "within", *program)
+    assert rows == [run["whole"] for run in runs]
+    assert {row["name"] for row in answer["phases"]} >= {"training", "evaluation", "saving"}
+
+
 def test_an_evaluation_between_two_epochs_is_a_phase(memlab):
     """GIVEN a loop that does nothing between an evaluation and the next epoch
     WHEN it is planned

@@ -78,6 +78,37 @@ def steps(batch, evaluated, options, peaks):
             peaks.end("evaluation")
 
 
+def within(batch, evaluated, options, peaks):
+    """A plain loop over a DataLoader, which evaluates after every so many steps, and saves after each epoch."""
+    model = GPT().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    training = DataLoader(words(batch * 3 * options.steps), batch, shuffle=True)
+    evaluation = DataLoader(words(evaluated * EVALUATIONS), evaluated)
+    for _ in range(EPOCHS):
+        for step, tokens in enumerate(training, 1):
+            model(tokens.cuda()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % options.steps == 0:
+                peaks.end("training")
+                evaluate_all(model, evaluation)
+                peaks.end("evaluation")
+        clone = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        save({"model": clone, "optimizer": optimizer.state_dict()}, options)
+        del clone
+        peaks.end("saving")
+
+
+@torch.no_grad()
+def evaluate_all(model, evaluation):
+    model.eval()
+    total = 0
+    for tokens in evaluation:
+        total += model(tokens.cuda()).item()
+    model.train()
+    return total
+
+
 @torch.no_grad()
 def evaluate(model, evaluated):
     model.eval()
@@ -121,7 +152,7 @@ def trainer(batch, evaluated, options, peaks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["epochs", "steps", "trainer"])
+    parser.add_argument("kind", choices=["epochs", "steps", "within", "trainer"])
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--evaluated", type=int, help="the batch of the evaluation, if not four times that of the training")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -135,7 +166,7 @@ def main():
     evaluated = options.evaluated or 4 * options.batch
     with tempfile.TemporaryDirectory() as folder:
         options.checkpoint = options.checkpoint or os.path.join(folder, "checkpoint")
-        kinds = {"epochs": epochs, "steps": steps, "trainer": trainer}
+        kinds = {"epochs": epochs, "steps": steps, "within": within, "trainer": trainer}
         kinds[options.kind](options.batch, evaluated, options, peaks)
     print(json.dumps(peaks.most | {"whole": peaks.whole}))
 

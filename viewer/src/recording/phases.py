@@ -1,13 +1,14 @@
 """What follows the training steps in a program that `memlab plan` records: evaluation, and saving a checkpoint.
 
 The epoch is cut short: the DataLoader that the training reads ends, each later one has a few batches, and the program is
-ended in the first step of the next epoch. A loop that reads no DataLoader goes on until it has evaluated, if its code says
-that it does. From the last recorded step on the program writes no files of its own: it would
-replace those of a real training.
+ended in the first step of the next epoch. A loop that reads no DataLoader, or that evaluates within its epochs, goes on
+until it has evaluated, if its code says that it does. From the last recorded step on the program writes no files of its
+own: it would replace those of a real training.
 """
 
 import builtins
 import contextlib
+import dis
 import functools
 import importlib
 import io
@@ -23,7 +24,7 @@ TRAINING, EVALUATION, SAVING, REST, FAILED = range(5)
 BATCHES = 3
 # Steps that a program may still take without reading a DataLoader anew: it may have one batch in hand.
 STEPS_LEFT = 3
-# The same for a loop that reads none and evaluates. Later evaluations are not waited for.
+# The same for a loop that reads none and evaluates, or evaluates within an epoch. Later evaluations are not waited for.
 STEPS_TO_EVALUATION = 64
 SHORTEST_SECONDS = 20.0
 # Files that are no results of the training.
@@ -54,8 +55,8 @@ class Phases:
         self.marks = []  # (allocations by device, phase)
         self.is_over = False  # Whether all steps that are recorded have been.
         self.has_new_batch = False
-        # Of a loop that reads no DataLoader: whether it has begun to evaluate.
-        self.is_plain = self.has_evaluated = False
+        # Of a loop that evaluates after so many steps: whether that is waited for, and whether it has begun to.
+        self.is_awaited = self.has_evaluated = False
         self.steps_left = STEPS_LEFT
         self.loader = None
 
@@ -69,24 +70,37 @@ class Phases:
         """The training is over, except if the program has no epoch that could be cut short."""
         if self.is_over:
             self.steps_left -= 1
+            if self.is_awaited and self.loader is not None:
+                if self.has_evaluated or self.steps_left == 0:
+                    self.loader.is_trained_on = True
+                    self.stop_waiting()
+                return
             if self.has_new_batch:
                 self.marks[-1] = (self.marks[-1][0], TRAINING)
             if self.has_new_batch or self.has_evaluated or self.steps_left == 0:
                 self.end()
             return
         if self.loader is not None:
-            self.loader.is_trained_on = True
+            self.is_awaited = evaluates_in_its_loop(sys._getframe())
+            self.loader.is_trained_on = not self.is_awaited
         elif evaluates(sys._getframe()):
-            self.is_plain, self.steps_left = True, STEPS_TO_EVALUATION
+            self.is_awaited = True
         else:
             self.end()
             return
         self.is_over = True
+        if self.is_awaited:
+            self.steps_left = STEPS_TO_EVALUATION
         self.marks.append((self.allocations(), TRAINING))
         self.keep_files()
         timer = threading.Timer(max(SHORTEST_SECONDS, time.monotonic() - self.begun), self.end)
         timer.daemon = True
         timer.start()
+
+    def stop_waiting(self):
+        """An epoch has evaluated, or does not: it ends as if it had not been waited for."""
+        self.loader, self.steps_left = None, STEPS_LEFT
+        self.is_awaited = self.has_evaluated = self.has_new_batch = False
 
     def mark(self, phase, anew=False):
         """The phase begins. `anew`: also if it has begun before, as what follows may be another one."""
@@ -104,6 +118,13 @@ class Phases:
         if not self.is_over:
             self.loader = loader
             return read(loader)
+        if self.is_awaited and loader is self.loader:
+            try:
+                return read(loader)
+            except StopIteration:
+                self.stop_waiting()
+                self.mark(REST)
+                raise
         if getattr(loader, "is_trained_on", False):
             self.mark(REST)
             raise StopIteration
@@ -117,7 +138,7 @@ class Phases:
 
     def switched(self, trains):
         """A module is switched to training or to evaluation."""
-        if self.is_plain and not trains:
+        if self.is_awaited and self.is_over and not trains:
             self.has_evaluated = True
             self.mark(EVALUATION)
         elif self.has_evaluated:
@@ -275,6 +296,31 @@ def evaluates(frame):
                 return True
         frame = frame.f_back
     return False
+
+
+def evaluates_in_its_loop(frame):
+    """Whether the innermost `for` around the running code of the program calls something named `eval`, or a function or a
+    method of its own that does."""
+    while frame is not None:
+        if "-packages" not in frame.f_code.co_filename:
+            instructions = list(dis.get_instructions(frame.f_code))
+            loops = [(one.offset, one.argval) for one in instructions if one.opname == "FOR_ITER"]
+            around = [(begin, end) for begin, end in loops if begin < frame.f_lasti < end]
+            if around:
+                begin, end = max(around)
+                names = {one.argval for one in instructions if begin < one.offset < end and isinstance(one.argval, str)}
+                own = type(frame.f_locals.get("self"))
+                called = [code_of(frame.f_globals.get(name, getattr(own, name, None))) for name in names]
+                return "eval" in names or any("eval" in code.co_names for code in called if code is not None)
+        frame = frame.f_back
+    return False
+
+
+def code_of(function):
+    """Of a function of Python, also one in others' wrappers."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
 
 
 def is_temporary(path):
