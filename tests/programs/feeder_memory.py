@@ -2,8 +2,10 @@
 
     feeder_memory.py KIND LIMIT BATCH WORKERS threads|processes [DEVICE]
 
-KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page once, shared ones in parts. What interpreters of
-worker processes take is in the first measurement, which is made when they have started and wait for the first sample.
+KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page once, shared ones in parts. Pages of files are left
+out: those of libraries are shared with every process that has loaded them, and our part grows when one of these ends. What
+interpreters of worker processes take is in the first measurement, which is made when they have started and wait for the first
+sample.
 """
 
 import contextlib
@@ -47,12 +49,12 @@ def processes():
 
 
 def pss():
-    """Bytes of all processes."""
+    """Bytes of all processes that are in no file."""
     total = 0
     for pid in processes():
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return total
 
 
