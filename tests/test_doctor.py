@@ -52,9 +52,11 @@ def test_a_machine_on_which_everything_works(doctor, memlab):
     assert checks["GPUs"]["found"].startswith("cuda:0 NVIDIA SimGPU (memlab), 8.00 GiB")
     assert "simulated, CUDA" in checks["CUDA driver"]["found"]
     assert "for CUDA" in checks["PyTorch"]["found"]
-    # AND the text for people has the same lines
+    # AND the text for people has the same lines; what is free is that of another moment
     text = memlab.run(memlab.command, "doctor", preload=False, env={"PATH": f"{doctor.bin}:/usr/bin:/bin"}).output
-    assert text.startswith("memlab ") and all(check["found"] in text for check in list(checks.values())[:6])
+    assert text.startswith("memlab ") and all(name in text for name in checks)
+    changing = ("output folder", "host memory", "/dev/shm")
+    assert all(check["found"] in text for name, check in checks.items() if name not in changing)
 
 
 def has_driver():
