@@ -2,10 +2,10 @@
 
     feeder_memory.py KIND LIMIT BATCH WORKERS threads|processes [DEVICE]
 
-KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page once, shared ones in parts. Pages of files are left
-out: those of libraries are shared with every process that has loaded them, and our part grows when one of these ends. What
-interpreters of worker processes take is in the first measurement, which is made when they have started and wait for the first
-sample.
+KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page once, shared ones in parts. Pages of files are
+left out: those of libraries are shared with every process that has loaded them, and our part grows when one of these ends.
+What interpreters of worker processes take is in the first measurement, which is made when they have started and wait for the
+first sample.
 """
 
 import contextlib
