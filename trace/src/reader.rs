@@ -1,6 +1,7 @@
 //! Reading trace files: whole ones, plain or compressed, and ones that still grow.
 
 mod checkpoints;
+mod chunks;
 mod error;
 mod file;
 mod follow;

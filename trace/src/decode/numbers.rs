@@ -2,6 +2,34 @@
 
 use super::error::DecodeError;
 
+/// As many digits as fit into a word.
+const EIGHT: usize = 8;
+
+const POWERS_OF_TEN: [u64; EIGHT + 1] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// The number that the first bytes spell, and of how many digits: up to eight are looked at, all at once.
+#[inline]
+fn leading_digits(bytes: &[u8]) -> (u64, usize) {
+    let Some(word) = bytes.first_chunk().map(|eight| u64::from_le_bytes(*eight)) else { return last_digits(bytes) };
+    // Of a digit, the upper half of its byte is 3, also after adding 6.
+    let of_digits = word ^ 0x3030_3030_3030_3030;
+    let others = (of_digits | of_digits.wrapping_add(0x0606_0606_0606_0606)) & 0xf0f0_f0f0_f0f0_f0f0;
+    let count = others.trailing_zeros() as usize / 8;
+    // The digits at the word's end, as if zeros were in front of them.
+    let digits = if count == 0 { 0 } else { of_digits << (64 - 8 * count) };
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+    let value = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
+    (value, count)
+}
+
+/// The same, of fewer than eight bytes.
+#[inline]
+fn last_digits(bytes: &[u8]) -> (u64, usize) {
+    let count = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (bytes[..count].iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')), count)
+}
+
 /// The integers of an event, read one after another.
 pub(super) struct Numbers<'a> {
     pub(super) rest: &'a [u8],
@@ -11,33 +39,52 @@ impl Numbers<'_> {
     /// The next number, up to the comma or bracket after it.
     #[inline]
     pub(super) fn next(&mut self) -> Result<u64, DecodeError> {
+        // Threads, devices and flags.
+        if let [digit @ b'0'..=b'9', b',', rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(digit - b'0'));
+        }
+        let (mut value, mut digits) = leading_digits(self.rest);
+        if digits == EIGHT {
+            let (more, count) = leading_digits(&self.rest[EIGHT..]);
+            value = value * POWERS_OF_TEN[count] + more;
+            digits += count;
+        }
+        match self.rest[digits..] {
+            [b',', ref rest @ ..] if digits > 0 => {
+                self.rest = rest;
+                Ok(value)
+            }
+            [b']', ..] if digits > 0 => {
+                self.rest = &self.rest[digits..];
+                Ok(value)
+            }
+            _ => self.next_unusual(),
+        }
+    }
+
+    /// As [`Numbers::next`], of any length, and with white space around the number.
+    #[cold]
+    fn next_unusual(&mut self) -> Result<u64, DecodeError> {
         let mut value: u64 = 0;
         let mut digits = 0;
-        for byte in self.rest {
-            let digit = byte.wrapping_sub(b'0');
-            if digit > 9 {
-                break;
-            }
-            // 19 digits cannot overflow; only the twentieth is checked.
-            value = if digits < 19 {
-                value * 10 + u64::from(digit)
-            } else {
-                let grown = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
-                grown.ok_or(DecodeError::new("a number is too large"))?
-            };
+        for byte in self.rest.iter().take_while(|byte| byte.is_ascii_digit()) {
+            let grown = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(byte - b'0')));
+            value = grown.ok_or(DecodeError::new("a number is too large"))?;
             digits += 1;
         }
         if digits == 0 {
             return self.next_spaced();
         }
-        self.rest = &self.rest[digits..];
+        self.rest = self.rest[digits..].trim_ascii_start();
         match self.rest {
             [b',', rest @ ..] => {
                 self.rest = rest;
                 Ok(value)
             }
             [b']', ..] => Ok(value),
-            _ => self.bad_end(value),
+            [] => Err(DecodeError::new("the line is cut short")),
+            _ => Err(DecodeError::new("a number is not an integer")),
         }
     }
 
@@ -53,21 +100,6 @@ impl Numbers<'_> {
                 self.next()
             }
             _ => Err(DecodeError::new("an element is not a number")),
-        }
-    }
-
-    /// The number is not followed by a comma: white space, or it is not an integer.
-    #[cold]
-    fn bad_end(&mut self, value: u64) -> Result<u64, DecodeError> {
-        self.rest = self.rest.trim_ascii_start();
-        match self.rest {
-            [b',', rest @ ..] => {
-                self.rest = rest;
-                Ok(value)
-            }
-            [b']', ..] => Ok(value),
-            [] => Err(DecodeError::new("the line is cut short")),
-            _ => Err(DecodeError::new("a number is not an integer")),
         }
     }
 
@@ -112,5 +144,41 @@ impl Numbers<'_> {
             Ok(_) => Ok(()),
             Err(_) => Err(DecodeError::new("the line does not end as an array")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_read_as_they_are_spelled() {
+        // GIVEN numbers of all lengths up to a word's, before each byte that there is
+        for number in [0_u64, 7, 10, 99, 123, 9_999, 54_321, 999_999, 1_234_567, 99_999_999] {
+            for after in 0..=u8::MAX {
+                let mut text = number.to_string().into_bytes();
+                let count = text.len();
+                text.push(after);
+                text.extend_from_slice(b"9999999999");
+                // THEN digits end where they end, and overflow nothing
+                let (value, digits) = leading_digits(&text);
+                if after.is_ascii_digit() {
+                    assert_eq!(digits, EIGHT, "{text:?}");
+                } else {
+                    assert_eq!((value, digits), (number, count), "{text:?}");
+                }
+                assert_eq!(leading_digits(&text[..count]), (number, count));
+            }
+        }
+    }
+
+    #[test]
+    fn long_numbers_are_read_whole() {
+        for number in [99_999_999, 123_456_789, 9_999_999_999_999_999, 12_345_678_901_234_567, u64::MAX] {
+            let mut numbers = Numbers { rest: format!("{number},1]").into_bytes().leak() };
+            assert_eq!((numbers.next().unwrap(), numbers.next().unwrap()), (number, 1));
+        }
+        let mut numbers = Numbers { rest: b"18446744073709551616]" };
+        assert!(numbers.next().is_err());
     }
 }

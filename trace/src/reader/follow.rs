@@ -2,15 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::{is_zstd, open_continuation, open_file};
-use super::limits::{BUFFER, LONGEST_LINE};
+use super::limits::{AHEAD, BUFFER, LONGEST_LINE};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::Extent;
+use super::source::Source;
 use crate::sink::Sink;
 
 /// The most bytes that one poll reads, so that the caller stays responsive.
@@ -97,6 +100,7 @@ impl Follower {
         let restarted = self.restart_if_replaced(sink)?;
         let events = sink.model().events();
         let end = self.position.feed.offset + POLL_BYTES;
+        self.catch_up(end, sink)?;
         let mut more = true;
         while more && self.position.feed.offset < end {
             more = self.read_some(now, sink)?;
@@ -150,6 +154,30 @@ impl Follower {
         self.stuck = None;
         sink.restart();
         Ok(true)
+    }
+
+    /// If there is much to read, reads it up to `end`, decoded ahead by another thread. What takes more thought is left where it is.
+    fn catch_up(&mut self, end: u64, sink: &mut impl Sink) -> Result<(), ReadError> {
+        let length = self.file.metadata().map_err(|source| self.error(source))?.len();
+        let start = self.position.feed.offset;
+        if length.min(end).saturating_sub(start) < AHEAD {
+            return Ok(());
+        }
+        let mut source = Source::plain(self.file.try_clone().map_err(|source| self.error(source))?, start);
+        source.end_at(end);
+        let holes = if self.writer_is_dead || self.skips_holes { usize::MAX } else { 0 };
+        let feed = &mut self.position.feed;
+        let stopped = Chunks::new(source, Source::file_bytes_read).each(true, |chunk| {
+            match feed.feed_chunk(chunk, holes, sink) {
+                Err(error) => ControlFlow::Break(Some(error)),
+                Ok(fed) if fed.at_hole || fed.refused || feed.skips_to().is_some() => ControlFlow::Break(None),
+                Ok(_) => ControlFlow::Continue(()),
+            }
+        });
+        match stopped.flatten() {
+            Some(error) => Err(ReadError::first_line(&self.path, error)),
+            None => Ok(()),
+        }
     }
 
     /// Reads one buffer; whether there may be more to read immediately.

@@ -3,6 +3,12 @@
 /// Bytes read at once.
 pub(super) const BUFFER: usize = 1 << 20;
 
+/// Bytes of a chunk: with the events decoded from it, it stays in a processor's cache.
+pub(super) const CHUNK: usize = 256 << 10;
+
+/// From this many bytes on, reading and decoding run ahead on a thread of their own.
+pub(super) const AHEAD: u64 = 4 << 20;
+
 /// The longest line, in bytes; a longer one is garbled.
 pub(super) const LONGEST_LINE: usize = 16 << 20;
 

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
+use super::chunks::{Chunk, ChunkEnd, zeros_in_front};
 use super::error::FirstLine;
 use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
@@ -59,6 +60,8 @@ pub(super) struct Feed {
     in_front: bool,
     /// The current line follows NULs: it may be the rest of an unfinished one.
     after_hole: bool,
+    /// In a line that is too long, up to its newline.
+    in_long_line: bool,
 }
 
 impl Feed {
@@ -98,6 +101,84 @@ impl Feed {
         Ok(Fed { consumed: position, at_hole, refused })
     }
 
+    /// As [`Feed::feed`], of a chunk. Consumes it whole, but for a line that is not complete yet.
+    pub(super) fn feed_chunk(&mut self, chunk: &Chunk, holes: usize, sink: &mut impl Sink) -> Result<Fed, FirstLine> {
+        let bytes = chunk.bytes();
+        let mut fed = Fed { consumed: self.rest_of_long_line(bytes), at_hole: false, refused: false };
+        for decoded in chunk.events() {
+            let (start, end) = (decoded.start as usize, decoded.end as usize);
+            if start < fed.consumed {
+                continue;
+            }
+            self.feed_between(&bytes[..start], holes, sink, &mut fed)?;
+            // What was decoded is replayed where the line would be: not among the first lines, nor where nothing is read.
+            if fed.at_hole || fed.refused || fed.consumed < start || !self.is_at_any_line() {
+                break;
+            }
+            if sink.take(decoded.event.into()).is_break() {
+                fed.refused = true;
+                break;
+            }
+            self.lines += 1;
+            self.line_bytes += (end - start) as u64;
+            self.offset += (end - start) as u64;
+            self.after_hole = false;
+            fed.consumed = end;
+        }
+        self.feed_between(bytes, holes, sink, &mut fed)?;
+        let is_stuck = fed.consumed < bytes.len() && !fed.at_hole && !fed.refused;
+        if is_stuck && matches!(chunk.end(), ChunkEnd::LongLine) {
+            if !self.has_header {
+                return Err(FirstLine::NotATrace);
+            }
+            self.overlong();
+            self.pass_line(bytes.len() - fed.consumed);
+            fed.consumed = bytes.len();
+            self.in_long_line = true;
+        }
+        Ok(fed)
+    }
+
+    /// Feeds what has not been consumed of `bytes`.
+    #[inline]
+    fn feed_between(
+        &mut self,
+        bytes: &[u8],
+        holes: usize,
+        sink: &mut impl Sink,
+        fed: &mut Fed,
+    ) -> Result<(), FirstLine> {
+        if fed.consumed < bytes.len() && !fed.at_hole && !fed.refused {
+            let consumed = fed.consumed;
+            *fed = self.feed(&bytes[consumed..], holes, sink)?;
+            fed.consumed += consumed;
+        }
+        Ok(())
+    }
+
+    /// Whether the next line is read like most: it is not the first, and nothing says that there is none.
+    #[inline]
+    fn is_at_any_line(&self) -> bool {
+        self.has_header && !self.in_front && self.skip_to <= self.offset
+    }
+
+    /// Bytes at the begin of a buffer that belong to a line that is too long: they are passed over.
+    fn rest_of_long_line(&mut self, bytes: &[u8]) -> usize {
+        if !self.in_long_line {
+            return 0;
+        }
+        let newline = memchr::memchr(b'\n', bytes);
+        self.in_long_line = newline.is_none();
+        let rest = newline.map_or(bytes.len(), |newline| newline + 1);
+        self.pass_line(rest);
+        rest
+    }
+
+    /// Whether it is in a line that is too long.
+    pub(super) fn is_in_long_line(&self) -> bool {
+        self.in_long_line
+    }
+
     /// The offset to continue at, if it is beyond what was fed.
     pub(super) fn skips_to(&self) -> Option<u64> {
         (self.skip_to > self.offset).then_some(self.skip_to)
@@ -105,7 +186,8 @@ impl Feed {
 
     /// Continues with the continuation file, from its begin.
     pub(super) fn start_continuation(&mut self) {
-        (self.offset, self.skip_to, self.in_front, self.after_hole) = (0, 0, true, false);
+        (self.offset, self.skip_to, self.in_front) = (0, 0, true);
+        (self.after_hole, self.in_long_line) = (false, false);
     }
 
     /// Bytes at the begin of a buffer to skip as repetition.
@@ -201,15 +283,6 @@ impl Feed {
         }
         Ok(sink.take(record))
     }
-}
-
-/// The number of leading NULs. A file with preallocated disk space has gigabytes of them, so they are compared in blocks, which
-/// the compiler vectorizes.
-fn zeros_in_front(bytes: &[u8]) -> usize {
-    const PIECE: usize = 4096;
-    let is_zero = |piece: &&[u8]| piece.iter().fold(0, |all, byte| all | byte) == 0;
-    let whole = bytes.chunks_exact(PIECE).take_while(is_zero).count() * PIECE;
-    bytes[whole..].iter().position(|byte| *byte != 0).map_or(bytes.len(), |more| whole + more)
 }
 
 /// A position in a trace: in which of its two files, and the state of the line parser.

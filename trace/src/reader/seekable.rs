@@ -8,9 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::checkpoints::Checkpoints;
+use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::open_continuation;
-use super::limits::{BUFFER, LONGEST_LINE};
+use super::limits::{AHEAD, BUFFER};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::{Extent, Progress};
 use super::source::Source;
@@ -35,14 +36,9 @@ pub enum SeekOutcome {
 pub struct SeekableReplay {
     path: PathBuf,
     identity: (u64, u64),
-    source: Source,
+    chunks: Chunks<Source>,
     position: ReadPosition,
     replay: Replay,
-    /// Read but not yet replayed.
-    buffer: Vec<u8>,
-    filled: usize,
-    /// In a line that is too long, up to its newline.
-    discarding: bool,
     /// The bytes after the last newline were replayed too.
     finished: bool,
     /// The compressed file ends too early.
@@ -61,12 +57,9 @@ impl SeekableReplay {
         Ok(Self {
             path: path.to_owned(),
             identity,
-            source,
+            chunks: Chunks::new(source, Source::file_bytes_read),
             position: ReadPosition::default(),
             replay: Replay::with_history(events),
-            buffer: vec![0; BUFFER],
-            filled: 0,
-            discarding: false,
             finished: false,
             truncated: false,
             checkpoints: Checkpoints::default(),
@@ -123,16 +116,11 @@ impl SeekableReplay {
         self.reopen_if_replaced()?;
         self.begin_close_to(at)?;
         let mut next_report = self.position.feed.offset;
-        while !self.finished && self.advance(at, extent)? {
-            if !self.discarding {
-                self.checkpoints.add_if_due(&self.position, &self.replay.model);
-            }
-            if self.position.feed.offset >= next_report {
-                next_report = self.position.feed.offset + BUFFER as u64;
-                let (bytes_read, events) = (self.position.feed.offset, self.replay.model.events());
-                if progress(Progress { bytes_read, bytes_total: self.source.bytes_total(), events }).is_break() {
-                    return Ok(SeekOutcome::Cancelled);
-                }
+        while !self.finished {
+            match self.advance(at, extent, &mut next_report, progress)? {
+                Advanced::Further => {}
+                Advanced::ToTheMoment => break,
+                Advanced::Cancelled => return Ok(SeekOutcome::Cancelled),
             }
         }
         if self.replay.model.header().is_none() {
@@ -141,76 +129,70 @@ impl SeekableReplay {
         Ok(if at.is_ahead_of(&self.replay.model) { SeekOutcome::Found } else { SeekOutcome::NotKept })
     }
 
-    /// Replays the buffer and reads more; false at the moment or at the end.
-    fn advance(&mut self, at: SeekTarget, extent: Extent) -> Result<bool, ReadError> {
-        if self.discarding {
-            let end = memchr::memchr(b'\n', &self.buffer[..self.filled]);
-            self.discarding = end.is_none();
-            self.consume(end.map_or(self.filled, |length| length + 1), true);
+    /// Replays up to the moment, to a range that the trace skips, or to the end of a file.
+    fn advance(
+        &mut self,
+        at: SeekTarget,
+        extent: Extent,
+        next_report: &mut u64,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Advanced, ReadError> {
+        let Self { path, chunks, position, replay, checkpoints, truncated, .. } = self;
+        let is_bounded = extent.in_continuation == position.in_continuation;
+        chunks.source.end_at(if is_bounded { extent.offset } else { u64::MAX });
+        let bytes_total = if chunks.source.is_compressed() { 0 } else { chunks.source.file_bytes() };
+        let ahead = chunks.source.is_compressed() || bytes_total.saturating_sub(position.feed.offset) >= AHEAD;
+        let mut sink = Stopping { replay, at, refused: false };
+        let stopped = chunks.each(ahead, |chunk| {
+            let fed = match position.feed.feed_chunk(chunk, usize::MAX, &mut sink) {
+                Ok(fed) => fed,
+                Err(error) => return ControlFlow::Break(Err(ReadError::first_line(path, error))),
+            };
+            chunk.consume(fed.consumed);
+            if fed.refused {
+                return ControlFlow::Break(Ok(Advanced::ToTheMoment));
+            }
+            match chunk.take_failure() {
+                // A compressed trace that was cut or damaged: what precedes still counts.
+                Some(_) if sink.model().header().is_some() => *truncated = true,
+                Some(error) => return ControlFlow::Break(Err(ReadError::io(path, error))),
+                None => {}
+            }
+            if position.feed.offset >= *next_report {
+                *next_report = position.feed.offset + BUFFER as u64;
+                checkpoints.add_if_due(position, sink.model());
+                let (bytes_read, events) = (position.feed.offset, sink.model().events());
+                if progress(Progress { bytes_read, bytes_total, events }).is_break() {
+                    return ControlFlow::Break(Ok(Advanced::Cancelled));
+                }
+            }
+            let skips = position.feed.skips_to().is_some();
+            if skips { ControlFlow::Break(Ok(Advanced::Further)) } else { ControlFlow::Continue(()) }
+        });
+        if let Some(stopped) = stopped {
+            if let Some(offset) = self.position.feed.skips_to() {
+                self.position.feed.pass((offset - self.position.feed.offset) as usize);
+                self.continue_at_position()?;
+            }
+            return stopped;
         }
-        let mut sink = Stopping { replay: &mut self.replay, at, refused: false };
-        let fed = self.position.feed.feed(&self.buffer[..self.filled], usize::MAX, &mut sink);
-        let fed = fed.map_err(|error| ReadError::first_line(&self.path, error))?;
-        self.consume(fed.consumed, false);
-        if fed.refused {
-            return Ok(false);
+        if self.enter_continuation(extent) {
+            return Ok(Advanced::Further);
         }
-        if let Some(offset) = self.position.feed.skips_to() {
-            self.position.feed.pass((offset - self.position.feed.offset) as usize);
-            self.filled = 0;
-        }
-        if self.filled == self.buffer.len() {
-            self.make_room();
-        }
-        if self.read(extent)? || self.enter_continuation(extent) {
-            return Ok(true);
-        }
-        if extent == Extent::WHOLE && !self.discarding {
+        if extent == Extent::WHOLE && !self.position.feed.is_in_long_line() {
             let mut sink = Stopping { replay: &mut self.replay, at, refused: false };
-            let finished = self.position.feed.finish(&self.buffer[..self.filled], &mut sink);
+            let finished = self.position.feed.finish(self.chunks.pending(), &mut sink);
             finished.map_err(|error| ReadError::first_line(&self.path, error))?;
             self.finished = !sink.refused;
         }
-        Ok(false)
+        Ok(Advanced::ToTheMoment)
     }
 
-    /// Reads more of the file; whether there was more.
-    fn read(&mut self, extent: Extent) -> Result<bool, ReadError> {
-        let position = self.position.feed.offset + self.filled as u64;
-        let room = (self.buffer.len() - self.filled) as u64;
-        let is_bounded = extent.in_continuation == self.position.in_continuation;
-        let wanted = if is_bounded { room.min(extent.offset.saturating_sub(position)) } else { room };
-        let read = match self.source.read_at(position, &mut self.buffer[self.filled..][..wanted as usize]) {
-            Ok(read) => read,
-            // A compressed trace that was cut or damaged: what precedes still counts.
-            Err(_) if self.replay.model.header().is_some() => {
-                self.truncated = true;
-                0
-            }
-            Err(source) => return Err(ReadError::io(&self.path, source)),
-        };
-        self.filled += read;
-        Ok(read > 0)
-    }
-
-    /// Removes `bytes` from the front of the buffer; `unseen`: they were not fed.
-    fn consume(&mut self, bytes: usize, unseen: bool) {
-        self.buffer.copy_within(bytes..self.filled, 0);
-        self.filled -= bytes;
-        if unseen {
-            self.position.feed.pass(bytes);
-        }
-    }
-
-    /// The buffer is full and holds no complete line.
-    fn make_room(&mut self) {
-        if self.buffer.len() < LONGEST_LINE {
-            self.buffer.resize(self.buffer.len() * 2, 0);
-        } else {
-            self.position.feed.overlong();
-            self.consume(self.filled, true);
-            self.discarding = true;
-        }
+    /// Continues to read where the state is.
+    fn continue_at_position(&mut self) -> Result<(), ReadError> {
+        self.chunks.clear();
+        let moved = self.chunks.source.seek(self.position.feed.offset);
+        moved.map_err(|source| ReadError::io(&self.path, source))
     }
 
     fn enter_continuation(&mut self, extent: Extent) -> bool {
@@ -218,10 +200,9 @@ impl SeekableReplay {
             return false;
         }
         let Some(file) = open_continuation(&self.path, &self.replay.model) else { return false };
-        self.source = Source::Plain(file);
         self.position.in_continuation = true;
-        self.filled = 0;
         self.position.feed.start_continuation();
+        self.chunks = Chunks::new(Source::plain(file, 0), Source::file_bytes_read);
         true
     }
 
@@ -258,26 +239,37 @@ impl SeekableReplay {
                 self.position = ReadPosition::default();
             }
         }
-        (self.filled, self.discarding, self.finished) = (0, false, false);
+        self.finished = false;
         match (was_in_continuation, self.position.in_continuation) {
             (true, false) => {
-                (self.source, self.identity) =
+                (self.chunks.source, self.identity) =
                     Source::open(&self.path).map_err(|source| ReadError::io(&self.path, source))?;
             }
             (false, true) => {
                 if let Some(file) = open_continuation(&self.path, &self.replay.model) {
-                    self.source = Source::Plain(file);
+                    self.chunks.source = Source::plain(file, 0);
                 }
             }
             _ => {}
         }
-        Ok(())
+        drop(before);
+        self.continue_at_position()
     }
 
     /// Adds a state that a follower of the same trace has reached as a checkpoint, if one is due there.
     pub fn add_checkpoint(&mut self, position: &ReadPosition, model: &Model) {
         self.checkpoints.add_if_due(position, model);
     }
+}
+
+/// How far a seek has come.
+enum Advanced {
+    /// There is more to read.
+    Further,
+    /// To the moment, or to the end of what may be read.
+    ToTheMoment,
+    /// Not as far: it was cancelled.
+    Cancelled,
 }
 
 /// Refuses events after the moment.

@@ -1,76 +1,118 @@
-//! The bytes of a trace file, plain or compressed, read at any offset.
+//! The bytes of a trace file, plain or compressed, read one after another from any offset.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, BufReader, Read, Seek};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::file::{is_zstd, open_file};
 
 /// The bytes of a trace.
-pub(super) enum Source {
+pub(super) struct Source {
+    bytes: Bytes,
+    /// The offset of the next byte, in the decompressed trace.
+    position: u64,
+    /// Nothing is read from here on.
+    end: u64,
+}
+
+enum Bytes {
     Plain(File),
-    Compressed(Box<Decompressed>),
+    Compressed(Box<Decoder>),
 }
 
 /// A compressed file, which can only be read from its beginning.
-pub(super) struct Decompressed {
-    decoder: zstd::Decoder<'static, BufReader<File>>,
-    position: u64,
-}
+type Decoder = zstd::Decoder<'static, BufReader<Counted>>;
 
 impl Source {
+    /// Opens a trace at its beginning, and says which file it is.
     pub(super) fn open(path: &Path) -> io::Result<(Self, (u64, u64))> {
         let mut file = open_file(path)?;
         let metadata = file.metadata()?;
         let mut start = Vec::with_capacity(4);
         file.by_ref().take(4).read_to_end(&mut start)?;
-        file.rewind()?;
-        let source = if is_zstd(&start) {
-            Self::Compressed(Box::new(Decompressed { decoder: zstd::Decoder::new(file)?, position: 0 }))
-        } else {
-            Self::Plain(file)
-        };
-        Ok((source, (metadata.dev(), metadata.ino())))
+        let bytes = if is_zstd(&start) { Bytes::Compressed(Box::new(decoder_of(file)?)) } else { Bytes::Plain(file) };
+        Ok((Self { bytes, position: 0, end: u64::MAX }, (metadata.dev(), metadata.ino())))
     }
 
-    /// The size of the file; 0 for a compressed one: not known.
-    pub(super) fn bytes_total(&self) -> u64 {
-        match self {
-            Self::Plain(file) => file.metadata().map_or(0, |metadata| metadata.len()),
-            Self::Compressed(_) => 0,
+    /// A plain file, from an offset.
+    pub(super) fn plain(file: File, position: u64) -> Self {
+        Self { bytes: Bytes::Plain(file), position, end: u64::MAX }
+    }
+
+    pub(super) fn is_compressed(&self) -> bool {
+        matches!(self.bytes, Bytes::Compressed(_))
+    }
+
+    /// The file, as it is on disk.
+    pub(super) fn file(&self) -> &File {
+        match &self.bytes {
+            Bytes::Plain(file) => file,
+            Bytes::Compressed(decoder) => &decoder.get_ref().get_ref().file,
         }
     }
 
-    /// Reads some bytes from an offset; 0 at the end.
-    pub(super) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = match self {
-            Self::Plain(file) => {
-                file.seek(SeekFrom::Start(offset))?;
-                read_again(file, buffer)?
+    /// How many bytes the file has, as it is on disk; 0 if that cannot be said.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file().metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    /// How many of these were read.
+    pub(super) fn file_bytes_read(&self) -> u64 {
+        match &self.bytes {
+            Bytes::Plain(_) => self.position,
+            Bytes::Compressed(decoder) => decoder.get_ref().get_ref().read,
+        }
+    }
+
+    /// Reads nothing from an offset on.
+    pub(super) fn end_at(&mut self, end: u64) {
+        self.end = end;
+    }
+
+    /// Continues at an offset.
+    pub(super) fn seek(&mut self, offset: u64) -> io::Result<()> {
+        if let Bytes::Compressed(decoder) = &mut self.bytes {
+            if offset < self.position {
+                **decoder = decoder_of(decoder.get_ref().get_ref().file.try_clone()?)?;
+                self.position = 0;
             }
-            Self::Compressed(stream) => {
-                if offset < stream.position {
-                    let mut file = stream.decoder.get_ref().get_ref().try_clone()?;
-                    file.rewind()?;
-                    **stream = Decompressed { decoder: zstd::Decoder::new(file)?, position: 0 };
-                }
-                let ahead = offset - stream.position;
-                stream.position += io::copy(&mut stream.decoder.by_ref().take(ahead), &mut io::sink())?;
-                let read = read_again(&mut stream.decoder, buffer)?;
-                stream.position += read as u64;
-                read
-            }
+            self.position += io::copy(&mut decoder.by_ref().take(offset - self.position), &mut io::sink())?;
+        } else {
+            self.position = offset;
+        }
+        Ok(())
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = usize::try_from(self.end.saturating_sub(self.position)).unwrap_or(usize::MAX).min(buffer.len());
+        let buffer = &mut buffer[..wanted];
+        let read = match &mut self.bytes {
+            Bytes::Plain(file) => file.read_at(buffer, self.position)?,
+            Bytes::Compressed(decoder) => decoder.read(buffer)?,
         };
+        self.position += read as u64;
         Ok(read)
     }
 }
 
-fn read_again(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match source.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
+fn decoder_of(mut file: File) -> io::Result<Decoder> {
+    file.rewind()?;
+    zstd::Decoder::new(Counted { file, read: 0 })
+}
+
+/// Counts bytes read.
+struct Counted {
+    file: File,
+    read: u64,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
     }
 }

@@ -1,15 +1,16 @@
 //! Reading a trace from its beginning to its end.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::error::{FirstLine, ReadError};
-use super::file::{is_zstd, open_continuation, open_file};
-use super::limits::{BUFFER, LONGEST_LINE, MAX_EXPANSION};
+use super::chunks::{Chunk, Chunks};
+use super::error::ReadError;
+use super::file::open_continuation;
+use super::limits::{AHEAD, BUFFER, MAX_EXPANSION};
 use super::lines::Feed;
 use super::progress::{Loaded, Progress, ReadSummary};
+use super::source::Source;
 use crate::model::Model;
 use crate::sink::Sink;
 
@@ -47,7 +48,7 @@ pub fn read_whole(
         && let Some(continuation) = open_continuation(path, reading.sink.model())
     {
         reading.feed.start_continuation();
-        reading.read_plain(continuation, progress)?;
+        reading.read(Source::plain(continuation, 0), progress)?;
     }
     Ok(reading.into_through())
 }
@@ -68,35 +69,18 @@ fn read_first<'p, S: Sink>(
     sink: &'p mut S,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Reading<'p, S>, ReadError> {
+    let (source, _) = Source::open(path).map_err(|source| ReadError::io(path, source))?;
+    let is_bounded = source.is_compressed() && source.file().metadata().is_ok_and(|metadata| metadata.is_file());
+    let most_line_bytes = source.file_bytes().saturating_mul(MAX_EXPANSION).max(HARMLESS);
     let mut reading = Reading {
         path,
         sink,
         feed: Feed::default(),
         through: ReadSummary::default(),
         refused: false,
-        most_line_bytes: u64::MAX,
+        most_line_bytes: if is_bounded { most_line_bytes } else { u64::MAX },
     };
-    let mut file = open_file(path).map_err(|source| reading.io_error(source))?;
-    let mut start = Vec::with_capacity(4);
-    file.by_ref().take(4).read_to_end(&mut start).map_err(|source| reading.io_error(source))?;
-    if start.is_empty() {
-        return Err(ReadError::Empty { path: path.to_owned() });
-    }
-    let metadata = file.metadata().map_err(|source| reading.io_error(source))?;
-    let bytes_total = metadata.len();
-    let is_compressed = is_zstd(&start);
-    if is_compressed && metadata.is_file() {
-        reading.most_line_bytes = bytes_total.saturating_mul(MAX_EXPANSION).max(HARMLESS);
-    }
-    let source = Counted { source: io::Cursor::new(start).chain(file), read: 0 };
-    if is_compressed {
-        let mut decoder = zstd::Decoder::new(source).map_err(|source| reading.io_error(source))?;
-        reading.read(&mut decoder, |decoder, events| {
-            progress(Progress { bytes_read: decoder.get_ref().get_ref().read, bytes_total, events })
-        })?;
-    } else {
-        reading.read_counted(source, bytes_total, progress)?;
-    }
+    reading.read(source, progress)?;
     Ok(reading)
 }
 
@@ -113,103 +97,62 @@ struct Reading<'p, S> {
 }
 
 impl<S: Sink> Reading<'_, S> {
-    fn io_error(&self, source: io::Error) -> ReadError {
-        ReadError::io(self.path, source)
-    }
-
-    fn first_line(&self, error: FirstLine) -> ReadError {
-        ReadError::first_line(self.path, error)
-    }
-
     fn into_through(self) -> ReadSummary {
         ReadSummary { skipped: self.feed.skipped, ..self.through }
     }
 
-    fn read_plain(
-        &mut self,
-        file: File,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), ReadError> {
-        let bytes_total = file.metadata().map_err(|source| self.io_error(source))?.len();
-        self.read_counted(Counted { source: file, read: 0 }, bytes_total, progress)
-    }
-
-    fn read_counted<R: Read>(
-        &mut self,
-        mut source: Counted<R>,
-        bytes_total: u64,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), ReadError> {
-        self.read(&mut source, |source, events| progress(Progress { bytes_read: source.read, bytes_total, events }))
-    }
-
     /// Reads to the end.
-    fn read<R: Read>(
-        &mut self,
-        source: &mut R,
-        mut progress: impl FnMut(&R, u64) -> ControlFlow<()>,
-    ) -> Result<(), ReadError> {
-        let mut buffer = vec![0; BUFFER];
-        let mut filled = 0;
-        // In a line that is too long, up to its newline.
-        let mut discarding = false;
+    fn read(&mut self, source: Source, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<(), ReadError> {
+        let bytes_total = source.file_bytes();
+        // A few bytes of a compressed trace can be many.
+        let ahead = source.is_compressed() || bytes_total >= AHEAD;
+        let mut bytes_read = 0;
         let mut next_report = BUFFER as u64;
-        loop {
-            let read = match source.read(&mut buffer[filled..]) {
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // A compressed file that was cut or damaged: what precedes still counts.
-                Err(error) if self.feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
-                    self.through.truncated = true;
-                    break;
-                }
-                Err(source) => return Err(self.io_error(source)),
-            };
-            if read == 0 {
-                break;
-            }
-            filled += read;
-            let mut consumed = 0;
-            if discarding {
-                consumed = memchr::memchr(b'\n', &buffer[..filled]).map_or(filled, |length| length + 1);
-                discarding = consumed == filled && buffer[filled - 1] != b'\n';
-                self.feed.pass_line(consumed);
-            }
-            let fed = self.feed.feed(&buffer[consumed..filled], usize::MAX, self.sink);
-            let fed = fed.map_err(|error| self.first_line(error))?;
-            consumed += fed.consumed;
-            self.refused = fed.refused;
-            buffer.copy_within(consumed..filled, 0);
-            filled -= consumed;
-            if filled == buffer.len() {
-                if buffer.len() < LONGEST_LINE {
-                    buffer.resize(buffer.len() * 2, 0);
-                } else {
-                    if !self.feed.has_header {
-                        return Err(self.first_line(FirstLine::NotATrace));
-                    }
-                    self.feed.overlong();
-                    self.feed.pass_line(filled);
-                    filled = 0;
-                    discarding = true;
-                }
-            }
-            if self.refused {
-                break;
-            }
-            if self.feed.line_bytes > self.most_line_bytes {
-                return Err(ReadError::Expands { path: self.path.to_owned() });
+        let mut chunks = Chunks::new(source, Source::file_bytes_read);
+        let stopped = chunks.each(ahead, |chunk| {
+            bytes_read = chunk.file_bytes_read;
+            if let Err(error) = self.take(chunk) {
+                return ControlFlow::Break(Err(error));
             }
             if self.feed.offset >= next_report {
                 next_report = self.feed.offset + BUFFER as u64;
-                if progress(source, self.sink.model().events()).is_break() {
-                    self.through.cancelled = true;
-                    return Ok(());
-                }
+                let so_far = Progress { bytes_read, bytes_total, events: self.sink.model().events() };
+                self.through.cancelled = progress(so_far).is_break();
             }
+            if self.refused || self.through.cancelled { ControlFlow::Break(Ok(())) } else { ControlFlow::Continue(()) }
+        });
+        if let Some(Err(error)) = stopped {
+            return Err(error);
         }
-        self.through.cancelled = progress(source, self.sink.model().events()).is_break();
-        if self.through.cancelled || self.refused || discarding { Ok(()) } else { self.finish(&buffer[..filled]) }
+        if self.through.cancelled {
+            return Ok(());
+        }
+        let at_end = Progress { bytes_read, bytes_total, events: self.sink.model().events() };
+        self.through.cancelled = progress(at_end).is_break();
+        if self.through.cancelled || self.refused || self.feed.is_in_long_line() {
+            return Ok(());
+        }
+        self.finish(chunks.pending())
+    }
+
+    /// Replays the lines of a chunk.
+    fn take(&mut self, chunk: &mut Chunk) -> Result<(), ReadError> {
+        let fed = self.feed.feed_chunk(chunk, usize::MAX, self.sink);
+        let fed = fed.map_err(|error| ReadError::first_line(self.path, error))?;
+        chunk.consume(fed.consumed);
+        self.refused = fed.refused;
+        match chunk.take_failure() {
+            // A compressed file that was cut or damaged: what precedes still counts.
+            Some(error) if self.feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
+                self.through.truncated = true;
+            }
+            Some(error) => return Err(ReadError::io(self.path, error)),
+            None => {}
+        }
+        if self.feed.line_bytes > self.most_line_bytes {
+            return Err(ReadError::Expands { path: self.path.to_owned() });
+        }
+        Ok(())
     }
 
     /// Replays the bytes after the last newline.
@@ -226,19 +169,5 @@ impl<S: Sink> Reading<'_, S> {
             (false, true) => Err(ReadError::NotATrace { path: path() }),
             (false, false) => Err(ReadError::Empty { path: path() }),
         }
-    }
-}
-
-/// Counts bytes read.
-struct Counted<R> {
-    source: R,
-    read: u64,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        self.read += read as u64;
-        Ok(read)
     }
 }

@@ -1,0 +1,393 @@
+//! A trace in chunks of whole lines. They are read and decoded on a thread of their own, ahead of who replays them.
+
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread;
+
+use super::limits::{CHUNK, LONGEST_LINE};
+use crate::decode::{BlockEvent, decode_block_event};
+
+/// How many chunks wait to be replayed.
+const WAITING: usize = 4;
+
+/// Whole lines of a trace.
+#[derive(Default)]
+pub(super) struct Chunk {
+    bytes: Vec<u8>,
+    /// Which of these are done with.
+    consumed: usize,
+    /// The events of blocks among the lines, if they were decoded ahead.
+    events: Vec<DecodedEvent>,
+    end: ChunkEnd,
+    /// How much of the file was read when this was.
+    pub(super) file_bytes_read: u64,
+}
+
+/// What follows a chunk.
+#[derive(Debug, Default)]
+pub(super) enum ChunkEnd {
+    /// The next line.
+    #[default]
+    Line,
+    /// The rest of a line that is too long to be one of a trace, of which this is the beginning.
+    LongLine,
+    /// Nothing: it ends with what there is, perhaps within a line.
+    Source,
+    /// What cannot be read.
+    Failure(io::Error),
+}
+
+/// An event of a block, and where its line is in the chunk.
+pub(super) struct DecodedEvent {
+    pub(super) start: u32,
+    /// After the newline.
+    pub(super) end: u32,
+    pub(super) event: BlockEvent,
+}
+
+impl Chunk {
+    /// What is not done with.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.consumed..]
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn events(&self) -> &[DecodedEvent] {
+        &self.events
+    }
+
+    pub(super) fn end(&self) -> &ChunkEnd {
+        &self.end
+    }
+
+    /// The first bytes, as many as given, are done with.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.consumed = bytes;
+    }
+
+    /// Why reading ended here, if it failed.
+    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
+        match std::mem::replace(&mut self.end, ChunkEnd::Source) {
+            ChunkEnd::Failure(error) => Some(error),
+            end => {
+                self.end = end;
+                None
+            }
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        matches!(self.end, ChunkEnd::Source | ChunkEnd::Failure(_))
+    }
+
+    fn decode(&mut self) {
+        let mut start = 0;
+        for newline in memchr::memchr_iter(b'\n', &self.bytes) {
+            if let Some(event) = decode_block_event(&self.bytes[start..newline]) {
+                // A chunk is some MiB at most.
+                self.events.push(DecodedEvent { start: start as u32, end: newline as u32 + 1, event });
+            }
+            start = newline + 1;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(2 * CHUNK);
+        self.events.clear();
+        (self.consumed, self.end, self.file_bytes_read) = (0, ChunkEnd::Line, 0);
+    }
+}
+
+/// Makes chunks of what a source has.
+pub(super) struct Chunks<R> {
+    pub(super) source: R,
+    /// Read, but not given out or given back.
+    pending: Vec<u8>,
+    /// How much of its file a source has read.
+    bytes_read: fn(&R) -> u64,
+}
+
+impl<R: Read + Send> Chunks<R> {
+    pub(super) fn new(source: R, bytes_read: fn(&R) -> u64) -> Self {
+        Self { source, pending: Vec::new(), bytes_read }
+    }
+
+    /// What was read and is not done with.
+    pub(super) fn pending(&self) -> &[u8] {
+        &self.pending
+    }
+
+    /// Forgets what was read and not given out: the source has moved.
+    pub(super) fn clear(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Gives each chunk to `visit`, until it breaks or the source ends. What it has not consumed by then is given out again when
+    /// this is called next. With `ahead`, another thread reads and decodes the chunks that follow.
+    pub(super) fn each<B>(&mut self, ahead: bool, visit: impl FnMut(&mut Chunk) -> ControlFlow<B>) -> Option<B> {
+        if ahead { self.each_ahead(visit) } else { self.each_here(visit) }
+    }
+
+    fn each_here<B>(&mut self, mut visit: impl FnMut(&mut Chunk) -> ControlFlow<B>) -> Option<B> {
+        let mut chunk = Chunk::default();
+        loop {
+            self.fill(&mut chunk);
+            let visited = visit(&mut chunk);
+            if visited.is_break() || chunk.is_last() {
+                self.pending.splice(..0, chunk.rest().iter().copied());
+                return visited.break_value();
+            }
+        }
+    }
+
+    fn each_ahead<B>(&mut self, mut visit: impl FnMut(&mut Chunk) -> ControlFlow<B>) -> Option<B> {
+        let stopped = &AtomicBool::new(false);
+        let (filled, to_visit) = sync_channel::<Chunk>(WAITING);
+        let (visited, to_fill) = channel::<Chunk>();
+        let mut broken = None;
+        let mut unconsumed = Vec::new();
+        thread::scope(|scope| {
+            let this = &mut *self;
+            // The visitor's loop ends with the thread, which owns the other end.
+            scope.spawn(move || {
+                while !stopped.load(Ordering::Relaxed) {
+                    let mut chunk = to_fill.try_recv().unwrap_or_default();
+                    this.fill(&mut chunk);
+                    chunk.decode();
+                    let is_last = chunk.is_last();
+                    // The visitor takes all that is sent.
+                    if filled.send(chunk).is_err() || is_last {
+                        break;
+                    }
+                }
+            });
+            for mut chunk in to_visit {
+                if broken.is_none() {
+                    broken = visit(&mut chunk).break_value();
+                    stopped.store(broken.is_some(), Ordering::Relaxed);
+                }
+                if broken.is_some() || chunk.is_last() {
+                    unconsumed.extend_from_slice(chunk.rest());
+                }
+                // The reader may have ended.
+                let _ = visited.send(chunk);
+            }
+        });
+        self.pending.splice(..0, unconsumed);
+        broken
+    }
+
+    /// Fills a chunk with the next lines.
+    fn fill(&mut self, chunk: &mut Chunk) {
+        chunk.clear();
+        std::mem::swap(&mut chunk.bytes, &mut self.pending);
+        chunk.end = self.read_lines(&mut chunk.bytes);
+        chunk.file_bytes_read = (self.bytes_read)(&self.source);
+    }
+
+    /// Adds to `bytes` until they have whole lines; what follows these is pending.
+    fn read_lines(&mut self, bytes: &mut Vec<u8>) -> ChunkEnd {
+        loop {
+            if let Some(ended) = self.read_some(bytes) {
+                return ended;
+            }
+            if let Some(end) = end_of_lines(bytes) {
+                self.pending.extend_from_slice(&bytes[end..]);
+                bytes.truncate(end);
+                return ChunkEnd::Line;
+            }
+            if bytes.len() >= LONGEST_LINE {
+                return ChunkEnd::LongLine;
+            }
+        }
+    }
+
+    /// Adds a chunk's length of bytes; the end if they are fewer.
+    fn read_some(&mut self, bytes: &mut Vec<u8>) -> Option<ChunkEnd> {
+        bytes.reserve(CHUNK);
+        match self.source.by_ref().take(CHUNK as u64).read_to_end(bytes) {
+            Ok(CHUNK) => None,
+            Ok(_) => Some(ChunkEnd::Source),
+            Err(error) => Some(ChunkEnd::Failure(error)),
+        }
+    }
+}
+
+/// After the last of the lines that these bytes begin with: after its newline, or after the NULs where lines were reserved.
+fn end_of_lines(bytes: &[u8]) -> Option<usize> {
+    let newline = memchr::memrchr(b'\n', bytes).map(|newline| newline + 1);
+    let after_lines = &bytes[newline.unwrap_or(0)..];
+    let is_reserved = after_lines.last() == Some(&0) && zeros_in_front(after_lines) == after_lines.len();
+    if is_reserved { Some(bytes.len()) } else { newline }
+}
+
+/// The number of leading NULs. A file with preallocated disk space has gigabytes of them, so they are compared in blocks, which
+/// the compiler vectorizes.
+pub(super) fn zeros_in_front(bytes: &[u8]) -> usize {
+    const PIECE: usize = 4096;
+    let is_zero = |piece: &&[u8]| piece.iter().fold(0, |all, byte| all | byte) == 0;
+    let whole = bytes.chunks_exact(PIECE).take_while(is_zero).count() * PIECE;
+    bytes[whole..].iter().position(|byte| *byte != 0).map_or(bytes.len(), |more| whole + more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::Feed;
+    use super::*;
+    use crate::model::Model;
+    use crate::record::Record;
+    use crate::sink::Sink;
+
+    /// Notes records, and refuses each time it has taken as many as it may.
+    #[derive(Default)]
+    struct Notes {
+        records: Vec<String>,
+        allowed: usize,
+        model: Model,
+    }
+
+    impl Sink for Notes {
+        fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+            if self.records.len() == self.allowed {
+                return ControlFlow::Break(());
+            }
+            self.records.push(format!("{record:?}"));
+            ControlFlow::Continue(())
+        }
+
+        fn model(&self) -> &Model {
+            &self.model
+        }
+
+        fn restart(&mut self) {
+            self.records.clear();
+        }
+    }
+
+    /// Gives a few bytes at a time.
+    struct Dripping<'b> {
+        bytes: &'b [u8],
+        most: usize,
+    }
+
+    impl Read for Dripping<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let most = self.most.min(buffer.len());
+            self.bytes.read(&mut buffer[..most])
+        }
+    }
+
+    /// A trace of some chunks, with all that makes lines unusual; which of it, `seed` decides.
+    fn trace(seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut below = |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % limit
+        };
+        let mut bytes = b"{\"memlab\":1,\"pid\":7}\n".to_vec();
+        let mut is_long_line_missing = true;
+        for _ in 0..40_000 {
+            let number = bytes.len() as u64;
+            match below(2000) {
+                0 => bytes.extend(std::iter::repeat_n(0, below(3) as usize * CHUNK / 2 + 5)),
+                1 => bytes.extend_from_slice(b"[\"a\",12,1,0,\0\0\0\n"),
+                2 => bytes.extend_from_slice(b"\0\0[\"a\",1,1,0,77,512,0,0,0]\n"),
+                3 => bytes.extend_from_slice(b"[\"a\",1,1,0,77]\n[\"f\",1]\nnonsense\n\n"),
+                4 => bytes.extend_from_slice(b"{\"frame\":1,\"file\":\"a.py\",\"line\":3,\"function\":\"f\"}\n"),
+                5 => {
+                    let to = number + below(1 << 16);
+                    bytes.extend_from_slice(format!("{{\"skip\":{to}}}\n").as_bytes());
+                }
+                6 if std::mem::take(&mut is_long_line_missing) => {
+                    bytes.extend_from_slice(b"\n[\"f\",1,1,0,\"");
+                    bytes.extend(std::iter::repeat_n(b'x', LONGEST_LINE + CHUNK + below(99) as usize));
+                    bytes.extend_from_slice(b"\n");
+                }
+                7 => {
+                    bytes.extend_from_slice(b"{\"warning\":\"");
+                    bytes.extend(std::iter::repeat_n(b'w', below(600_000) as usize));
+                    bytes.extend_from_slice(b"\"}\n");
+                }
+                8..1000 => bytes.extend_from_slice(format!("[\"f\",{number},1,0,{number}]\n").as_bytes()),
+                _ => bytes.extend_from_slice(format!("[\"a\",{number},1,0,{number},512,5,7,5]\n").as_bytes()),
+            }
+        }
+        bytes.extend_from_slice(b"[\"f\",1,1,");
+        bytes
+    }
+
+    /// What is found in a trace line by line: the records, and what was skipped.
+    fn line_by_line(bytes: &[u8]) -> (Vec<String>, Feed) {
+        let (mut feed, mut notes) = (Feed::default(), Notes { allowed: usize::MAX, ..Notes::default() });
+        let mut chunk = Chunk::default();
+        chunk.bytes.extend_from_slice(bytes);
+        feed.feed_chunk(&chunk, usize::MAX, &mut notes).unwrap();
+        (notes.records, feed)
+    }
+
+    #[test]
+    fn chunks_are_replayed_like_lines_also_where_it_stops_on_the_way() {
+        for (seed, most) in [(1, usize::MAX), (2, 70_000), (3, 4096), (4, usize::MAX), (5, 1 << 20), (6, usize::MAX)] {
+            // GIVEN a trace with holes, skipped ranges, garbled, long and far too long lines, read in pieces of any size
+            let bytes = trace(seed);
+            let (expected, whole) = line_by_line(&bytes);
+            for ahead in [false, true] {
+                let (mut feed, mut notes) = (Feed::default(), Notes::default());
+                let mut chunks = Chunks::new(Dripping { bytes: &bytes, most }, |_| 0);
+                // WHEN it is replayed by another thread's chunks, and stops every few thousand records
+                let mut stops = 0;
+                loop {
+                    notes.allowed = notes.records.len() + 4321;
+                    let stopped = chunks.each(ahead, |chunk| {
+                        let fed = feed.feed_chunk(chunk, usize::MAX, &mut notes).unwrap();
+                        chunk.consume(fed.consumed);
+                        if fed.refused { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    });
+                    if stopped.is_none() {
+                        break;
+                    }
+                    stops += 1;
+                }
+                // THEN every record is there, once and in order, and so is what was skipped
+                assert!(stops > 2 && notes.records.len() > 10_000, "{stops} stops, {} records", notes.records.len());
+                assert!(notes.records == expected, "seed {seed}, ahead {ahead}");
+                assert_eq!(feed.skipped.count, whole.skipped.count);
+                // AND what is left is the line that is not complete
+                assert_eq!(feed.offset, whole.offset);
+                assert_eq!(chunks.pending(), &bytes[whole.offset as usize..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_comes_after_what_precedes_it() {
+        struct Failing(usize);
+        impl Read for Failing {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0 = self.0.checked_sub(1).ok_or(io::Error::other("damaged"))?;
+                let line = b"[\"f\",1,1,0,5]\n";
+                buffer[..line.len()].copy_from_slice(line);
+                Ok(line.len())
+            }
+        }
+        for ahead in [false, true] {
+            // GIVEN a source that has three lines and then fails
+            let mut chunks = Chunks::new(Failing(3), |_| 0);
+            let (mut lines, mut failure) = (0, None);
+            let ended = chunks.each(ahead, |chunk| {
+                lines += chunk.rest().iter().filter(|byte| **byte == b'\n').count();
+                chunk.consume(chunk.rest().len());
+                failure = chunk.take_failure();
+                ControlFlow::<()>::Continue(())
+            });
+            // THEN the lines come, and with them why there are no more
+            assert_eq!((ended, lines, failure.unwrap().to_string()), (None, 3, "damaged".to_owned()));
+        }
+    }
+}
