@@ -72,7 +72,7 @@ fn read(path: &Path) -> io::Result<()> {
     let segments_ms = segments.elapsed().as_secs_f64() * 1e3;
     let events = loaded.model.events();
     println!(
-        "replayed {events} events in {seconds:.2} s ({processor:.2} s of processor time, {:.0} ns an event), peak memory {} MiB; \
+        "replayed {events} events in {seconds:.2} s ({processor:.2} s of the replaying thread's processor time, {:.0} ns an event), peak memory {} MiB; \
          {lines} lines and {layers} layers shown in {view_ms:.1} ms, segments in {segments_ms:.1} ms ({holes} free), \
          anomalies {}",
         processor * 1e9 / events as f64,
@@ -89,7 +89,7 @@ fn peak_rss_kib() -> io::Result<u64> {
     Ok(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0))
 }
 
-/// The processor time of this process, which does not depend on the machine's load.
+/// The processor time of the main thread, which replays; it depends less on the machine's load.
 fn processor_seconds() -> io::Result<f64> {
     let spent = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanoseconds = spent.split_whitespace().next().and_then(|field| field.parse::<u64>().ok());
