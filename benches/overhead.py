@@ -95,6 +95,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES)
     parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -103,7 +104,8 @@ def main():
     if not LIBRARY.exists():
         sys.exit("overhead: build first: cargo build --release --workspace")
     ratios = {}
-    for shape, (depth, threads) in SHAPES.items():
+    for shape in args.shapes:
+        depth, threads = SHAPES[shape]
         added: dict[str, list[float]] = {"pytorch": [], "memlab": []}
         bases = []
         for round_ in range(args.rounds):
