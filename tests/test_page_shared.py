@@ -295,7 +295,7 @@ def test_files_are_read_once(ranks, group, tmp_path):
     assert sorted(sum(read) for read in all_asked(both, "read")) == [0, 48]
     assert all(all_asked(both, "computes(model, expected)"))
     assert all_asked(both, "model.memlab.sharing") == [2, 2]
-    # WHEN the file is written again with other values, THEN those who load it now do not share with those who have the former
+    # WHEN the file is written again with other values, THEN ranks that load it now do not share with the former
     saver.ask("model, _ = make(seed=1)")
     saver.ask(f"save_file(model.state_dict(), '{tmp_path}/model.safetensors')")
     (late,) = ranks(1)

@@ -1,7 +1,7 @@
 """Processes of a job. Each makes a model, and does what it is told, in Python; what tests ask for often is here.
 
 Forks one for each line on standard input: three files, separated by tabs, for its input, output and errors. It runs each line
-of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python finds the package.
+of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python has the package.
 """
 
 import json
@@ -86,7 +86,9 @@ if __name__ == "__main__":
         files = line.rstrip("\n").split("\t")
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number, (file, flags) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT), strict=True)):
+            for number, (file, flags) in enumerate(
+                zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT), strict=True)
+            ):
                 os.dup2(os.open(file, flags, 0o600), number)
             sys.stdin = open(0)  # noqa: SIM115 (the parent's has read ahead)
             obey()

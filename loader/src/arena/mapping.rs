@@ -169,7 +169,10 @@ impl Arena {
             let Range { start, end } = pieces[index].clone();
             // SAFETY: `at` checked that one is inside the mapping, and the caller promises that the other is readable.
             let [ours, theirs] = [ours, from].map(|first| unsafe {
-                slice::from_raw_parts(ptr::with_exposed_provenance::<u8>((first + start) as usize), (end - start) as usize)
+                slice::from_raw_parts(
+                    ptr::with_exposed_provenance::<u8>((first + start) as usize),
+                    (end - start) as usize,
+                )
             });
             if !differs.load(Ordering::Relaxed) && ours != theirs {
                 differs.store(true, Ordering::Relaxed);
@@ -205,9 +208,9 @@ impl Arena {
 
     fn refuse_writing(&self, offset: u64, bytes: u64) -> Result<()> {
         match &self.shared {
-            Some(shared) if bytes > 0 && offset < shared.bytes() && !shared.is_writable() => Err(Error::Invalid(format!(
-                "{bytes} bytes at offset {offset} are shared with other processes, and were filled already"
-            ))),
+            Some(shared) if bytes > 0 && offset < shared.bytes() && !shared.is_writable() => Err(Error::Invalid(
+                format!("{bytes} bytes at offset {offset} are shared with other processes, and were filled already"),
+            )),
             _ => Ok(()),
         }
     }

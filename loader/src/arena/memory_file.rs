@@ -26,11 +26,10 @@ impl MemoryFile {
     ///
     /// If `bytes` is not a multiple of the page size, or the system refuses.
     pub fn new(bytes: u64) -> Result<Self> {
-        if bytes == 0 || bytes % PAGE_SIZE != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Invalid(format!("{bytes} bytes to share are not a multiple of {PAGE_SIZE}")));
         }
-        let refused =
-            |error| Error::Memory(format!("the system gave no memory of {} to share ({error})", size(bytes)));
+        let refused = |error| Error::Memory(format!("the system gave no memory of {} to share ({error})", size(bytes)));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let descriptor = memfd_create(c"memlab-weights", flags).map_err(refused)?;
         ftruncate(&descriptor, bytes).map_err(refused)?;

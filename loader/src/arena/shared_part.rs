@@ -83,8 +83,7 @@ fn map(file: &MemoryFile, address: usize, protection: libc::c_int, flags: libc::
     let hint = ptr::with_exposed_provenance_mut(address);
     // SAFETY: with MAP_FIXED the range is one that the caller has reserved, and a new mapping aliases nothing otherwise. The file
     // cannot shrink (`MemoryFile`), so all pages exist.
-    let mapped =
-        unsafe { libc::mmap(hint, file.bytes() as usize, protection, flags, file.as_fd().as_raw_fd(), 0) };
+    let mapped = unsafe { libc::mmap(hint, file.bytes() as usize, protection, flags, file.as_fd().as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED {
         let why = std::io::Error::last_os_error();
         return Err(Error::Memory(format!("{} of shared memory could not be mapped ({why})", size(file.bytes()))));

@@ -47,9 +47,8 @@ fn peer(connection: &OwnedFd) -> Option<libc::ucred> {
     let mut length = mem::size_of::<libc::ucred>() as libc::socklen_t;
     let to = (&raw mut found).cast();
     // SAFETY: the kernel writes at most `length` bytes to a local of this size.
-    let code = unsafe {
-        libc::getsockopt(connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut length)
-    };
+    let code =
+        unsafe { libc::getsockopt(connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut length) };
     (code == 0).then_some(found)
 }
 

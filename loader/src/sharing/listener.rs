@@ -11,9 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::{Errno, Result};
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
 /// Descriptors of this process's listeners; `NONE` where there is none. Atomics, as a forked child must take no lock.
 static OPEN: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
@@ -46,9 +44,8 @@ impl Listener {
 
     fn keep(socket: OwnedFd) -> Result<Self> {
         let descriptor = socket.as_raw_fd();
-        let free = |place: &&AtomicI32| {
-            place.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
+        let free =
+            |place: &&AtomicI32| place.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let place = OPEN.iter().find(free).ok_or(Errno::MFILE)?;
         Ok(Self { descriptor: socket.into_raw_fd(), place })
     }

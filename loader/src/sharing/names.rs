@@ -39,7 +39,8 @@ impl Name {
 
     fn address(&self, last: &str) -> SocketAddrUnix {
         let name = format!("{}/{last}", self.0);
-        SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name of at most 64 bytes fits with what is around it")
+        SocketAddrUnix::new_abstract_name(name.as_bytes())
+            .expect("a name of at most 64 bytes fits with what is around it")
     }
 }
 

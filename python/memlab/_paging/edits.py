@@ -116,8 +116,8 @@ class EditTracker:
         if names:
             raise RuntimeError(
                 f"{', '.join(names)} changed after memlab.page, and other processes of this host read the former value from "
-                "the same memory, as forwards do (shared=\"host\"): undo the edit, or unpage the model before editing it. To "
-                "edit it while it is paged, page it without shared=\"host\""
+                'the same memory, as forwards do (shared="host"): undo the edit, or unpage the model before editing it. To '
+                'edit it while it is paged, page it without shared="host"'
             )
 
     def _snapshot(self) -> Snapshot:

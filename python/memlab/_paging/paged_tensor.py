@@ -165,8 +165,8 @@ class PagedTensor:
 def shared_write(names: list[str]) -> RuntimeError:
     """What to raise when a forward writes to weights that other processes read too."""
     return RuntimeError(
-        f"a forward wrote to {', '.join(names)}, which other processes of this host read too, and which keeps its value: page "
-        "a model that writes to its parameters without shared=\"host\""
+        f"a forward wrote to {', '.join(names)}, which other processes of this host read too, and which keeps its value: "
+        'page a model that writes to its parameters without shared="host"'
     )
 
 
