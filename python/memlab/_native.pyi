@@ -227,7 +227,7 @@ class Arena:
 
 @final
 class HostShare:
-    """This process's part in memory that processes of one user on this host hold once. It goes when the last of them does."""
+    """This process's part in memory that processes of one user hold once. It goes when the last of them does."""
 
     @staticmethod
     def join(name: str, nbytes: int) -> HostShare:

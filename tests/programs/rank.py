@@ -1,7 +1,7 @@
 """Processes of a job. Each makes a model, and does what it is told, in Python; what tests ask for often is here.
 
-Forks one for each line on standard input: three files, separated by tabs, for its input, output and errors. It runs each line
-of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python has the package.
+Forks one for each line on standard input: three files, separated by tabs, for its input, output and errors. It runs each
+line of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python finds the package.
 """
 
 import json

@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 shared_ranks.py [--real] [--layers 24] [--width 512]
 
-Rank 0 prints one JSON line per way, with what each rank found. Ranks are on a device each while there are enough. With --real,
-results are compared with those of the unpaged model; the simulated GPU's kernels do nothing. PYTHONPATH=python finds the package.
+Rank 0 prints one JSON line per way, with what each rank found. Ranks are on a device each while there are enough. With
+--real, results are compared with those of the unpaged model; the simulated GPU's kernels do nothing. PYTHONPATH=python finds
+the package.
 """
 
 import argparse
