@@ -76,3 +76,25 @@ def test_pinning_refused(memlab, nth):
     assert len(refused) == 1
     assert "pins no more than" in refused[0]["notes"][0] and "ulimit -l" in run.errors
     assert all(one["state"] and one["compared"] > 0 for one in found)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_ranks_of_torchrun_share_weights(memlab, read_only):
+    # GIVEN two ranks on a device each, whose driver pins memory for reading only, or does not
+    env = environment() | ({} if read_only else {"SIMGPU_FAIL": "cuMemHostRegister_v2:801@2"})
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = memlab.python(*torchrun, PROGRAMS / "shared_ranks.py", preload=False, env=env, devices=2)
+    # WHEN they page a model, first each for itself and then together
+    alone, together = lines(run)
+    # THEN the host has the weights twice, and then once
+    assert [[rank["sharing"] for rank in way["ranks"]] for way in (alone, together)] == [[0, 0], [2, 2]]
+    weights = alone["ranks"][0]["weights"]
+    assert sum(rank["host"] for rank in alone["ranks"]) == 2 * weights
+    assert abs(sum(rank["host"] for rank in together["ranks"]) - weights) < 64 << 10
+    for rank in alone["ranks"] + together["ranks"]:
+        # AND it is pinned, and every byte on the devices is right
+        assert rank["pinned"] and rank["stage"] == "settled" and rank["compared"] > 0
+    # AND kernels get memory that others read only if they cannot write to it
+    for rank in together["ranks"]:
+        assert (rank["gathered"] > 0) == read_only
+        assert read_only or "pins no memory for reading only" in rank["notes"][0]

@@ -94,6 +94,7 @@ def alone():
     for budget in paging.BUDGETS:
         yield f"paging zoo {budget}", paging.check_zoo, budget
     yield "paging ways", paging.check_ways
+    yield "paging shared", paging.check_shared
     for way in offload.WAYS:
         yield f"moving {way}", offload.check_cycles, way
     yield "moving parts", offload.check_parts

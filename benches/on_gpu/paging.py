@@ -1,9 +1,9 @@
-"""Pages models on the real GPU: the zoo, and the ways to run a paged model."""
+"""Pages models on the real GPU: the zoo, the ways to run a paged model, and ranks that share their weights."""
 
 import json
 import sys
 
-from harness import PROGRAMS, ROOT, Failed
+from harness import PROGRAMS, ROOT, Failed, Skip
 
 WAYS = ["graph", "threads", "compiled", "frozen", "trained", "chunked", "share"]
 BUDGETS = ["min", "3MiB"]
@@ -38,3 +38,33 @@ def check_ways(harness, folder):
     found = paged(harness, folder, *WAYS)
     harness.note("ways", found)
     return [f"{one['model']}: {one}" for one in found if not one["equal"] and not harness.simulated]
+
+
+def check_shared(harness, folder):
+    """Two ranks, on a GPU each, page a model each for itself and then together: host memory, bytes, results and GB/s."""
+    if harness.devices < 2:
+        return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}: memory and speed of ranks are of a GPU each")
+    # 4 GiB of weights, which each rank copies in every forward.
+    size = [] if harness.simulated else ["--real", "--width", "4096", "--layers", "64", "--forwards", "20"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+    command = (sys.executable, *torchrun, PROGRAMS / "shared_ranks.py", *size)
+    run = harness.run(folder, *command, memlab=False, env=env, devices=2, timeout=300)
+    if run.code != 0:
+        raise Failed(run.errors[-3000:])
+    ways = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+    harness.note("shared", ways)
+    wrong = []
+    for way, times in zip(ways, (2, 1), strict=True):
+        weights = way["ranks"][0]["weights"]
+        host = sum(rank["host"] for rank in way["ranks"])
+        harness.note(
+            f"host memory, shared={way['shared']}",
+            f"{host / weights:.3f} x the weights; GB/s by rank: {[rank['gigabytes_per_second'] for rank in way['ranks']]}",
+        )
+        if abs(host - times * weights) > weights / 100:
+            wrong.append(f"shared={way['shared']}: {host} bytes of the host for {weights} of weights, not {times} x")
+        for rank in way["ranks"]:
+            if not (rank["pinned"] and rank["equal"] and rank["stage"] == "settled" and rank["compared"] > 0):
+                wrong.append(f"shared={way['shared']}: {rank}")
+    return wrong

@@ -1,6 +1,9 @@
 //! The host memory that holds all weights, in one piece, in the order of use.
 
 mod mapping;
+mod memory_file;
 mod pinning;
+mod shared_part;
 
-pub use mapping::{Arena, PAGE_SIZE, PIN_GRANULE};
+pub use mapping::{Arena, PIN_GRANULE};
+pub use memory_file::{MemoryFile, PAGE_SIZE};

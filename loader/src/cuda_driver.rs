@@ -130,6 +130,9 @@ macro_rules! call {
     }};
 }
 
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`
+const PORTABLE_DEVICEMAP: c_uint = 1 | 2;
+
 /// A device's primary context, which PyTorch uses too.
 pub struct Device {
     functions: &'static Functions,
@@ -181,8 +184,14 @@ impl Device {
 
     /// Pins host memory for all contexts.
     pub fn pin(&self, address: u64, bytes: usize) -> Result<()> {
-        const PORTABLE_DEVICEMAP: c_uint = 1 | 2;
         call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP))
+    }
+
+    /// Pins host memory that the process may only read, for all contexts, which can only read it too. Fails on systems whose
+    /// driver has no such registration.
+    pub fn pin_read_only(&self, address: u64, bytes: usize) -> Result<()> {
+        const READ_ONLY: c_uint = 8;
+        call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP | READ_ONLY))
     }
 
     /// Makes pinned memory pageable again.

@@ -65,9 +65,13 @@
 //! plan::placement, plan::simulate             places in the ring; the time of a forward
 //! plan::problem
 //! plan::outcome
+//! sharing                                     host memory that several processes hold once
+//! sharing::handing, sharing::listener, sharing::names
 //! arena                                       host memory, pinned
 //! arena::pinning
 //! arena::mapping
+//! arena::shared_part                          what several processes map
+//! arena::memory_file
 //! backend                                     what copies: CUDA, or a thread of the host
 //! backend::cuda, backend::host
 //! backend::interface
@@ -91,6 +95,7 @@ pub mod pipeline;
 pub mod plan;
 mod range;
 pub mod recomputation;
+pub mod sharing;
 
 pub use arena::Arena;
 pub use backend::{Backend, Event, Stream, Transfer};
@@ -98,3 +103,4 @@ pub use error::{Error, Result};
 pub use memory::DeviceMemory;
 pub use pipeline::{Configuration, Pipeline, Session, WeightRange};
 pub use range::ByteRange;
+pub use sharing::HostShare;

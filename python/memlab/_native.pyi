@@ -19,6 +19,7 @@ __all__ = [
     "AllocatorModel",
     "Arena",
     "HostCopy",
+    "HostShare",
     "Lane",
     "LineMarks",
     "Pipeline",
@@ -177,16 +178,35 @@ class PlanFamily:
 class Arena:
     """Host memory that holds all weights. It is freed with this object and the last `Pipeline` that uses it."""
 
-    def __new__(cls, nbytes: int, borders: list[int] | None = None) -> Arena:
+    def __new__(cls, nbytes: int, borders: list[int] | None = None, share: HostShare | None = None) -> Arena:
         """Reserves addresses; memory is allocated when it is written. Raises MemoryError with the system's reason.
 
-        The arena is pinned in pieces; `borders` (multiples of 4096) are their ends, None for one every GiB.
+        The arena is pinned in pieces; `borders` (multiples of 4096) are their ends, None for one every GiB. The memory of
+        `share` is its beginning, which ends at a border or with the arena.
         """
 
     @property
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes at its beginning that several processes hold; 0 without a `share`."""
+
+    @property
+    def view_address(self) -> int | None:
+        """Where this process may write to those bytes, and sees its own writes alone."""
+
+    @property
+    def shielded(self) -> bool:
+        """Whether the device can only read those bytes, once they are pinned."""
+
+    def publish(self) -> None:
+        """Ends the writing of those bytes, and lets other processes have them."""
+
+    def differs(self, offset: int, address: int, nbytes: int) -> bool:
+        """Whether host memory differs from the arena's. Reads with several threads and without the GIL."""
+
     @property
     def pinned(self) -> bool: ...
     @property
@@ -204,6 +224,28 @@ class Arena:
 
     def pin(self, device: int) -> bool:
         """Registers the arena with CUDA, so that copies are asynchronous. Returns whether it did; `refused` says why not."""
+
+@final
+class HostShare:
+    """This process's part in memory that processes of one user hold once. It goes when the last of them does."""
+
+    @staticmethod
+    def join(name: str, nbytes: int) -> HostShare:
+        """Joins those that share `nbytes`, a multiple of 4096, under a name of letters, digits and dashes.
+
+        Waits while another process fills the memory, without the GIL; signals are handled. Raises RuntimeError if another
+        user's process has the name, MemoryError with the system's reason.
+        """
+
+    @property
+    def first(self) -> bool:
+        """Whether this process has to fill the memory, and then `Arena.publish` it."""
+
+    def members(self) -> int:
+        """How many processes have the memory."""
+
+    def abandon(self) -> None:
+        """Leaves the filling to the next process. Does nothing after it was published."""
 
 @final
 class Pipeline:

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from memlab._arguments import a_or_an, require_model
-from memlab._paging.arena import ArenaMemory, arena_for
-from memlab._paging.checkpoint import give_memory, read_weights, sources_in
+from memlab._paging.checkpoint import files_of, give_memory, read_residents, read_weights, sources_in
 from memlab._paging.collect import collect
+from memlab._paging.host_sharing import arena_memory, fill
 from memlab._paging.settings import Settings
 from memlab._paging.start import refuse_patched, start_paging
 from memlab.paging import page
@@ -37,7 +37,7 @@ def load(
     """Gives a model its weights from safetensors files and pages it. The host holds the weights once. Modifies the model.
 
     Files are read in parallel straight to the pinned memory that the weights are paged from. Build the model without memory,
-    under ``memlab.skeleton()`` or ``torch.device("meta")``.
+    under ``memlab.skeleton()`` or ``torch.device("meta")``. With ``shared="host"``, one process of the host reads the files.
 
     Args:
         path_or_index: a .safetensors file, the .safetensors.index.json of a sharded one, or the folder of either.
@@ -78,9 +78,10 @@ def load(
     refuse_patched(model)
     sources = give_memory(model, {source.name: source for source in sources_in(path)}, dtype, strict)
     weights, residents = collect(model, settings.device)
-    memory = ArenaMemory(arena_for(weights))
+    memory = arena_memory(model, weights, settings.shared, files_of(sources.values()))
     with torch.no_grad(), torch.inference_mode(False):
-        read_weights(weights, residents, sources, memory)
+        fill(weights, memory, lambda some: read_weights(some, sources, memory), sources)
+        read_residents(residents, sources)
     pager = start_paging(model, weights, residents, memory, settings)
     pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
     return model

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from memlab._arguments import require_model
-from memlab._paging.arena import ArenaMemory, arena_for, copy_in
 from memlab._paging.collect import collect
+from memlab._paging.host_sharing import arena_memory, fill_from_model
 from memlab._paging.micro_batches import repeated_blocks
 from memlab._paging.module_patch import Mark, is_patched, mark_on
 from memlab._paging.paged_tensor import Weight
@@ -31,6 +31,7 @@ def page(
     micro_batch: int | None = None,
     order: str = "traced",
     on_change: OnChange = "error",
+    shared: str | None = None,
 ) -> Model:
     """Runs a model with its weights in host memory, copying them to the device as needed. Modifies the model.
 
@@ -50,13 +51,19 @@ def page(
             enough to hide the copies needs less memory. For blocks that treat samples independently.
         order: ``"traced"``, the order of the first forward. There is no other yet.
         on_change: when weights were edited in place between forwards: ``"error"`` raises, ``"upload"`` copies them.
+        shared: ``"host"``: processes of this host that page the same model, such as the ranks of a job, hold its parameters
+            once. The first fills the memory; the others wait, compare their values with it, and let their own go. Such
+            parameters are read-only: a forward after an edit raises, and other processes never see it. Buffers, and
+            parameters that train beside frozen ones, are not shared. Models of one form with different values need a name
+            each: ``"host:NAME"``.
 
     Returns: the model.
 
     Raises:
         RuntimeError: the model is paged already, or PyTorch finds no CUDA device.
         TypeError: `model` is not an `nn.Module`, or `device` not a device; says what to give.
-        ValueError: another argument is wrong, or the budget is too small for one weight; says how much is needed.
+        ValueError: another argument is wrong, the budget is too small for one weight, or a weight has other values than in
+            the processes that share it; says which, and how much is needed.
 
     >>> import memlab, torch
     >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -78,6 +85,7 @@ def page(
         micro_batch=micro_batch,
         order=order,
         on_change=on_change,
+        shared=shared,
     )
     return page_with(model, settings)
 
@@ -91,9 +99,9 @@ def page_with(model: Model, settings: Settings) -> Model:
     if not weights:
         raise ValueError("this model has no weights to page: move it to the device as it is")
     _check_budget(weights, settings)
-    memory = ArenaMemory(arena_for(weights))
+    memory = arena_memory(model, weights, settings.shared)
     with torch.no_grad(), torch.inference_mode(False):
-        copy_in(weights, memory)
+        fill_from_model(weights, memory)
     pager = start_paging(model, weights, residents, memory, settings)
     pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
     return model

@@ -96,6 +96,16 @@ class Plan:
         return self._state.host_bytes
 
     @property
+    def shared_bytes(self) -> int:
+        """Of these, what processes of this host hold together (``shared="host"``)."""
+        return self._state.shared_bytes
+
+    @property
+    def sharing(self) -> int:
+        """How many processes hold `shared_bytes` now, this one among them; 0 if nothing is shared."""
+        return self._queries.sharing()
+
+    @property
     def pinned(self) -> bool:
         """Whether that memory is pinned. If not, copies are slower, and `notes` says why."""
         return self._state.pinned
@@ -176,6 +186,7 @@ class Plan:
             *(("kept", nbytes, reason) for reason, nbytes in self.kept.items()),
             ("gathered", self.gathered_bytes, "embeddings, read row by row from the host"),
             ("host", self.host_bytes, "" if self.pinned or chunked else "not pinned: copies are slower"),
+            ("shared", self.shared_bytes, f"of it, held once by {self.sharing} processes of this host"),
         ):
             if nbytes:
                 lines.append(f"  {label:<10}{readable(nbytes):>12}  {remark}".rstrip())

@@ -1,32 +1,40 @@
-//! `Arena`.
+//! `Arena`, and the part of it that several processes hold.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use memlab_loader::arena;
 use memlab_loader::checkpoint::Part;
+use memlab_loader::sharing;
 use pyo3::prelude::*;
 
 use crate::error::raised;
 
 /// Host memory that holds all weights, in one piece: `nbytes` of address space. Memory is committed when it is first written,
 /// and freed when this object and all pipelines on it are gone. `borders` are the offsets between the chunks that are pinned
-/// one by one; only the pipeline's copies may cross them.
+/// one by one; only the pipeline's copies may cross them. With `share`, its first bytes are those that several processes hold.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Arena {
     pub inner: Arc<arena::Arena>,
+    /// Kept as long as the memory is used: others get it from this process too.
+    share: Option<Py<HostShare>>,
 }
 
 #[pymethods]
 impl Arena {
     #[new]
-    #[pyo3(signature = (nbytes, borders=None))]
-    fn new(nbytes: u64, borders: Option<Vec<u64>>) -> PyResult<Self> {
-        let made = match borders {
-            Some(borders) => arena::Arena::with_borders(nbytes, &borders),
-            None => arena::Arena::new(nbytes),
+    #[pyo3(signature = (nbytes, borders=None, share=None))]
+    fn new(nbytes: u64, borders: Option<Vec<u64>>, share: Option<Py<HostShare>>) -> PyResult<Self> {
+        let made = match (borders, &share) {
+            (borders, Some(share)) => {
+                let share = &share.get().inner;
+                let memory = Arc::clone(share.memory());
+                arena::Arena::sharing(nbytes, &borders.unwrap_or_default(), memory, share.is_first())
+            }
+            (Some(borders), None) => arena::Arena::with_borders(nbytes, &borders),
+            (None, None) => arena::Arena::new(nbytes),
         };
-        Ok(Self { inner: Arc::new(made.map_err(raised)?) })
+        Ok(Self { inner: Arc::new(made.map_err(raised)?), share })
     }
 
     /// The address of its first byte.
@@ -38,6 +46,37 @@ impl Arena {
     #[getter]
     fn nbytes(&self) -> u64 {
         self.inner.bytes()
+    }
+
+    /// Bytes at its beginning that several processes hold.
+    #[getter]
+    fn shared_nbytes(&self) -> u64 {
+        self.inner.shared_bytes()
+    }
+
+    /// Where this process may write to those bytes, and sees its own writes alone.
+    #[getter]
+    fn view_address(&self) -> Option<u64> {
+        self.inner.view_address()
+    }
+
+    /// Whether the device can only read those bytes, once they are pinned.
+    #[getter]
+    fn shielded(&self) -> bool {
+        self.inner.is_shielded()
+    }
+
+    /// Ends the writing of those bytes, and lets other processes have them.
+    fn publish(&self) -> PyResult<()> {
+        let Some(share) = &self.share else { return Ok(()) };
+        self.inner.protect().map_err(raised)?;
+        share.get().inner.publish().map_err(raised)
+    }
+
+    /// Whether memory at `address` differs from the `nbytes` at `offset`.
+    fn differs(&self, py: Python, offset: u64, address: u64, nbytes: u64) -> PyResult<bool> {
+        // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
+        py.detach(|| unsafe { self.inner.differs(offset, address, nbytes) }).map_err(raised)
     }
 
     /// Whether all of it is pinned.
@@ -78,5 +117,51 @@ impl Arena {
     fn __repr__(&self) -> String {
         let pinned = if self.inner.is_pinned() { ", pinned" } else { "" };
         format!("<memlab Arena of {} bytes at {:#x}{pinned}>", self.inner.bytes(), self.inner.address())
+    }
+}
+
+/// This process's part in memory that the processes of one user on this host hold once.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct HostShare {
+    inner: sharing::HostShare,
+}
+
+#[pymethods]
+impl HostShare {
+    /// Joins those that share `nbytes` under a name. Waits while another process fills the memory.
+    #[staticmethod]
+    fn join(py: Python, name: &str, nbytes: u64) -> PyResult<Self> {
+        let mut interrupt = None;
+        let joined = py.detach(|| {
+            sharing::HostShare::join(name, nbytes, &mut |_| {
+                interrupt = Python::attach(|py| py.check_signals()).err();
+                interrupt.is_none()
+            })
+        });
+        match (joined.map_err(raised)?, interrupt) {
+            (Some(inner), _) => Ok(Self { inner }),
+            (None, Some(interrupt)) => Err(interrupt),
+            (None, None) => unreachable!("it waits until it is interrupted"),
+        }
+    }
+
+    /// Whether this process is the first, and has to fill the memory.
+    #[getter]
+    fn first(&self) -> bool {
+        self.inner.is_first()
+    }
+
+    /// How many processes have the memory.
+    fn members(&self, py: Python) -> usize {
+        py.detach(|| self.inner.members())
+    }
+
+    /// Leaves the filling to the next process.
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<memlab HostShare: {}>", self.inner)
     }
 }

@@ -53,6 +53,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("SETTINGS_TO_TRY", memlab_plan::SETTINGS_TO_TRY.to_vec())?;
     module.add_function(wrap_pyfunction!(plan_family::card, module)?)?;
     module.add_class::<arena::Arena>()?;
+    module.add_class::<arena::HostShare>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;
     module.add_class::<lane::Lane>()?;

@@ -2,10 +2,14 @@
 
 use std::ops::Range;
 use std::ptr;
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::memory_file::{MemoryFile, PAGE_SIZE};
+use super::shared_part::SharedPart;
 use crate::checkpoint::{Part, read_parts};
 use crate::cuda_driver::Device;
 use crate::error::{Error, Result, size};
@@ -14,10 +18,7 @@ use crate::parallel::{cores, in_parallel, pieces};
 /// The size of a chunk that is pinned at once: some systems refuse larger ones. Copies never cross a border between two chunks.
 pub const PIN_GRANULE: u64 = 1 << 30;
 
-/// Borders are multiples of the page size: a page can only be pinned once.
-pub const PAGE_SIZE: u64 = 4096;
-
-/// One anonymous mapping. Pages are committed when they are first written.
+/// One mapping, anonymous but for a part that other processes may share. Pages are committed when they are first written.
 ///
 /// The pipeline's copies, and code that has the address, access the same bytes, so they are reached by address only. Code that
 /// writes to bytes while they are being copied must have them copied again.
@@ -26,6 +27,7 @@ pub struct Arena {
     pub(super) bytes: u64,
     pub(super) chunks: Vec<Range<u64>>,
     pub(super) pinned: Mutex<Pinned>,
+    pub(super) shared: Option<SharedPart>,
 }
 
 impl Arena {
@@ -38,10 +40,10 @@ impl Arena {
         let address = reserve(bytes)?;
         let starts = (0..bytes.max(1)).step_by(PIN_GRANULE as usize);
         let chunks = starts.map(|start| start..bytes.min(start + PIN_GRANULE)).collect();
-        Ok(Self { address, bytes, chunks, pinned: Mutex::default() })
+        Ok(Self { address, bytes, chunks, pinned: Mutex::default(), shared: None })
     }
 
-    /// The same with borders between pinned chunks at given offsets, multiples of 4096. The driver refuses other copies across
+    /// The same with borders between pinned chunks at given offsets, multiples of 4096: a page can only be pinned once. The driver refuses other copies across
     /// a border, so borders should be between tensors.
     ///
     /// # Errors
@@ -60,7 +62,44 @@ impl Arena {
             start = border;
         }
         chunks.push(start..bytes);
-        Ok(Self { address: reserve(bytes)?, bytes, chunks, pinned: Mutex::default() })
+        Ok(Self { address: reserve(bytes)?, bytes, chunks, pinned: Mutex::default(), shared: None })
+    }
+
+    /// The same with its first bytes in memory that processes share; a border or the end is where that memory ends. `writable`
+    /// in the process that fills it, until [`protect`](Self::protect).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_borders`](Self::with_borders), also if the shared memory ends elsewhere.
+    pub fn sharing(bytes: u64, borders: &[u64], file: Arc<MemoryFile>, writable: bool) -> Result<Self> {
+        if file.bytes() != bytes && !borders.contains(&file.bytes()) {
+            return Err(Error::Invalid(format!(
+                "{} shared bytes of an arena of {bytes} end at none of its borders",
+                file.bytes()
+            )));
+        }
+        let mut arena = Self::with_borders(bytes, borders)?;
+        arena.shared = Some(SharedPart::map(file, arena.address, writable)?);
+        Ok(arena)
+    }
+
+    /// The size of the part that other processes may map too: its first bytes.
+    pub fn shared_bytes(&self) -> u64 {
+        self.shared.as_ref().map_or(0, SharedPart::bytes)
+    }
+
+    /// Where the program may write to the bytes of the shared part, and sees its own writes only.
+    pub fn view_address(&self) -> Option<u64> {
+        self.shared.as_ref().map(SharedPart::view)
+    }
+
+    /// Ends the writing of the shared part.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses.
+    pub fn protect(&self) -> Result<()> {
+        self.shared.as_ref().map_or(Ok(()), SharedPart::protect)
     }
 
     /// The address of its first byte.
@@ -100,6 +139,7 @@ impl Arena {
     /// `from` is readable for `bytes`, and none of them are written meanwhile.
     pub unsafe fn fill(&self, offset: u64, from: u64, bytes: u64) -> Result<()> {
         let to = self.at(offset, bytes)?.expose_provenance();
+        self.refuse_writing(offset, bytes)?;
         let pieces: Vec<_> = pieces(bytes, COPY_GRANULE).collect();
         in_parallel(threads(), pieces.len(), |index| {
             let Range { start, end } = pieces[index].clone();
@@ -112,12 +152,45 @@ impl Arena {
         })
     }
 
+    /// Whether host memory at `from` differs from the `bytes` at `offset`. Reads on several threads.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not inside the arena.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for `bytes`, and nobody writes to either meanwhile.
+    pub unsafe fn differs(&self, offset: u64, from: u64, bytes: u64) -> Result<bool> {
+        let ours = self.at(offset, bytes)?.expose_provenance() as u64;
+        let pieces: Vec<_> = pieces(bytes, COPY_GRANULE).collect();
+        let differs = AtomicBool::new(false);
+        in_parallel(threads(), pieces.len(), |index| {
+            let Range { start, end } = pieces[index].clone();
+            // SAFETY: `at` checked that one is inside the mapping, and the caller promises that the other is readable.
+            let [ours, theirs] = [ours, from].map(|first| unsafe {
+                slice::from_raw_parts(
+                    ptr::with_exposed_provenance::<u8>((first + start) as usize),
+                    (end - start) as usize,
+                )
+            });
+            if !differs.load(Ordering::Relaxed) && ours != theirs {
+                differs.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
+        Ok(differs.into_inner())
+    }
+
     /// Reads parts of files to their offsets, on several threads.
     ///
     /// # Errors
     ///
     /// If a part does not fit, two overlap, or a file cannot be read or is too short.
     pub fn read(&self, parts: &[Part]) -> Result<()> {
+        for part in parts {
+            self.refuse_writing(part.offset, part.bytes)?;
+        }
         // SAFETY: the destination is this mapping; the caller fills it and does not use it meanwhile.
         unsafe { read_parts(parts, self.at(0, 0)?, self.bytes) }
     }
@@ -130,6 +203,15 @@ impl Arena {
                 "{bytes} bytes at offset {offset} are not inside the arena, which has {}",
                 self.bytes
             ))),
+        }
+    }
+
+    fn refuse_writing(&self, offset: u64, bytes: u64) -> Result<()> {
+        match &self.shared {
+            Some(shared) if bytes > 0 && offset < shared.bytes() && !shared.is_writable() => Err(Error::Invalid(
+                format!("{bytes} bytes at offset {offset} are shared with other processes, and were filled already"),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -188,4 +270,6 @@ pub(super) struct Pinned {
     pub(super) chunks: Vec<u64>,
     pub(super) is_all: bool,
     pub(super) failure: Option<String>,
+    /// Some of the shared part is pinned so that the device could write to it.
+    pub(super) is_exposed: bool,
 }

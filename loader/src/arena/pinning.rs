@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -29,18 +30,31 @@ impl Arena {
         let missing: Vec<_> =
             self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());
+        let exposed = AtomicBool::new(pinned.is_exposed);
         // Most of the time goes into committing and zeroing pages, which several threads can do at once.
         let outcome = in_parallel(threads(), missing.len(), |index| {
             let chunk = missing[index];
             let address = self.address + chunk.start as usize;
             let bytes = (chunk.end - chunk.start) as usize;
-            populate(address, bytes);
             let _current = device.make_current()?;
-            device.pin(address as u64, bytes)?;
+            match &self.shared {
+                Some(shared) if chunk.end <= shared.bytes() => {
+                    populate(address, bytes, libc::MADV_POPULATE_READ);
+                    if device.pin_read_only(address as u64, bytes).is_err() {
+                        shared.while_writable(chunk.start, bytes, || device.pin(address as u64, bytes))?;
+                        exposed.store(true, Ordering::Relaxed);
+                    }
+                }
+                _ => {
+                    populate(address, bytes, libc::MADV_POPULATE_WRITE);
+                    device.pin(address as u64, bytes)?;
+                }
+            }
             done.lock().push(chunk.start);
             Ok(())
         });
         pinned.chunks.extend(done.into_inner());
+        pinned.is_exposed = exposed.into_inner();
         pinned.device = Some(device);
         if !pinned.chunks.is_empty() {
             // Pages shared with a forked child would be replaced on the next write, and the device would still read the old
@@ -61,10 +75,15 @@ impl Arena {
         }
     }
 
+    /// Whether the device cannot write to the shared part, because it is pinned for reading only.
+    pub fn is_shielded(&self) -> bool {
+        !self.pinned.lock().is_exposed
+    }
+
     /// Makes it pageable again. No copy may be in progress.
     pub fn unpin(&self) {
         let pinned = &mut *self.pinned.lock();
-        pinned.is_all = false;
+        (pinned.is_all, pinned.is_exposed) = (false, false);
         let Some(device) = pinned.device.take() else { return };
         let Ok(_current) = device.make_current() else { return };
         for start in pinned.chunks.drain(..) {
@@ -73,14 +92,17 @@ impl Arena {
         self.advise(libc::MADV_DOFORK);
     }
 
+    /// Advises the system of the part that is this process's own: a fork copies no pages of the shared one.
     fn advise(&self, advice: libc::c_int) {
-        // SAFETY: the range is this arena's mapping, and the advice changes no byte of it.
-        unsafe { libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), advice) };
+        let shared = self.shared_bytes() as usize;
+        let own = ptr::with_exposed_provenance_mut(self.address + shared);
+        // SAFETY: the range is in this arena's mapping, and the advice changes no byte of it.
+        unsafe { libc::madvise(own, self.length() - shared, advice) };
     }
 }
 
 /// Has the kernel commit the pages at once. Where it does not support that, pinning commits them.
-fn populate(address: usize, bytes: usize) {
+fn populate(address: usize, bytes: usize, advice: libc::c_int) {
     // SAFETY: the range is inside the arena's mapping, and the advice changes no byte of it.
-    unsafe { libc::madvise(ptr::with_exposed_provenance_mut(address), bytes, libc::MADV_POPULATE_WRITE) };
+    unsafe { libc::madvise(ptr::with_exposed_provenance_mut(address), bytes, advice) };
 }

@@ -3,48 +3,89 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from memlab import _native
 from memlab._paging.paged_tensor import PagedTensor, Weight
+from memlab._paging.tensor_memory import all_bytes
 from memlab._paging.torch_private import storage_key, use_count
 
 PIN_GRANULE, PAGE_SIZE = _native.PIN_GRANULE, _native.PAGE_SIZE
 
 
-def arena_for(weights: list[Weight]) -> _native.Arena:
-    """Gives each weight its offset in an arena made for them.
+@dataclass(frozen=True)
+class ArenaLayout:
+    """How many bytes the arena has in all, how many of them, at its beginning, are shared, and where its pieces end."""
+
+    nbytes: int
+    shared_nbytes: int
+    borders: list[int]
+
+
+def lay_out(weights: list[Weight]) -> ArenaLayout:
+    """Gives each weight its offset in an arena, shared ones first.
 
     The driver refuses a copy across the border of two pinned pieces, so borders are between weights.
     """
-    offset, began, borders = 0, 0, []
-    for weight in weights:
-        if offset > began and offset + weight.padded_nbytes - began > PIN_GRANULE:
-            offset = began = -(-offset // PAGE_SIZE) * PAGE_SIZE
+    offset, began, shared_nbytes = 0, 0, 0
+    borders: list[int] = []
+    for is_shared in (True, False):
+        for weight in (weight for weight in weights if weight.shared is is_shared):
+            if offset > began and offset + weight.padded_nbytes - began > PIN_GRANULE:
+                offset = began = _whole_pages(offset)
+                borders.append(offset)
+            weight.offset = offset
+            offset += weight.padded_nbytes
+        if is_shared and offset:
+            offset = began = shared_nbytes = _whole_pages(offset)
             borders.append(offset)
-        weight.offset = offset
-        offset += weight.padded_nbytes
-    return _native.Arena(offset, borders)
+    return ArenaLayout(offset, shared_nbytes, [border for border in borders if border < offset])
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE_SIZE) * PAGE_SIZE
 
 
 class ArenaMemory:
-    """The arena as storages: of the CPU, and, where it is pinned, of the GPU that reads it over the bus."""
+    """The arena as storages: of the CPU, and, where it is pinned, of the GPU that reads it over the bus.
 
-    def __init__(self, arena: _native.Arena) -> None:
+    The part that is shared is in the process's memory twice, over the same pages: where it is copied from, which nobody can
+    write to, and as a view for the model's tensors. What the program writes there are pages of its own.
+    """
+
+    def __init__(self, arena: _native.Arena, share: _native.HostShare | None = None) -> None:
         self.arena = arena
-        memory = (ctypes.c_char * max(arena.nbytes, 1)).from_address(arena.address)
-        memory.arena = arena  # type: ignore[attr-defined]  # The storage keeps its memory alive.
-        self.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        self.share = share  # What is shared, if something is.
+        self.filled = _storage_at(arena, arena.address, arena.nbytes)  # Written while it is filled, and copied from.
+        self.view = None if arena.view_address is None else _storage_at(arena, arena.view_address, arena.shared_nbytes)
 
     def of_weight(self, weight: Weight) -> torch.UntypedStorage:
         """A weight's bytes as one storage, so that saving one tensor does not save the whole arena."""
-        return self.storage[weight.offset : weight.offset + weight.padded_nbytes]
+        return self._of_model(weight)[weight.offset : weight.offset + weight.padded_nbytes]
 
     def of_tensor(self, paged: PagedTensor) -> torch.UntypedStorage:
         """A tensor's bytes alone."""
         start = paged.weight.offset + paged.byte_offset
-        return self.storage[start : start + paged.tensor.nbytes]
+        return self._of_model(paged.weight)[start : start + paged.tensor.nbytes]
+
+    def _of_model(self, weight: Weight) -> torch.UntypedStorage:
+        return self.view if weight.shared and self.view is not None else self.filled
+
+    def filled_of(self, weight: Weight) -> torch.UntypedStorage:
+        """A weight's bytes as they are copied to the device."""
+        return self.filled[weight.offset : weight.offset + weight.padded_nbytes]
+
+    def differs(self, paged: PagedTensor, tensor: Tensor) -> bool:
+        """Whether a tensor on the CPU has other bytes than the arena has for it."""
+        ours = paged.view_over(self.filled_of(paged.weight))
+        if tensor.is_contiguous() and ours.is_contiguous():
+            start = paged.weight.offset + paged.byte_offset
+            return self.arena.differs(start, tensor.data_ptr(), tensor.nbytes)
+        return not torch.equal(_in_order(ours), _in_order(tensor))
 
     def mapped(self, device: torch.device, weight: Weight) -> torch.UntypedStorage:
         """A weight's bytes as memory of the device; needs a pinned arena unless that is the CPU."""
@@ -52,6 +93,17 @@ class ArenaMemory:
             return self.of_weight(weight)
         window = _CudaArray(self.arena, self.arena.address + weight.offset, weight.padded_nbytes)
         return torch.as_tensor(window, device=device).untyped_storage()
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor's elements, whatever its strides."""
+    return all_bytes(tensor.clone(memory_format=torch.contiguous_format).untyped_storage())
+
+
+def _storage_at(arena: _native.Arena, address: int, nbytes: int) -> torch.UntypedStorage:
+    memory = (ctypes.c_char * max(nbytes, 1)).from_address(address)
+    memory.arena = arena  # type: ignore[attr-defined]  # The storage keeps its memory alive.
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
 
 
 class _CudaArray:
@@ -68,18 +120,17 @@ class _CudaArray:
         }
 
 
-def copy_in(weights: list[Weight], memory: ArenaMemory) -> None:
+def copy_in(weights: Iterable[Weight], memory: ArenaMemory) -> None:
     """Moves the weights' bytes into the arena, one weight after the other: the host never holds all of them twice."""
     for weight in weights:
-        storage = memory.of_weight(weight)
+        storage = memory.filled_of(weight)
         for paged in weight.tensors:
             source = paged.tensor.detach()
             if source.device.type != "cpu":
                 source = source.cpu()
             view = paged.view_over(storage)
             if source.is_contiguous() and view.is_contiguous():
-                start = storage.data_ptr() - memory.arena.address + paged.byte_offset
-                memory.arena.fill(start, source.data_ptr(), source.nbytes)
+                memory.arena.fill(weight.offset + paged.byte_offset, source.data_ptr(), source.nbytes)
             else:
                 view.copy_(source)
         point_at_arena(weight, memory)

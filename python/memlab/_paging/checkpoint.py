@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -45,10 +46,8 @@ class Source:
 _Group = tuple[Tensor, list[str], list[ModuleEntry]]  # A tensor of the model, its names, and all that hold it.
 
 
-def read_weights(
-    weights: list[Weight], residents: list[list[Tensor]], sources: dict[int, Source], memory: ArenaMemory
-) -> None:
-    """Reads all weights into the arena, and residents into their own memory. `sources` are by tensor's id."""
+def read_weights(weights: list[Weight], sources: dict[int, Source], memory: ArenaMemory) -> None:
+    """Reads weights into the arena. `sources` are by tensor's id."""
     direct = [w for w in weights if all(_is_direct(sources, paged.tensor) for paged in w.tensors)]
     parts = []
     for weight in direct:
@@ -63,9 +62,23 @@ def read_weights(
             for paged in weight.tensors:
                 _read_converted(sources, paged.tensor)
             copy_in([weight], memory)
+
+
+def read_residents(residents: list[list[Tensor]], sources: dict[int, Source]) -> None:
+    """Reads residents into their own memory."""
     for tensors in residents:
         for tensor in tensors:
             _read_converted(sources, tensor)
+
+
+def files_of(sources: Collection[Source]) -> list[tuple[str | int, ...]]:
+    """What tells whether two processes read the same: which bytes of which files, and when these were last written."""
+    identities = {}
+    for path in {source.path: None for source in sources}:
+        found = os.stat(path)
+        identities[path] = (os.path.realpath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    of_tensors = [(source.name, str(source.dtype), source.offset, *identities[source.path]) for source in sources]
+    return sorted(of_tensors)
 
 
 def sources_in(path: str) -> Iterator[Source]:
@@ -141,5 +154,5 @@ def _read_converted(sources: dict[int, Source], tensor: Tensor) -> None:
         return
     memory = ArenaMemory(_native.Arena(max(source.nbytes, 1)))
     memory.arena.read([(source.path, source.offset, 0, source.nbytes)])
-    bytes_read = torch.empty(0, dtype=source.dtype).set_(memory.storage, 0, source.shape)
+    bytes_read = torch.empty(0, dtype=source.dtype).set_(memory.filled, 0, source.shape)
     tensor.detach().copy_(bytes_read)

@@ -38,7 +38,7 @@ class DevicePool:
         self.units: list[Unit] = []
         self.placed: dict[int, PlacedUnit] = {}  # By the unit's index.
         tensors = [paged for weight in weights for paged in weight.tensors]
-        self.edits = EditTracker(tensors, swap, self.placed, on_change, self._reload)
+        self.edits = EditTracker(tensors, memory, swap, self.placed, on_change, self._reload)
         self.threads_lock = threading.Lock()  # Held while `PlacedUnit.threads` changes.
         self.blocks: list[Tensor] = []
         self.stable_results: dict[int, Tensor] = {}  # By the id of a tensor in the ring: what a forward returns instead.
@@ -161,7 +161,7 @@ class DevicePool:
         if placed.resident:
             return False
         if versions_of(placed.on_device) != placed.on_device_versions:
-            self.edits.save_writes(placed)
+            self.edits.save_writes(index)
         return placed.threads == 1 and placed.has_views()
 
     def needed_at(self, key: int) -> set[int]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memlab._paging.paged_tensor import PagedTensor, Weight
+from memlab._paging.arena import ArenaMemory
+from memlab._paging.paged_tensor import PagedTensor, Weight, shared_write
 from memlab._paging.placed_unit import PlacedUnit
 from memlab._paging.settings import OnChange
 from memlab._paging.tensor_memory import Layout, layout_of
@@ -30,12 +31,14 @@ class EditTracker:
     def __init__(
         self,
         tensors: list[PagedTensor],
+        memory: ArenaMemory,
         swap: TensorSwap,
         placed: dict[int, PlacedUnit],
         on_change: OnChange,
         reload: Callable[[int], None],
     ) -> None:
         self.tensors = tensors
+        self.memory = memory
         self.swap = swap
         self.placed = placed
         self.on_change = on_change
@@ -89,7 +92,7 @@ class EditTracker:
                 found = True
                 self.take_edit(index)
             elif not suspects.isdisjoint(unit.tensors):
-                self.reload(index)
+                self._take_suspects(index, suspects.intersection(unit.tensors))
         for paged in self.unplaced:
             # A tensor that forwards write to is on the device itself: an edit of it needs no copy.
             if paged.unloaded is not paged.tensor and paged.is_edited():
@@ -100,6 +103,22 @@ class EditTracker:
         self.swap.forget_touches()
         if not found:
             self.unchanged = snapshot
+
+    def _take_suspects(self, index: int, suspects: set[PagedTensor]) -> None:
+        """Copies a unit of which tensors may have been edited unseen. Shared ones are compared instead."""
+        self._refuse_shared(paged for paged in suspects if paged.weight.shared)
+        if not all(paged.weight.shared for paged in suspects):
+            self.reload(index)
+
+    def _refuse_shared(self, tensors: Iterable[PagedTensor]) -> None:
+        """Raises RuntimeError that names shared tensors whose values are no longer those that other processes have."""
+        names = [p.name for p in tensors if p.has_other_layout() or self.memory.differs(p, p.tensor.detach().cpu())]
+        if names:
+            raise RuntimeError(
+                f"{', '.join(names)} changed after memlab.page, and other processes of this host read the former value from "
+                'the same memory, as forwards do (shared="host"): undo the edit, or unpage the model before editing it. To '
+                'edit it while it is paged, page it without shared="host"'
+            )
 
     def _snapshot(self) -> Snapshot:
         """Reads the counters of all tensors at once: a check of each takes much of the time that paging costs the host."""
@@ -133,8 +152,9 @@ class EditTracker:
         self._take_edits(index, self.placed[index].tensors)
 
     def _take_edits(self, index: int | None, tensors: list[PagedTensor]) -> None:
-        if self.on_change == "error":
-            names = [paged.name for paged in tensors if paged.is_edited()]
+        self._refuse_shared(paged for paged in tensors if paged.weight.shared and paged.is_edited())
+        names = [paged.name for paged in tensors if paged.is_edited() and not paged.weight.shared]
+        if self.on_change == "error" and names:
             raise RuntimeError(
                 f"{', '.join(names)} changed after memlab.page, by an edit in place or load_state_dict: call "
                 "model.memlab.refresh() to copy this edit to the device, page the model with "
@@ -144,6 +164,11 @@ class EditTracker:
 
     def _take_replaced(self, paged: PagedTensor, tensor: Any) -> None:
         """A module was given another Parameter for this one."""
+        if paged.weight.shared:
+            raise RuntimeError(
+                f"{paged.name} was replaced by another tensor, or removed, after memlab.page, and its memory is shared with "
+                "other processes of this host: unpage the model before changing what it is made of"
+            )
         if self.on_change == "error" or not isinstance(tensor, type(paged.tensor)) or len(paged.entries) > 1:
             raise RuntimeError(
                 f"{paged.name} was replaced by another tensor, or removed, after memlab.page: unpage the model before "
@@ -157,6 +182,8 @@ class EditTracker:
     @torch.no_grad()
     def _upload(self, index: int | None, tensors: Iterable[PagedTensor]) -> None:
         """Copies edited tensors to the arena if they have other memory, and their unit to the device."""
+        tensors = list(tensors)
+        self._refuse_shared(paged for paged in tensors if paged.weight.shared and paged.is_edited())
         for paged in tensors:
             if paged.has_other_layout():
                 raise RuntimeError(
@@ -195,23 +222,43 @@ class EditTracker:
         if versions_of(self.written) != self.written_versions:
             for index, unit in self.placed.items():
                 if unit.resident:
-                    self.save_writes(unit)
+                    self.save_writes(index)
                 elif _written_unloaded(unit):
+                    self._refuse_shared_writes([paged for paged in unit.tensors if paged.weight.shared])
                     self.reload(index)
             self.written_versions = versions_of(self.written)
         for paged in self.unplaced:
             if not isinstance(paged.tensor, nn.Parameter):
                 self._take_assigned_to(paged)
 
-    def save_writes(self, unit: PlacedUnit) -> None:
-        """Copies what was written to a unit's tensors on the device to the arena."""
+    def _refuse_shared_writes(self, shared: list[PagedTensor]) -> None:
+        """Raises if a forward has written to tensors where the model has them, on the CPU; they have their values again."""
+        written = [paged for paged in shared if self.memory.differs(paged, paged.tensor.detach())]
+        for paged in written:
+            with torch.no_grad():
+                paged.tensor.copy_(paged.view_over(self.memory.filled_of(paged.weight)))
+            paged.mark_known()
+        if written:
+            raise shared_write([paged.name for paged in written])
+
+    def save_writes(self, index: int) -> None:
+        """Copies what was written to a unit's tensors on the device to the arena. Raises if it is shared."""
+        unit = self.placed[index]
         now = versions_of(unit.on_device)
+        refused = []
         for paged, form, before, version in zip(unit.tensors, unit.on_device, unit.on_device_versions, now, strict=True):
-            if version != before:
-                with torch.no_grad():
-                    paged.tensor.copy_(form)
-                paged.mark_known()
+            if version == before:
+                continue
+            if paged.weight.shared:
+                refused.append(paged.name)
+                continue
+            with torch.no_grad():
+                paged.tensor.copy_(form)
+            paged.mark_known()
         unit.on_device_versions = now
+        if refused:
+            self.reload(index)  # The next forward finds the value that the others have.
+            raise shared_write(refused)
 
     def take_assigned(self, unit: PlacedUnit) -> None:
         """Takes tensors that a forward assigned in the place of a unit's buffers."""

@@ -49,6 +49,7 @@ class Weight:
     offset: int = 0  # In the arena.
     arena_storage: torch.UntypedStorage | None = None  # Its bytes, as memory of the CPU.
     own_use_count: int = 0  # How many of the users of that storage are the model's own tensors.
+    shared: bool = False  # Other processes of the host hold the same memory, and nobody writes to it.
     separate: bool = False  # Its tensors have a storage each where the model is not paged.
     mapped_storage: torch.UntypedStorage | None = None  # Its bytes, as memory of the device, if that can read them.
 
@@ -159,6 +160,14 @@ class PagedTensor:
 
     def is_edited(self) -> bool:
         return self.is_written() or self.has_other_layout()
+
+
+def shared_write(names: list[str]) -> RuntimeError:
+    """What to raise when a forward writes to weights that other processes read too."""
+    return RuntimeError(
+        f"a forward wrote to {', '.join(names)}, which other processes of this host read too, and which keeps its value: "
+        'page a model that writes to its parameters without shared="host"'
+    )
 
 
 def _refuse_gradient(tensor: Tensor) -> None:

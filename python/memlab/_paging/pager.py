@@ -72,7 +72,8 @@ class Pager:
                 # Models call it in forwards, where it would move the weights to memory that PyTorch allocates.
                 self.patch.make_no_op(wrapped.module, "flatten_parameters")
         self.patch.guard()
-        self.queries = PlanQueries(self.clock.last_ns, pipeline.counters, self.pool.edits.accept)
+        sharing = PlanQueries.sharing if memory.share is None else memory.share.members
+        self.queries = PlanQueries(self.clock.last_ns, pipeline.counters, self.pool.edits.accept, sharing)
 
     def _wrapper(self, wrapped: WrappedModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -52,6 +52,7 @@ class PlanState:
     gathered_bytes: int = 0
     streamed_bytes: int = 0
     host_bytes: int = 0
+    shared_bytes: int = 0  # Of these, in memory that other processes may hold too.
     pinned: bool = True
     bytes_per_second: float = 0.0
     compute_ns: int = 0
@@ -75,3 +76,4 @@ class PlanQueries:
     forward_ns: Callable[[], int] = lambda: 0  # Of the last forward; waits for it.
     counters: Callable[[], dict[str, int]] = dict
     accept_edits: Callable[[], None] = lambda: None
+    sharing: Callable[[], int] = lambda: 0  # How many processes hold the shared memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal
@@ -24,6 +25,7 @@ class Settings:
     lookahead: int | None = None  # Units; None: as many as the ring holds.
     micro_batch: int | None = None
     on_change: OnChange = "error"
+    shared: str | None = None  # The name of those that share, "" for all of the host; None: nothing is shared.
     bytes_per_second: float | None = None  # Paces the copies of the host backend, for benchmarks; not an argument of `page`.
 
     @classmethod
@@ -37,6 +39,7 @@ class Settings:
         micro_batch: int | None = None,
         order: str = "traced",
         on_change: OnChange = "error",
+        shared: str | None = None,
     ) -> Settings:
         """The arguments of `memlab.page`. Raises ValueError that names one that is wrong; see `device_of` for the device."""
         if prefetch != "auto" and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
@@ -45,6 +48,8 @@ class Settings:
             raise _refusal("order", order, '"traced"')
         if on_change not in ("error", "upload"):
             raise _refusal("on_change", on_change, '"error" or "upload"')
+        if shared is not None and (not isinstance(shared, str) or not re.fullmatch(r"host(:.+)?", shared)):
+            raise _refusal("shared", shared, '"host", "host:NAME" for a name of your own, or None')
         if micro_batch is not None and (
             isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1
         ):
@@ -64,6 +69,7 @@ class Settings:
             lookahead=None if prefetch == "auto" else int(prefetch),
             micro_batch=micro_batch,
             on_change=on_change,
+            shared=None if shared is None else shared.removeprefix("host").removeprefix(":"),
         )
 
 

@@ -25,12 +25,15 @@ def start_paging(
     `residents`: tensors that are on the device for good, those over one storage in one list. Warns where the arena is not
     pinned, or most of the model is resident.
     """
-    state = PlanState(str(settings.device), host_bytes=memory.arena.nbytes)
+    state = PlanState(str(settings.device), host_bytes=memory.arena.nbytes, shared_bytes=memory.arena.shared_nbytes)
     if settings.device.type == "cuda":
         state.pinned = memory.arena.pin(settings.device.index)
         if not state.pinned:
             state.notes.append(f"not pinned: {memory.arena.refused}")
             warn(f"memlab: {memory.arena.refused}")
+        elif memory.share is not None and not memory.arena.shielded:
+            # A kernel that has such memory could write to the weights of other processes.
+            state.notes.append("this driver pins no memory for reading only: shared embeddings are copied as a whole")
     with torch.no_grad(), torch.inference_mode(False):
         for tensors in residents:
             move_together(tensors, settings.device)
@@ -42,7 +45,7 @@ def start_paging(
                 f"{readable(state.resident_tensors[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}"
             )
         for weight in weights:
-            if state.pinned:
+            if state.pinned and (memory.arena.shielded or not weight.shared):
                 weight.mapped_storage = memory.mapped(settings.device, weight)
         pager = Pager(model, weights, memory, settings, state)
     pager.patch.residents.update(id(tensor) for tensors in residents for tensor in tensors)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab._paging.paged_tensor import Weight
+from memlab._paging.paged_tensor import Weight, shared_write
 from memlab._paging.tensor_memory import all_bytes, view_of
 from memlab._paging.torch_private import (
     EMBEDDINGS,
@@ -112,6 +112,8 @@ class Tracer(TorchDispatchMode):
             if weight is None:
                 return tensor
             if any(tensor is other for other in written):
+                if weight.shared:
+                    raise shared_write([weight.name])
                 self._use(weight)
                 self.trace.written.add(weight)
                 return tensor
@@ -119,7 +121,7 @@ class Tracer(TorchDispatchMode):
                 self._use(weight)
                 read = args[1].numel() * tensor.stride(0) * tensor.element_size()
                 self.trace.gathered[weight] = max(self.trace.gathered.get(weight, 0), read)
-                return tensor if self.reads_rows else self._on_device(weight, tensor)
+                return tensor if self.reads_rows and weight.mapped_storage is not None else self._on_device(weight, tensor)
             return self._computed(tensor)
 
         result = func(*tree_map_only(Tensor, traced, args), **tree_map_only(Tensor, traced, kwargs))

@@ -1,0 +1,66 @@
+//! Host memory that has a descriptor instead of a name, so that processes can map the same pages.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+
+use crate::error::{Error, Result, size};
+
+/// What memory is mapped, shared and pinned in.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// Its size cannot change any more: a process that reads it can rely on its pages.
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// A memfd of a fixed size. The memory is gone when no process has it open or mapped, however they ended.
+#[derive(Debug)]
+pub struct MemoryFile {
+    descriptor: OwnedFd,
+    bytes: u64,
+}
+
+impl MemoryFile {
+    /// New memory, all zeros, of which pages are taken when they are written.
+    ///
+    /// # Errors
+    ///
+    /// If `bytes` is not a multiple of the page size, or the system refuses.
+    pub fn new(bytes: u64) -> Result<Self> {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(Error::Invalid(format!("{bytes} bytes to share are not a multiple of {PAGE_SIZE}")));
+        }
+        let refused = |error| Error::Memory(format!("the system gave no memory of {} to share ({error})", size(bytes)));
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = memfd_create(c"memlab-weights", flags).map_err(refused)?;
+        ftruncate(&descriptor, bytes).map_err(refused)?;
+        fcntl_add_seals(&descriptor, SEALS).map_err(refused)?;
+        Ok(Self { descriptor, bytes })
+    }
+
+    /// Memory that another process made.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a memory file of this size, or could still shrink under the pages that are read.
+    pub fn received(descriptor: OwnedFd, bytes: u64) -> Result<Self> {
+        let found = fstat(&descriptor).map(|status| status.st_size as u64).unwrap_or(0);
+        let sealed = fcntl_get_seals(&descriptor).is_ok_and(|seals| seals.contains(SEALS));
+        if found != bytes || !sealed {
+            return Err(Error::Failed(format!(
+                "a process offered {found} bytes to share where {bytes} bytes of sealed memory were expected"
+            )));
+        }
+        Ok(Self { descriptor, bytes })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl AsFd for MemoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,103 @@
+//! Listening sockets that forked children do not keep.
+//!
+//! A child that inherits one keeps its name taken after the parent's end, and answers nobody, as it has none of the parent's
+//! threads. So they are closed in the child, before fork returns there. (Programs that the process starts do not get them:
+//! `CLOEXEC`.)
+
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::{Errno, Result};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+
+/// Descriptors of this process's listeners; `NONE` where there is none. Atomics, as a forked child must take no lock.
+static OPEN: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
+const NONE: RawFd = -1;
+
+/// Processes that can wait to be served. Each is served at once, but those that wait for a gate stay.
+const QUEUE: i32 = 1024;
+
+/// A socket that listens under a name, in the process that made it.
+pub(super) struct Listener {
+    descriptor: RawFd,
+    place: &'static AtomicI32,
+}
+
+impl Listener {
+    /// Listens under a name; None if the name is taken.
+    pub(super) fn bind(address: &SocketAddrUnix) -> Result<Option<Self>> {
+        static CLOSE_IN_CHILDREN: Once = Once::new();
+        // SAFETY: the handler is a function of this library, which is never unloaded.
+        CLOSE_IN_CHILDREN.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(close_in_child));
+        });
+        let listener = Self::keep(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)?;
+        match bind(listener.borrowed(), address) {
+            Ok(()) => listen(listener.borrowed(), QUEUE).map(|()| Some(listener)),
+            Err(Errno::ADDRINUSE) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn keep(socket: OwnedFd) -> Result<Self> {
+        let descriptor = socket.as_raw_fd();
+        let free =
+            |place: &&AtomicI32| place.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let place = OPEN.iter().find(free).ok_or(Errno::MFILE)?;
+        Ok(Self { descriptor: socket.into_raw_fd(), place })
+    }
+
+    /// Calls `answer` for each process that connects, until the listener is closed.
+    pub(super) fn serve(&self, mut answer: impl FnMut(OwnedFd)) {
+        loop {
+            match accept_with(self.borrowed(), SocketFlags::CLOEXEC) {
+                Ok(connection) => answer(connection),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // The process has no descriptor left for now.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    thread::sleep(Duration::from_millis(100));
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Answers nobody any more. The name is free when the last reference is gone.
+    pub(super) fn close(&self) {
+        if self.is_own() {
+            let _ = rustix::net::shutdown(self.borrowed(), rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Whether the descriptor is this listener's: in a forked child it is closed, and may be another file's by now.
+    fn is_own(&self) -> bool {
+        self.place.load(Ordering::Acquire) == self.descriptor
+    }
+
+    fn borrowed(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until `drop` in the process that made it, and not used in its children (`is_own`).
+        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.place.compare_exchange(self.descriptor, NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            // SAFETY: this process made it, and nothing has closed it.
+            unsafe { libc::close(self.descriptor) };
+        }
+    }
+}
+
+extern "C" fn close_in_child() {
+    for place in &OPEN {
+        let descriptor = place.swap(NONE, Ordering::AcqRel);
+        if descriptor != NONE {
+            // SAFETY: a listener's descriptor, which the child has a copy of and nobody uses there.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}

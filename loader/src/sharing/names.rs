@@ -1,0 +1,51 @@
+//! The names under which processes find each other.
+
+use std::fmt;
+
+use rustix::net::SocketAddrUnix;
+use rustix::process::geteuid;
+
+use crate::error::{Error, Result};
+
+/// What the gate's name ends in.
+pub(super) const GATE: &str = "gate";
+
+/// How many processes of a host hand out the same memory. More can share it.
+pub(super) const SEATS: u32 = 256;
+
+const LONGEST: usize = 64;
+
+/// What the names of one memory begin with.
+#[derive(Clone, Debug)]
+pub(super) struct Name(String);
+
+impl Name {
+    pub(super) fn checked(name: &str) -> Result<Self> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if name.is_empty() || name.len() > LONGEST || !name.bytes().all(fits) {
+            return Err(Error::Invalid(format!("{name:?} is no name of 1 to {LONGEST} letters, digits and dashes")));
+        }
+        // The user's number, since users do not share memory and all names of a host are in one place.
+        Ok(Self(format!("memlab/{}/{name}", geteuid().as_raw())))
+    }
+
+    pub(super) fn gate(&self) -> SocketAddrUnix {
+        self.address(GATE)
+    }
+
+    pub(super) fn seat(&self, number: u32) -> SocketAddrUnix {
+        self.address(&number.to_string())
+    }
+
+    fn address(&self, last: &str) -> SocketAddrUnix {
+        let name = format!("{}/{last}", self.0);
+        SocketAddrUnix::new_abstract_name(name.as_bytes())
+            .expect("a name of at most 64 bytes fits with what is around it")
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,109 @@
+"""Weights that the processes of one host hold once: which can be, under which name, and whether they are the same.
+
+The first process of a name fills the memory; the others compare their own weights with it, byte by byte, and let them go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import nn
+
+from memlab import _native
+from memlab._paging.arena import ArenaMemory, copy_in, lay_out, point_at_arena
+from memlab._paging.paged_tensor import Weight
+
+# A part of each name: processes whose arenas are laid out otherwise, or filled by other rules, share nothing.
+LAYOUT_VERSION = 1
+
+
+def arena_memory(model: nn.Module, weights: list[Weight], group: str | None, files: Any = ()) -> ArenaMemory:
+    """Memory for the weights. With a `group`, that of all processes that page the same; waits while another fills it.
+
+    Args:
+        files: which files the weights are read from, as what `json` takes.
+
+    Raises: RuntimeError if the memory cannot be shared.
+    """
+    if group is not None:
+        _choose_shared(model, weights)
+    layout = lay_out(weights)
+    share = None
+    if group is not None and layout.shared_nbytes:
+        share = _native.HostShare.join(_name(weights, layout.shared_nbytes, group, files), layout.shared_nbytes)
+    try:
+        return ArenaMemory(_native.Arena(layout.nbytes, layout.borders, share), share)
+    except BaseException:
+        if share is not None:
+            share.abandon()
+        raise
+
+
+def fill(
+    weights: list[Weight],
+    memory: ArenaMemory,
+    fill_in: Callable[[list[Weight]], None],
+    from_files: Collection[int] = (),
+) -> None:
+    """Fills the arena with the weights and has the model use it: with `fill_in`, unless another process has filled it.
+
+    Args:
+        from_files: ids of tensors whose values are in files, which are known to be the same.
+
+    Raises: ValueError that names a weight whose values are not those of the other processes. The model is as before.
+    """
+    shared = [weight for weight in weights if weight.shared]
+    share = memory.share
+    if share is not None and share.first:
+        try:
+            fill_in(shared)
+            memory.arena.publish()
+        finally:
+            share.abandon()  # Does nothing once it is published. Otherwise the next process fills it.
+    else:
+        for weight in shared:
+            _refuse_difference(weight, memory, from_files)
+        for weight in shared:
+            point_at_arena(weight, memory)
+    fill_in([weight for weight in weights if not weight.shared])
+
+
+def fill_from_model(weights: list[Weight], memory: ArenaMemory) -> None:
+    """`fill` with the values that the model has."""
+    fill(weights, memory, lambda some: copy_in(some, memory))
+
+
+def _choose_shared(model: nn.Module, weights: list[Weight]) -> None:
+    """Parameters are shared, but not those that train where others are frozen: each process may begin with its own.
+
+    Buffers are not, since forwards write to them.
+    """
+    parameters = list(model.parameters())
+    is_partly_frozen = any(one.requires_grad for one in parameters) and not all(one.requires_grad for one in parameters)
+    for weight in weights:
+        are_parameters = all(isinstance(paged.tensor, nn.Parameter) for paged in weight.tensors)
+        weight.shared = are_parameters and not (is_partly_frozen and weight.is_trained)
+
+
+def _name(weights: list[Weight], nbytes: int, group: str, files: Any) -> str:
+    """A name for what is shared: a hash of how it is laid out, and of where it comes from."""
+    tensors = [
+        (weight.offset, paged.byte_offset, paged.name, str(paged.tensor.dtype), paged.tensor.shape, paged.tensor.stride())
+        for weight in weights
+        if weight.shared
+        for paged in weight.tensors
+    ]
+    what = json.dumps([LAYOUT_VERSION, group, nbytes, tensors, files])
+    return hashlib.sha256(what.encode()).hexdigest()[:32]
+
+
+def _refuse_difference(weight: Weight, memory: ArenaMemory, from_files: Collection[int]) -> None:
+    for paged in weight.tensors:
+        if id(paged.tensor) not in from_files and memory.differs(paged, paged.tensor.detach().cpu()):
+            raise ValueError(
+                f"{paged.name} has other values here than in the processes of this host that share a model of this form: "
+                'load the same weights in all of them, or give models that differ a name each: shared="host:NAME"'
+            )
