@@ -1,0 +1,1 @@
+"""Callbacks for other people's trainers: `memlab.integrations.lightning` and `memlab.integrations.transformers`."""
