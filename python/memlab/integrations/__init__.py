@@ -1,1 +1,2 @@
-"""Callbacks for other people's trainers: `memlab.integrations.lightning` and `memlab.integrations.transformers`."""
+"""memlab in other people's frameworks: callbacks in `memlab.integrations.lightning` and `memlab.integrations.transformers`,
+a `runtime_env` in `memlab.integrations.ray`."""
