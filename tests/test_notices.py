@@ -1,5 +1,7 @@
 """`memlab run --notify` and `--webhook`: somebody is told while the program runs, and the program knows nothing of it."""
 
+import contextlib
+import itertools
 import json
 import os
 import pty
@@ -11,6 +13,7 @@ import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -70,7 +73,9 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     (device,) = report["devices"]
     findings = {finding["kind"]: finding for finding in report["findings"]}
     oom, leak, low = notices["out-of-memory"], notices["leak"], notices["low-memory"]
-    assert (oom["bytes"], oom["message"]) == (64 << 30, findings["out_of_memory"]["what"].replace("2 times, first ", ""))
+    # The second may have followed before the first was seen.
+    message, what = (text.replace(" 2 times, first", "") for text in (oom["message"], findings["out_of_memory"]["what"]))
+    assert (oom["bytes"], message) == (64 << 30, what)
     assert leak["bytes"] % MIB == 0 and "program.py:12 <module> held" in leak["message"]
     assert low["bytes"] == (2 << 30) - device["peak_used_bytes"]
     assert {notice["pid"] for notice in notices.values()} == {report["process"]["pid"]}
@@ -109,7 +114,7 @@ def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
     )
     assert run.code == 0, run.errors
     grown = sorted(json.loads(line)["bytes"] for line in (memlab.folder / "told").read_text().splitlines())
-    assert len(grown) >= 2 and all(later >= 2 * earlier for earlier, later in zip(grown, grown[1:], strict=False))
+    assert len(grown) >= 2 and all(later >= 2 * earlier for earlier, later in itertools.pairwise(grown))
     assert grown[-1] > 200 * MIB
 
 
@@ -124,8 +129,13 @@ def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
     assert run.code == 7
     assert f"memlab: --notify: `{hanging}` went on after the program, and was ended\n" in run.errors
     pid = int((memlab.folder / "out-of-memory").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.killpg(pid, 0)
+    assert not running(pid)
+
+
+def running(group):
+    """The processes of a group that run; those that ended may wait for their parent to ask."""
+    stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [state for state, _, at, *_ in stats if int(at) == group and state != "Z"]
 
 
 class Hook(BaseHTTPRequestHandler):
@@ -211,7 +221,8 @@ def test_a_webhook_that_nobody_answers(memlab, hook):
 
 
 def test_a_command_is_told_under_the_dashboard(memlab):
-    """GIVEN a program under the dashboard WHEN it runs out of memory THEN a command is told, and the screen stays as it is."""
+    """GIVEN a program under the dashboard WHEN it runs out of memory
+    THEN a command is told, and what it prints is not on the screen."""
     script = memlab.folder / "program.py"
     script.write_text(dedent(PROGRAM))
     command = "echo SHOULD NOT BE SEEN; cat >> told; touch out-of-memory"
@@ -225,10 +236,8 @@ def test_a_command_is_told_under_the_dashboard(memlab):
     screen, ended, until = b"", None, time.monotonic() + DEADLINE_S
     while ended is None and time.monotonic() < until:
         if select.select([terminal], [], [], 0.1)[0]:
-            try:
+            with contextlib.suppress(OSError):  # Its other end may be closed.
                 screen += os.read(terminal, 1 << 16)
-            except OSError:  # Its other end is closed.
-                pass
         # The dashboard stays after the program's end.
         if b"exit code 7" in screen or (memlab.folder / "told").exists():
             os.write(terminal, b"q")
