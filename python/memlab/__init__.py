@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from memlab.recording import start, stop
     from memlab.reporter import MemReporter
     from memlab.reproducing import determinize, first_difference, is_equal_network, is_equal_with_error
+    from memlab.step_log import log
     from memlab.tracking import tracker
     from memlab.trainers import BigBatches, offload_callback
     from memlab.training_warnings import TrainingWarning
@@ -87,6 +88,7 @@ __all__ = [
     "is_equal_network",
     "is_equal_with_error",
     "load",
+    "log",
     "memory_profiler",
     "offload_activations",
     "offload_callback",
@@ -142,6 +144,7 @@ _MODULES = {
     "is_equal_with_error": "reproducing",
     "load": "loading",
     "load_ipython_extension": "magics",
+    "log": "step_log",
     "memory_profiler": "iteration_profiler",
     "offload_activations": "activations",
     "offload_callback": "trainers",

@@ -18,19 +18,24 @@ INSTALLED, BUILT = _PACKAGE / "bin" / "memlab", _PACKAGE.parent.parent / "target
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
+def program() -> Path:
+    """Where the command is, or is to be."""
+    return BUILT if BUILT.exists() and not INSTALLED.exists() else INSTALLED
+
+
 def main() -> NoReturn:
     """Becomes `memlab` with the same arguments, or exits with the reason and 127 (not found) or 126 (not startable)."""
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    program = BUILT if BUILT.exists() and not INSTALLED.exists() else INSTALLED
+    path = program()
     try:
-        os.execv(program, ["memlab", *sys.argv[1:]])
+        os.execv(path, ["memlab", *sys.argv[1:]])
     except OSError as error:
-        if program.exists():
+        if path.exists():
             sys.stderr.write(
-                f"memlab: {program} cannot be started: {error.strerror}: memlab runs on Linux on x86-64 with glibc, "
+                f"memlab: {path} cannot be started: {error.strerror}: memlab runs on Linux on x86-64 with glibc, "
                 "from file systems that allow programs (no noexec)\n"
             )
             sys.exit(126)
-        sys.stderr.write(f"memlab: {program} is missing: run `make` in a source tree; elsewhere install memlab again\n")
+        sys.stderr.write(f"memlab: {path} is missing: run `make` in a source tree; elsewhere install memlab again\n")
         sys.exit(127)

@@ -139,7 +139,7 @@ def _reason_not_to_load() -> str | None:
 
 def _load(output: str | None) -> str | None:
     """Loads the library, told where to record; why it could not, if so."""
-    path = next((path for path in _candidates() if path.exists()), None)
+    path = library_path()
     if path is None:
         return f"libmemlab.so is missing in {_PACKAGE / 'bin'}: install memlab again, or run `make` in a source tree"
     # The library reads its settings when it is loaded, as it does when it is preloaded.
@@ -157,6 +157,7 @@ def _load(output: str | None) -> str | None:
     return None
 
 
-def _candidates() -> list[Path]:
-    """Where libmemlab.so may be: in the package, or in a source tree beside it."""
-    return [_PACKAGE / "bin" / "libmemlab.so", _PACKAGE.parent.parent / "target" / "release" / "libmemlab.so"]
+def library_path() -> Path | None:
+    """Where libmemlab.so is: in the package, or in a source tree beside it; None: it is missing."""
+    candidates = [_PACKAGE / "bin" / "libmemlab.so", _PACKAGE.parent.parent / "target" / "release" / "libmemlab.so"]
+    return next((path for path in candidates if path.exists()), None)

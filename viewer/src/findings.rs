@@ -15,7 +15,8 @@ use memlab_trace::Model;
 pub use advice::Grows;
 pub use finding::{Finding, Kind};
 pub use headline::headline;
-pub(crate) use pressure::grows;
+pub(crate) use leak::growing;
+pub(crate) use pressure::{grows, out_of_memory};
 pub use words::{Word, Words};
 
 /// All findings on a run, the most urgent first.

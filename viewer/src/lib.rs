@@ -23,6 +23,7 @@
 //! context, diff, report                          what screens share; what is printed
 //! advice, page                                   what to change in a program; the frame of a web page
 //! export, feed, request, trace_moment            formats of other programs; the thread that follows traces
+//! notices                                        telling somebody while a program runs
 //! offload                                        moving GPU memory to the host: the thread of the dashboard
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
@@ -55,6 +56,7 @@ pub mod input;
 pub mod json;
 pub mod kernels;
 pub mod moment;
+pub mod notices;
 pub mod offload;
 pub mod overlays;
 pub mod page;

@@ -4,6 +4,7 @@ mod ending;
 mod keyboard;
 mod launch;
 mod live;
+mod noticing;
 mod options;
 pub mod output;
 mod pty;

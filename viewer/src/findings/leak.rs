@@ -29,6 +29,11 @@ struct Group {
 
 /// What piles up on a device: over the steps, and before the peak where no backward came between.
 pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Finding> {
+    growing(model, device, several).into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// The same with the steps or passes over which it does.
+pub(crate) fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<(AccumulationSpan, Finding)> {
     let mut told: Vec<Vec<u32>> = Vec::new();
     let mut findings = Vec::new();
     for pile in model.accumulations(device.index) {
@@ -37,7 +42,7 @@ pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Fi
         // What is much less mostly hangs on the same thing, and goes with it.
         for group in groups.into_iter().take(PLACES).filter(|group| group.bytes >= most / 3) {
             if is_significant(group.bytes, device) && !told.contains(&group.ends) {
-                findings.push(finding(model, device, several, &pile.span, &group));
+                findings.push((pile.span, finding(model, device, several, &pile.span, &group)));
                 told.push(group.ends);
             }
         }

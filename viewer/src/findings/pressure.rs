@@ -17,7 +17,7 @@ const KEPT: u64 = 5;
 const OTHERS: u64 = 20;
 
 /// The first out-of-memory of a device.
-pub(super) fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
+pub(crate) fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let ooms: Vec<OomView> = model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
     let oom = ooms.first()?;
     let directory = model.header().map_or("", |header| header.directory.as_str());

@@ -70,8 +70,9 @@ const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2,
 /// How often to look for new traces: while their writers live, they can be told from those of other runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Runs `command` in the foreground until it ends.
-pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::Result<Ended> {
+/// Runs `command` in the foreground until it ends. `started` is called once it runs, with the signals blocked that this
+/// process waits for, as they have to be in its threads.
+pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, started: impl FnOnce()) -> anyhow::Result<Ended> {
     // Signals wait until they are asked for; the program starts with those blocked that were.
     let signals = WaitingSignals::block();
     let before = signals.before;
@@ -86,6 +87,7 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::R
     let pid = Pid::from_child(&child);
     lock(finder).adopt(child.id());
     let looking = Looking::start(finder.clone());
+    started();
     let ended = loop {
         let (signal, from_terminal) = signals.next();
         match signal {

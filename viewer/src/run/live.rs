@@ -24,13 +24,20 @@ const PAUSE: Duration = Duration::from_millis(30);
 const LAST_ROWS: usize = 20;
 
 /// Runs `command` under the dashboard until it has ended and the dashboard was left.
-pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Option<Palette>) -> anyhow::Result<Ended> {
+/// `started` is called once it runs.
+pub fn run(
+    command: &mut Command,
+    finder: &Arc<Mutex<TraceFinder>>,
+    theme: Option<Palette>,
+    started: impl FnOnce(),
+) -> anyhow::Result<Ended> {
     let config = Config::read_or_say();
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
     let (pane_rows, pane_columns) = output_size(columns, rows);
     let mut program =
         PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| CannotStart::of(command, &error))?;
     lock(finder).adopt(program.pid());
+    started();
     let found = finder.clone();
     let mut feed = Feed::start(Source::Appearing(Box::new(move || {
         lock(&found).scan().iter().map(|found| found.path.clone()).collect()

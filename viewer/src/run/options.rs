@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 
 use crate::arguments::{Look, checked_limits, size};
+use crate::notices;
 use crate::offload::control::OnLimit;
 
 /// After the options in the help.
@@ -14,12 +15,18 @@ Examples:
   memlab run -- python train.py --epochs 3
   memlab run -o traces/ -- torchrun --nproc_per_node 8 train.py
   memlab run -o 'run-%r.jsonl' --live -- python train.py
+  memlab run --notify 'mail -s $MEMLAB_NOTICE ada' -- python train.py
 
 In FILE, %p is the process number, %r the rank, %n the program's name, %h the host.
 
 With --live the program gets its own terminal, as large as the Output screen. Press Enter on that screen to type to the program \
 (input(), breakpoint()), Esc to return to memlab. Press q, then d, to give the program the whole terminal. The program has no mouse, \
 pictures or clipboard there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
+
+--notify runs CMD with sh, in the background, when the program runs out of memory, when memory grows from step to step, and with \
+--notify-free when little is free: once for each process and device, and again when as much again has grown. CMD has MEMLAB_NOTICE \
+(out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, MEMLAB_DEVICE, MEMLAB_BYTES, \
+MEMLAB_STEPS and MEMLAB_TRACE in its environment, and the same as JSON on its standard input. --webhook sends that JSON.
 
 memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
 127: there is no such program; 126: it cannot be executed; 2: memlab cannot do what was asked.";
@@ -57,6 +64,8 @@ pub struct Options {
     /// The most host memory for offloaded memory.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     host_max: Option<u64>,
+    #[command(flatten)]
+    pub(super) notices: notices::Options,
     #[command(flatten)]
     pub(super) look: Look,
     /// The program and its arguments.

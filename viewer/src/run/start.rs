@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use super::launch::Ended;
+use super::noticing::Noticing;
 use super::options::Options;
 use super::output::Output;
 use super::traces::TraceFinder;
@@ -46,11 +47,17 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     }
     command.envs(options.settings());
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output)));
+    let mut noticing = None;
+    let started = || noticing = Noticing::start(&options.notices, &finder, options.live);
     let ended = if options.live {
-        live::run(&mut command, &finder, options.look.theme)?
+        live::run(&mut command, &finder, options.look.theme, started)?
     } else {
-        launch::run(&mut command, &finder)?
+        launch::run(&mut command, &finder, started)?
     };
+    let deliveries = noticing.and_then(Noticing::read_to_the_end);
     summary::finish(&finder, &options.command, ended);
+    if let Some(deliveries) = deliveries {
+        deliveries.finish();
+    }
     Ok(ended)
 }

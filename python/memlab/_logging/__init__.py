@@ -1,0 +1,1 @@
+"""What `memlab.log` and the callbacks of trainers share: figures of an interval, loggers, the report as a page."""

@@ -1,0 +1,50 @@
+"""What the callbacks of trainers do: log as often as they are told, and write the report at the end.
+
+Nothing that goes wrong here ends a training: it is said in a line, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from memlab._logging.figures import Interval
+from memlab._logging.html_report import write_report
+from memlab._logging.loggers import Figures, Sink
+from memlab._tools.say import say_once
+
+REPORT_NAME = "memlab-report.html"
+
+
+class Monitor:
+    """The memory of one training."""
+
+    def __init__(self, prefix: str, device: int | None) -> None:
+        self._prefix = prefix
+        self._interval = Interval(device)
+        self._interval.begin()
+        self._logged: int | None = None
+
+    def log(self, step: int, write: Callable[[Figures], None]) -> None:
+        """Has the figures since the last time written, once for each step: what follows belongs to the next figures."""
+        if step == self._logged:
+            return
+        self._logged = step
+        figures = {f"{self._prefix}{name}": nbytes for name, nbytes in self._interval.next().items()}
+        if figures:
+            _guarded("memory is not logged", partial(write, figures))
+
+    def report(self, folder: Path, ranks: int, sinks: Iterable[Sink]) -> None:
+        """Writes the report into a folder, and gives it to the loggers."""
+        path = write_report(folder / REPORT_NAME, ranks)
+        if path is not None:
+            for sink in sinks:
+                _guarded("the report is not with the logger", partial(sink.add_report, path))
+
+
+def _guarded(what: str, do: Callable[[], None]) -> None:
+    try:
+        do()
+    except Exception as error:  # Of somebody's logger: it may raise anything.
+        say_once(f"{what}: {type(error).__name__}: {error}")

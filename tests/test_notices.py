@@ -1,0 +1,261 @@
+"""`memlab run --notify` and `--webhook`: somebody is told while the program runs, and the program knows nothing of it."""
+
+import contextlib
+import itertools
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import ssl
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from conftest import PYTHON, RELEASE
+
+MIB = 1 << 20
+DEADLINE_S = 120
+# It goes on until it is told that each kind of notice has come, and says so.
+PROGRAM = """
+import os, sys, time, torch
+print("begins", flush=True)
+net = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+kept = []
+for step in range(40):
+    net(torch.randn(64, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(torch.zeros(1 << 18, device="cuda"))
+for _ in range(2):
+    try:
+        torch.zeros(1 << 34, device="cuda")
+    except torch.OutOfMemoryError:
+        pass
+until = time.monotonic() + 120
+while not all(os.path.exists(name) for name in sys.argv[1:]) and time.monotonic() < until:
+    time.sleep(0.05)
+print("saw", *[name for name in sys.argv[1:] if os.path.exists(name)], flush=True)
+sys.exit(7)
+"""
+KINDS = ["leak", "low-memory", "out-of-memory"]
+
+
+def record(memlab, *options, waits_for=(), simgpu="2GiB", env=None, **more):
+    script = memlab.folder / "program.py"
+    script.write_text(dedent(PROGRAM))
+    command = (memlab.command, "run", "-o", "t.jsonl", *options, "--", PYTHON, script, *waits_for)
+    return memlab.run(*command, preload=False, memory=simgpu, env=env, **more)
+
+
+def told(memlab):
+    """What a command that appends its input to a file was told, by kind."""
+    notices = [json.loads(line) for line in (memlab.folder / "told").read_text().splitlines()]
+    return {notice["notice"]: notice for notice in sorted(notices, key=lambda notice: notice["bytes"])}, len(notices)
+
+
+def test_a_command_is_told_while_the_program_runs(memlab):
+    """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits until that was told
+    WHEN it runs with a command to be told
+    THEN each is told once, with figures of the trace, in the environment and as JSON."""
+    command = 'cat >> told; env | grep ^MEMLAB_ > $MEMLAB_NOTICE; echo "to the terminal: $MEMLAB_NOTICE"'
+    run = record(memlab, "--notify", command, "--notify-free", "1.8GiB", waits_for=KINDS)
+    assert (run.code, run.output.split("\n")[:2]) == (7, ["begins", "saw leak low-memory out-of-memory"]), run.errors
+    notices, count = told(memlab)
+    assert sorted(notices) == KINDS and count == 3
+    report = memlab.report(run.trace)
+    (device,) = report["devices"]
+    findings = {finding["kind"]: finding for finding in report["findings"]}
+    oom, leak, low = notices["out-of-memory"], notices["leak"], notices["low-memory"]
+    # The second may have followed before the first was seen.
+    message, what = (text.replace(" 2 times, first", "") for text in (oom["message"], findings["out_of_memory"]["what"]))
+    assert (oom["bytes"], message) == (64 << 30, what)
+    assert leak["bytes"] % MIB == 0 and "program.py:12 <module> held" in leak["message"]
+    assert low["bytes"] == (2 << 30) - device["peak_used_bytes"]
+    assert {notice["pid"] for notice in notices.values()} == {report["process"]["pid"]}
+    assert {notice["trace"] for notice in notices.values()} == {str(run.trace)}
+    assert oom["steps"] == 40 and oom["allocated_bytes"] == device["allocated_bytes"]
+
+    variables = dict(line.split("=", 1) for line in (memlab.folder / "leak").read_text().splitlines() if "=" in line)
+    assert variables["MEMLAB_MESSAGE"] == leak["message"] and variables["MEMLAB_NEXT"] == leak["next"]
+    assert [int(variables[name]) for name in ("MEMLAB_PID", "MEMLAB_DEVICE", "MEMLAB_BYTES", "MEMLAB_STEPS")] == [
+        leak[name] for name in ("pid", "device", "bytes", "steps")
+    ]
+    # What it prints is no output of the program.
+    assert "to the terminal: leak" in run.errors and "to the terminal" not in run.output
+
+
+def test_what_was_not_asked_for_is_not_told(memlab):
+    """GIVEN the same program WHEN a leak has to go on for longer, and no free memory is asked for
+    THEN only the out-of-memory is told."""
+    run = record(memlab, "--notify", "cat >> told", "--notify-leak-steps", 100)
+    assert run.code == 7
+    notices, count = told(memlab)
+    assert (list(notices), count) == (["out-of-memory"], 1)
+
+
+def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
+    """GIVEN a program that goes on to leak once it has been told WHEN it has leaked ten times as much
+    THEN it was told again, and each time of at least twice as much."""
+    program = PROGRAM.replace("for _ in range(2):", "for _ in range(0):").replace(
+        "sys.exit(7)", "for _ in range(400):\n    kept.append(torch.zeros(1 << 18, device='cuda'))\n    optimizer.step()"
+    )
+    script = memlab.folder / "again.py"
+    script.write_text(program)
+    command = "cat >> told; touch leak"
+    run = memlab.run(
+        *(memlab.command, "run", "-o", "t.jsonl", "--notify", command, "--", PYTHON, script, "leak"), preload=False
+    )
+    assert run.code == 0, run.errors
+    grown = sorted(json.loads(line)["bytes"] for line in (memlab.folder / "told").read_text().splitlines())
+    assert len(grown) >= 2 and all(later >= 2 * earlier for earlier, later in itertools.pairwise(grown))
+    assert grown[-1] > 200 * MIB
+
+
+def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
+    """GIVEN a command that fails, and one that never ends
+    WHEN they are told THEN the program ends as without them, and a line says what became of each."""
+    run = record(memlab, "--notify", "exit 3")
+    assert run.code == 7 and "saw" in run.output
+    assert run.errors.count("memlab: --notify: `exit 3` ended with exit code 3\n") == 2
+    hanging = "trap '' TERM; echo $$ > $MEMLAB_NOTICE; sleep 1000 & wait; sleep 1000"
+    run = record(memlab, "--force", "--notify", hanging, "--notify-leak-steps", 100)
+    assert run.code == 7
+    assert f"memlab: --notify: `{hanging}` went on after the program, and was ended\n" in run.errors
+    pid = int((memlab.folder / "out-of-memory").read_text())
+    assert not running(pid)
+
+
+def running(group):
+    """The processes of a group that run; those that ended may wait for their parent to ask."""
+    stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [state for state, _, at, *_ in stats if int(at) == group and state != "Z"]
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Refuses the first request, and takes the others."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.requests.append((self.path, self.headers["content-type"], json.loads(body)))
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        self.end_headers()
+        for kind in KINDS:
+            if not self.server.answers and json.loads(body)["notice"] == kind:
+                (self.server.folder / kind).touch()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hook(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    server.requests, server.answers, server.folder = [], [], tmp_path
+    yield server
+    server.shutdown()
+
+
+def serve(server, certificate=None):
+    """Starts a server; returns its address."""
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"{'https' if certificate else 'http'}://localhost:{server.server_port}/hooks/SECRET"
+
+
+def test_a_webhook_gets_the_same_and_is_asked_again(memlab, hook):
+    """GIVEN a server that cannot take the first request
+    WHEN a program runs out of memory THEN it is asked again, and gets the notice while the program runs."""
+    hook.answers = [503]
+    run = record(memlab, "--webhook", serve(hook), "--notify-leak-steps", 100, waits_for=["out-of-memory"])
+    assert run.code == 7 and "saw out-of-memory" in run.output, run.errors
+    first, second = hook.requests
+    assert first == second
+    path, kind, notice = first
+    assert (path, kind, notice["notice"], notice["bytes"]) == (
+        "/hooks/SECRET",
+        "application/json",
+        "out-of-memory",
+        64 << 30,
+    )
+    # What chats show.
+    assert notice["message"] in notice["text"] and "program.py" in notice["text"]
+    assert "webhook" not in run.errors
+
+
+def test_a_webhook_over_https(memlab, hook, tmp_path):
+    """GIVEN a server with a certificate of one's own WHEN the machine trusts it THEN it gets the notice; if not, a line says
+    so, without what is secret in the address."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate")
+    both = tmp_path / "both.pem"
+    made = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    named = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=CA:FALSE")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(["openssl", *made, *named, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    options = ("--webhook", serve(hook, both), "--notify-leak-steps", 100)
+    run = record(memlab, *options, waits_for=["out-of-memory"], env={"SSL_CERT_FILE": certificate})
+    assert run.code == 7 and "saw out-of-memory" in run.output, run.errors
+    assert [notice["notice"] for _, _, notice in hook.requests] == ["out-of-memory"]
+    run = record(memlab, "--force", *options)
+    assert run.code == 7 and len(hook.requests) == 1
+    assert "memlab: --webhook: localhost: " in run.errors and "SECRET" not in run.errors
+
+
+def test_a_webhook_that_nobody_answers(memlab, hook):
+    """GIVEN an address without a server WHEN there is a notice THEN a line says so, and the program's end is its own."""
+    hook.server_close()
+    run = record(memlab, "--webhook", f"http://127.0.0.1:{hook.server_port}/", "--notify-leak-steps", 100)
+    assert run.code == 7
+    assert "memlab: --webhook: 127.0.0.1: " in run.errors
+
+
+def test_a_command_is_told_under_the_dashboard(memlab):
+    """GIVEN a program under the dashboard WHEN it runs out of memory
+    THEN a command is told, and what it prints is not on the screen."""
+    script = memlab.folder / "program.py"
+    script.write_text(dedent(PROGRAM))
+    command = "echo SHOULD NOT BE SEEN; cat >> told; touch out-of-memory"
+    options = ("-o", "t.jsonl", "--live", "--notify", command, "--notify-leak-steps", "100")
+    wrapped = [memlab.simgpu, "--memory", "2GiB", memlab.command, "run", *options, "--", PYTHON, script, "out-of-memory"]
+    environment = memlab.environment(TERM="xterm-256color", LC_ALL="C.UTF-8", COLUMNS="120", LINES="40")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(memlab.folder)
+        os.execve(wrapped[0], [str(part) for part in wrapped], environment)
+    screen, ended, until = b"", None, time.monotonic() + DEADLINE_S
+    while ended is None and time.monotonic() < until:
+        if select.select([terminal], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):  # Its other end may be closed.
+                screen += os.read(terminal, 1 << 16)
+        # The dashboard stays after the program's end.
+        if b"exit code 7" in screen or (memlab.folder / "told").exists():
+            os.write(terminal, b"q")
+        pid, status = os.waitpid(process, os.WNOHANG)
+        ended = os.waitstatus_to_exitcode(status) if pid else None
+        time.sleep(0.05)
+    if ended is None:
+        os.kill(process, signal.SIGKILL)
+    assert ended == 7, screen[-2000:]
+    notices, count = told(memlab)
+    assert (list(notices), count) == (["out-of-memory"], 1)
+    assert b"SHOULD NOT BE SEEN" not in screen
+
+
+def test_options_without_anybody_to_tell_are_refused():
+    for options, said in (
+        (["--notify-free", "1GiB"], "--notify <CMD>|--webhook <URL>"),
+        (["--webhook", "x"], "https://host"),
+    ):
+        done = subprocess.run([RELEASE / "memlab", "run", *options, "true"], capture_output=True, text=True)
+        assert done.returncode == 2 and said in done.stderr
