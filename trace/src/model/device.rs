@@ -144,6 +144,7 @@ impl DeviceState {
             born: self.totals.born,
             reserved: driver.reserved,
             libraries: driver.libraries,
+            nccl: driver.nccl,
             context: driver.context,
             other_processes: driver.other_processes,
             segments: driver.segments,
@@ -297,7 +298,7 @@ impl DeviceState {
             return;
         }
         let is_copy = matches!(event.category, TagCategory::Parameter | TagCategory::Buffer);
-        if is_copy && key.classification == Classification::Communication {
+        if is_copy && key.classification.is_communication() {
             return;
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));

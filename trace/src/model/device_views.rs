@@ -228,7 +228,12 @@ impl DeviceState {
             add(&mut view.bytes, bytes);
             add(&mut view.bytes_at_peak, bytes_at_peak);
         };
-        rest(Category::Workspace, driver.libraries, peak.libraries);
+        rest(
+            Category::Workspace,
+            driver.libraries.saturating_sub(driver.nccl),
+            peak.libraries.saturating_sub(peak.nccl),
+        );
+        rest(Category::Nccl, driver.nccl, peak.nccl);
         rest(Category::Cached, self.torch() - self.totals.allocated, peak.torch() - peak.allocated);
         rest(Category::Context, driver.context, peak.context);
         rest(Category::OtherProcesses, driver.other_processes, peak.other_processes);

@@ -4,7 +4,8 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::category::{Category, CategoryBytes};
 use super::line::Line;
@@ -39,9 +40,32 @@ pub struct CategoryPoint {
     /// When it begins; it ends with the next one.
     pub time: u64,
     /// At the peak of the bin.
+    #[serde(deserialize_with = "of_any_version")]
     pub most: CategoryBytes,
     /// At its end.
+    #[serde(deserialize_with = "of_any_version")]
     pub last: CategoryBytes,
+}
+
+/// Bytes by category; also from keyframes in which buffers for communication were one category, and NCCL's memory was of
+/// libraries.
+fn of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<CategoryBytes, D::Error> {
+    const EARLIER: usize = Category::COUNT - 4;
+    let bytes = Vec::<u64>::deserialize(from)?;
+    let is_earlier = bytes.len() == EARLIER;
+    let expected = if is_earlier { EARLIER } else { Category::COUNT };
+    if bytes.len() != expected {
+        return Err(D::Error::invalid_length(bytes.len(), &"the bytes of each category"));
+    }
+    let is_new = |category: &Category| {
+        matches!(category, Category::Gathered | Category::ReduceScatter | Category::DdpBucket | Category::Nccl)
+    };
+    let places = Category::ALL.into_iter().filter(|category| !(is_earlier && is_new(category)));
+    let mut of_all = CategoryBytes::default();
+    for (category, bytes) in places.zip(bytes) {
+        of_all[category as usize] = bytes;
+    }
+    Ok(of_all)
 }
 
 /// Range of a figure within a time bin.

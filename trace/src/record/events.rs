@@ -29,7 +29,7 @@ impl Flags {
     pub const MOVED_MODULE: u32 = 64;
     /// The driver memory became a segment of PyTorch's caching allocator.
     pub const SEGMENT: u32 = 128;
-    /// A buffer of `DistributedDataParallel` or FSDP: for sums of gradients, or for parameters gathered from all ranks.
+    /// A buffer for what ranks exchange: of `DistributedDataParallel`, FSDP, a pipeline. Other flags say what for, if it is known.
     pub const COMMUNICATION: u32 = 256;
     /// Allocated before memlab was loaded.
     pub const BEFORE: u32 = 512;
@@ -39,6 +39,12 @@ impl Flags {
     pub const OUTSIDE: u32 = 2048;
     /// While torch.compile or Triton measures kernels.
     pub const BENCHMARK: u32 = 4096;
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): parameters gathered from all ranks.
+    pub const GATHERED: u32 = 8192;
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): gradients to be summed over ranks and scattered to them.
+    pub const REDUCE_SCATTER: u32 = 16384;
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): a bucket of gradients of `DistributedDataParallel`.
+    pub const DDP_BUCKET: u32 = 32768;
 
     /// The phase of the program.
     #[inline]
