@@ -28,7 +28,7 @@ fn categories_sum_to_the_used_bytes() {
     assert_eq!((device.used_bytes, device.used_is_known, device.process_is_known), (100_000, true, true));
     assert_eq!(category(&model, Category::Context), (40_000 - 23_480, 40_000 - 23_480));
     assert_eq!(category(&model, Category::OtherProcesses), (60_000, 60_000));
-    assert_eq!(category(&model, Category::Workspace), (3000, 0));
+    assert_eq!(category(&model, Category::Nccl), (3000, 0));
     assert_eq!(category(&model, Category::Cached), (20480 - 8192, 20480 - 8192));
     assert_eq!(model.categories(0).iter().map(|view| view.bytes).sum::<u64>(), 100_000);
     assert_eq!((device.used_bytes_at_peak, device.peak_used_bytes), (97_000, 100_000));

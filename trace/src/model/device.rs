@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::passes::Accumulation;
 use super::steps::Steps;
 use super::symbols::Symbols;
-use super::tags::{TaggedTensor, Tags, rounded};
+use super::tags::{TaggedTensor, Tags};
 use super::timeline::TimelineRecorder;
 use crate::record::{self, Flags, Phase, TagCategory};
 
@@ -302,7 +302,8 @@ impl DeviceState {
             return;
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
-        let tensor = TaggedTensor { category: event.category, bytes: rounded(event.bytes.min(LARGEST)), owner };
+        let name = symbols.intern_tensor(&event.name, &event.shard);
+        let tensor = TaggedTensor { category: event.category, bytes: event.bytes.min(LARGEST), owner, name };
         let Some((category, owner)) = self.tags.tag(slot, event.address, tensor) else { return };
         self.blocks.unlink(slot);
         self.blocks.get_mut(slot).tagged = true;
