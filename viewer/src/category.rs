@@ -4,7 +4,7 @@ use memlab_trace::Category;
 
 /// One letter for each category, in the order of [`Category::ALL`]: for bars without colour.
 pub const LETTERS: [&str; Category::COUNT] =
-    ["P", "G", "O", "B", "A", "I", "T", "g", "r", "d", "N", "n", "W", "k", "b", "c", "x", "o", "?"];
+    ["P", "G", "O", "B", "A", "I", "T", "g", "r", "d", "N", "W", "k", "b", "c", "n", "x", "o", "?"];
 
 /// The categories of blocks. Memory of the others is not in blocks.
 pub const BLOCK_CATEGORIES: [Category; 15] = [
@@ -44,11 +44,11 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
         Category::ReduceScatter => ("reduce-scatter", "reduce"),
         Category::DdpBucket => ("DDP buckets", "bucket"),
         Category::Communication => ("communication", "comm"),
-        Category::Nccl => ("NCCL", "nccl"),
         Category::Workspace => ("workspaces", "work"),
         Category::Benchmark => ("benchmarks", "bench"),
         Category::BeforeMemlab => ("before memlab", "before"),
         Category::Cached => ("cached, free", "cached"),
+        Category::Nccl => ("NCCL", "nccl"),
         Category::Context => ("CUDA context", "ctx"),
         Category::OtherProcesses => ("other processes", "others"),
         Category::Other => ("other", "other"),

@@ -28,8 +28,6 @@ pub enum Category {
     DdpBucket,
     /// Other buffers for what ranks exchange: broadcasts, what stages of a pipeline receive.
     Communication,
-    /// NCCL's own memory, from the driver: its communicators.
-    Nccl,
     /// Held by libraries: cuBLAS, cuDNN.
     Workspace,
     /// Taken while torch.compile or Triton measures kernels.
@@ -38,6 +36,8 @@ pub enum Category {
     BeforeMemlab,
     /// Reserved by PyTorch's caching allocator but not allocated.
     Cached,
+    /// NCCL's own memory, from the driver: its communicators.
+    Nccl,
     /// The CUDA context: kernels, stacks, printf buffers.
     Context,
     /// Other processes' memory on this device.
@@ -63,11 +63,11 @@ impl Category {
         Self::ReduceScatter,
         Self::DdpBucket,
         Self::Communication,
-        Self::Nccl,
         Self::Workspace,
         Self::Benchmark,
         Self::BeforeMemlab,
         Self::Cached,
+        Self::Nccl,
         Self::Context,
         Self::OtherProcesses,
         Self::Other,
@@ -87,11 +87,11 @@ impl Category {
             Self::ReduceScatter => "reduce_scatter",
             Self::DdpBucket => "ddp_bucket",
             Self::Communication => "communication",
-            Self::Nccl => "nccl",
             Self::Workspace => "workspace",
             Self::Benchmark => "benchmark",
             Self::BeforeMemlab => "before_memlab",
             Self::Cached => "cached",
+            Self::Nccl => "nccl",
             Self::Context => "context",
             Self::OtherProcesses => "other_processes",
             Self::Other => "other",
