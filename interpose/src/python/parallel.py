@@ -1,7 +1,7 @@
-"""How a program trains in parallel, as PyTorch's own objects say it: how tensors are sharded, which parameters FSDP manages, in
-which place of a mesh and at which stage of a pipeline the process is.
+"""How a program trains in parallel, as PyTorch's own objects say it: how tensors are sharded, which parameters FSDP
+manages, in which place of a mesh and at which stage of a pipeline the process is.
 
-Run in the namespace of `agent.py`, after `guards.py`. It only reads attributes of objects of PyTorch's, and no tensor's data.
+Run in the namespace of `agent.py`, after `guards.py`. It reads attributes of PyTorch's objects, and no tensor's data.
 """
 
 import json
@@ -41,7 +41,7 @@ class _Parallel:
         self.native = native
         self.reader = reader
         self.next_survey = 0.0
-        self.told = {"mesh": [], "stages": []}
+        self.told: dict = {"mesh": [], "stages": []}
 
     # Shards ----------------------------------------------------------------------------------------------------------
 

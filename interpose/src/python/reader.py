@@ -146,8 +146,8 @@ class Reader:
         return next((name for name, part in self.parts(root) if part is module), None)
 
     def tensors(self, root, kind, instead):
-        """(qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once. `instead` has
-        tensors in place of some, by id of the module and name in it."""
+        """(qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once.
+        `instead` has tensors in place of some, by id of the module and name in it."""
         found = []
         met = set()
         for prefix, module in self.parts(root):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
     from guards import _Harmless
-
     from parallel import _Parallel
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)

@@ -200,3 +200,28 @@ pub struct OomView {
     /// Bytes by category.
     pub categories: Vec<(Category, u64)>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keyframes_of_before_communication_was_told_apart_are_read() {
+        // GIVEN a point with fifteen categories: the eighth was communication, the twelfth what is cached
+        let bytes: Vec<u64> = (1..=15).collect();
+        let earlier = serde_json::json!({"time": 7, "most": &bytes, "last": &bytes});
+        // THEN each figure is in its category, and the new ones are 0
+        let CategoryPoint { most, last, .. } = serde_json::from_value(earlier).unwrap();
+        assert_eq!((most, most.iter().sum::<u64>()), (last, 120));
+        let of = |category: Category| most[category as usize];
+        assert_eq!([of(Category::Temporary), of(Category::Communication), of(Category::Workspace)], [7, 8, 9]);
+        assert_eq!(
+            [of(Category::Cached), of(Category::Nccl), of(Category::Context), of(Category::Other)],
+            [12, 0, 13, 15]
+        );
+        assert_eq!([of(Category::Gathered), of(Category::ReduceScatter), of(Category::DdpBucket)], [0, 0, 0]);
+        assert!(
+            serde_json::from_value::<CategoryPoint>(serde_json::json!({"time": 7, "most": [1], "last": [1]})).is_err()
+        );
+    }
+}
