@@ -284,7 +284,8 @@ fn next(names: &Names<'_>) -> Vec<String> {
     let Some(most) = most_telling(job, &findings(names)) else { return Vec::new() };
     let path = |at: usize| typed_path(&job.ranks[at].path);
     let mut lines = vec!["More".to_owned(), format!("  rank {}: memlab report {}", names.rank(most), path(most))];
-    if let Some(typical) = typical(job).filter(|typical| *typical != most) {
+    let is_comparable = |typical: &usize| *typical != most && job.ranks[*typical].stages == job.ranks[most].stages;
+    if let Some(typical) = typical(job).filter(is_comparable) {
         let (a, b) = (names.rank(typical), names.rank(most));
         lines.push(format!("  rank {b} against rank {a}: memlab diff {} {}", path(typical), path(most)));
     }
