@@ -33,7 +33,7 @@ WHEEL_RELEASE := $(if $(WHEEL_GLIBC),target/manylinux/$(WHEEL_TARGET)/release,ta
 WHEEL_SHARE := python/memlab.data/data/share
 # The names by which programs open the simulated GPU's libraries (viewer/src/simulation.rs), and what Cargo builds.
 SIMGPU_LIBRARIES := libcuda.so.1:libsimgpu_cuda.so libcuda.so:libsimgpu_cuda.so libnvidia-ml.so.1:libsimgpu_nvml.so \
-	libsimgpu_cudart.so libsimgpu_libraries.so libcupti.so.13:libsimgpu_cupti.so
+	libsimgpu_cudart.so libsimgpu_libraries.so libsimgpu_nccl.so libcupti.so.13:libsimgpu_cupti.so
 wheel: all wheel-data $(WHEEL_VENV)/.installed $(if $(WHEEL_GLIBC),wheel-release)
 	@rm -rf target/wheel/dist python/memlab/bin && mkdir -p dist python/memlab/bin/simgpu
 	trap 'rm -rf python/memlab/bin' EXIT && \

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Whose programs and libraries the wheel has.
 BUILT = ("memlab", "memlab-interpose", "memlab-python")
-BUILT += ("simgpu-cupti", "simgpu-driver", "simgpu-libraries", "simgpu-nvml", "simgpu-runtime")
+BUILT += ("simgpu-cupti", "simgpu-driver", "simgpu-libraries", "simgpu-nccl", "simgpu-nvml", "simgpu-runtime")
 
 
 def linked():

@@ -22,6 +22,7 @@ SIMULATED = (
     "libnvidia-ml.so.1",
     "libsimgpu_cudart.so",
     "libsimgpu_libraries.so",
+    "libsimgpu_nccl.so",
 )
 CRATES = "LICENSES-CRATES"
 SHARE = f"memlab-{VERSION}.data/data/share/"
@@ -252,7 +253,7 @@ def test_simulates(memlab, installed, with_torch):
     assert output.startswith("NVIDIA A100-SXM4-40GB 42297786368 ")
     loaded = set(re.findall(r"/\S*/lib(?:cuda|cupti|simgpu_\w+)\.so\S*", output))
     own = {path for path in loaded if path.startswith(os.path.join(installed.folder, "lib"))}
-    libraries = {"libcuda.so.1", "libcupti.so.13", "libsimgpu_cudart.so", "libsimgpu_libraries.so"}
+    libraries = {"libcuda.so.1", "libcupti.so.13", "libsimgpu_cudart.so", "libsimgpu_libraries.so", "libsimgpu_nccl.so"}
     assert {os.path.basename(path) for path in own} == libraries
     # (PyTorch may load its own CUPTI too, by its path. Calls go to the package's, which is there before.)
     assert {os.path.basename(path) for path in loaded - own} <= {"libcupti.so.13"}

@@ -19,13 +19,18 @@ CHOSEN = {
     "test_courtesy.py": "",
     "test_gpu_time.py": "",
     "test_pytest_plugin.py": "need_too_much or leave_memory",
+    "test_parallel.py": "",
 }
+# Of those that run on several GPUs, on how many the smallest does. Tests for more skip themselves.
+GPUS = {"test_parallel.py": 2}
 
 
 def check_file(harness, folder, file):
     """The failures of one test file."""
     if harness.simulated:
         return Skip("`make test` runs it on the simulated GPU")
+    if harness.devices < GPUS.get(file, 1):
+        return Skip(f"needs {GPUS[file]} GPUs, and the machine has {harness.devices}")
     environment = os.environ | {"MEMLAB_ON_GPU": "1", "PYTHONPATH": str(ROOT / "python")}
     environment |= {"PYTHONWARNINGS": "ignore::DeprecationWarning"}  # CPython 3.12 and newer warn about forks.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'pytest'}"]

@@ -79,10 +79,21 @@ fn benchmark(own: Walked, workspace: u32) -> Attribution {
     Attribution { stack: own.stack, layer: 0, flags: Phase::Other as u32 | Flags::BENCHMARK | workspace }
 }
 
-/// The flag of DDP's and FSDP's communication between ranks.
+/// The flags of communication between ranks.
 #[inline]
 fn exchanged(roles: FrameRole) -> u32 {
-    if roles.intersects(FrameRole::COMMUNICATION) { Flags::COMMUNICATION } else { 0 }
+    if roles.intersects(FrameRole::COMMUNICATION) { purpose(roles) } else { 0 }
+}
+
+#[cold]
+fn purpose(roles: FrameRole) -> u32 {
+    let purposes = [
+        (FrameRole::GATHERED, Flags::GATHERED),
+        (FrameRole::REDUCE_SCATTER, Flags::REDUCE_SCATTER),
+        (FrameRole::DDP_BUCKET, Flags::DDP_BUCKET),
+    ];
+    let flag = |(role, flag)| if roles.intersects(role) { flag } else { 0 };
+    purposes.into_iter().map(flag).fold(Flags::COMMUNICATION, |flags, flag| flags | flag)
 }
 
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ bitflags! {
         /// `torch.fx`'s interpreter (which runs compiled graphs before about PyTorch 2.12): its second local is the
         /// graph's node, and the agent can tell which module the node came from.
         const GRAPH_NODE = 16;
-        /// DDP's and FSDP's communication of gradients and parameters.
+        /// DDP's, FSDP's and pipelines' communication of gradients, parameters and activations.
         const COMMUNICATION = 32;
         /// DDP's and FSDP's work outside communication: they move inputs to the device.
         const INPUTS = 64;
@@ -33,6 +33,14 @@ bitflags! {
         /// Runs a backward that compiled autograd has captured, and PyTorch's engine does not. The modules called in it
         /// are graphs.
         const COMPILED_BACKWARD = 2048;
+        /// Communication for parameters that are gathered from all ranks.
+        const GATHERED = 4096;
+        /// Communication for gradients that are summed over ranks and scattered to them.
+        const REDUCE_SCATTER = 8192;
+        /// Communication for DDP's buckets of gradients.
+        const DDP_BUCKET = 16384;
+        /// What communication is for.
+        const PURPOSE = Self::GATHERED.bits() | Self::REDUCE_SCATTER.bits() | Self::DDP_BUCKET.bits();
         /// Frames that call a layer.
         const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
     }
@@ -43,9 +51,11 @@ impl FrameRole {
     /// closure) is forward, not optimizer; it is also not part of the communication that calls it.
     pub fn with(self, inner: Self) -> Self {
         let ended = if inner.intersects(Self::LAYER) {
-            Self::OPTIMIZER_STEP.union(Self::COMMUNICATION)
+            Self::OPTIMIZER_STEP.union(Self::COMMUNICATION).union(Self::PURPOSE)
         } else if inner.intersects(Self::INPUTS) {
-            Self::COMMUNICATION
+            Self::COMMUNICATION.union(Self::PURPOSE)
+        } else if inner.intersects(Self::COMMUNICATION) {
+            Self::PURPOSE
         } else {
             Self::empty()
         };
@@ -94,44 +104,61 @@ impl FrameRole {
         }
     }
 
-    /// The role within a file that may be part of DDP or FSDP. The table has the functions that allocate, not those
+    /// The role within a file that may be part of DDP, FSDP or a pipeline. The table has the functions that allocate, not those
     /// that call the user's modules or make the parameters that a rank keeps.
     fn of_distributed(file: &str, name: &str) -> Self {
-        let communicates = match file {
-            "nn/parallel/distributed.py" => matches!(
-                name,
-                "_ddp_init_helper"
-                    | "_pre_forward"
-                    | "_sync_module_buffers"
-                    | "_distributed_broadcast_coalesced"
-                    | "_default_broadcast_coalesced"
-                    | "_check_global_requires_backward_grad_sync"
-                    | "_match_all_reduce_for_bwd_pass"
-                    | "_register_delay_all_reduce_hook"
-            ),
-            "distributed/utils.py" if matches!(name, "_to_kwargs" | "_recursive_to" | "_cast_forward_inputs") => {
-                return Self::INPUTS;
-            }
-            "distributed/utils.py" => name == "_sync_params_and_buffers",
-            "distributed/fsdp/_flat_param.py" | "distributed/fsdp/flat_param.py" => matches!(
-                name,
-                "_alloc_padded_unsharded_flat_param" | "_use_low_precision_shard" | "_all_gather_flat_param"
-            ),
-            "distributed/fsdp/_runtime_utils.py" => matches!(name, "_get_reduce_scatter_tensors" | "_reduce_grad"),
-            // FSDP2, and its path up to PyTorch 2.5.
+        let purpose = match file {
+            "nn/parallel/distributed.py" => match name {
+                "_ddp_init_helper" | "_pre_forward" => Some(Self::DDP_BUCKET),
+                "_sync_module_buffers"
+                | "_distributed_broadcast_coalesced"
+                | "_default_broadcast_coalesced"
+                | "_check_global_requires_backward_grad_sync"
+                | "_match_all_reduce_for_bwd_pass"
+                | "_register_delay_all_reduce_hook" => Some(Self::empty()),
+                _ => None,
+            },
+            "distributed/utils.py" => match name {
+                "_to_kwargs" | "_recursive_to" | "_cast_forward_inputs" => return Self::INPUTS,
+                "_sync_params_and_buffers" => Some(Self::empty()),
+                _ => None,
+            },
+            "distributed/fsdp/_flat_param.py" | "distributed/fsdp/flat_param.py" => match name {
+                "_alloc_padded_unsharded_flat_param" | "_use_low_precision_shard" | "_all_gather_flat_param" => {
+                    Some(Self::GATHERED)
+                }
+                _ => None,
+            },
+            "distributed/fsdp/_runtime_utils.py" => match name {
+                "_get_reduce_scatter_tensors" | "_reduce_grad" => Some(Self::REDUCE_SCATTER),
+                _ => None,
+            },
+            // FSDP2, and its path up to PyTorch 2.5. What else is there is called by these.
             "distributed/fsdp/_fully_shard/_fsdp_collectives.py"
-            | "distributed/_composable/fsdp/_fsdp_collectives.py" => true,
-            "distributed/fsdp/_fully_shard/_fsdp_param.py" | "distributed/_composable/fsdp/_fsdp_param.py" => matches!(
-                name,
-                "init_all_gather_outputs"
+            | "distributed/_composable/fsdp/_fsdp_collectives.py" => match name {
+                _ if name.contains("all_gather") => Some(Self::GATHERED),
+                _ if name.contains("reduce") => Some(Self::REDUCE_SCATTER),
+                _ => None,
+            },
+            "distributed/fsdp/_fully_shard/_fsdp_param.py" | "distributed/_composable/fsdp/_fsdp_param.py" => {
+                match name {
+                    "init_all_gather_outputs"
                     | "alloc_all_gather_outputs"
                     | "alloc_storage"
                     | "all_gather_inputs"
-                    | "to_sharded_post_forward"
-            ),
-            _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/"),
+                    | "to_sharded_post_forward" => Some(Self::GATHERED),
+                    _ => None,
+                }
+            }
+            // What stages receive from each other; by its place in older versions and in newer ones.
+            "distributed/pipelining/stage.py" | "distributed/pipelining/_utils.py"
+                if name == "_make_tensor_from_meta" =>
+            {
+                Some(Self::empty())
+            }
+            _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/").then_some(Self::empty()),
         };
-        if communicates { Self::COMMUNICATION } else { Self::empty() }
+        purpose.map_or(Self::empty(), |purpose| Self::COMMUNICATION | purpose)
     }
 }
 
@@ -208,5 +235,22 @@ mod tests {
         let unshard = ("distributed/fsdp/_flat_param.py", "_alloc_padded_unsharded_flat_param");
         assert!(stack(&[call, unshard, ("distributed/utils.py", "_alloc_storage"), ("storage.py", "_resize_")]));
         assert!(!stack(&[unshard, call]), "a module called meanwhile");
+    }
+
+    #[test]
+    fn the_innermost_communication_says_what_it_is_for() {
+        let stack = |frames: &[(&str, &str)]| {
+            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
+            let all = frames.iter().map(of).fold(FrameRole::empty(), FrameRole::with);
+            all.intersection(FrameRole::COMMUNICATION | FrameRole::PURPOSE)
+        };
+        let (ddp, fsdp) = ("nn/parallel/distributed.py", "distributed/fsdp/_fully_shard/_fsdp_collectives.py");
+        let (plain, call) = (FrameRole::COMMUNICATION, ("nn/modules/module.py", "_call_impl"));
+        assert!(stack(&[call, (ddp, "_pre_forward")]) == plain | FrameRole::DDP_BUCKET);
+        assert!(stack(&[call, (ddp, "_pre_forward"), (ddp, "_sync_module_buffers")]) == plain);
+        assert!(stack(&[call, (fsdp, "foreach_all_gather"), (fsdp, "allocate")]) == plain | FrameRole::GATHERED);
+        assert!(stack(&[(fsdp, "foreach_reduce"), (fsdp, "allocate")]) == plain | FrameRole::REDUCE_SCATTER);
+        assert!(stack(&[(fsdp, "foreach_reduce"), call]) == FrameRole::empty(), "a module called meanwhile");
+        assert!(stack(&[("distributed/pipelining/stage.py", "_make_tensor_from_meta")]) == plain);
     }
 }

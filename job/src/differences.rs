@@ -2,10 +2,11 @@
 //!
 //! A rank differs if its bytes are further from the median over ranks than three times what is usual (the median of all such
 //! distances), and by at least a hundredth of the median peak. One rank that is far off moves neither median. Where ranks differ
-//! by their task, as the stages of a pipeline do, distances are large everywhere, and nothing is said.
+//! by their task, distances are large everywhere, and nothing is said. Ranks that hold different stages of a pipeline are not
+//! compared with each other, if the program says which they hold.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub struct RankBytes {
 pub struct Difference {
     /// Of what.
     pub held: Held,
-    /// The median over all ranks.
+    /// The median over all ranks, or over those at the same stages.
     pub median_bytes: u64,
     /// The ranks that hold more, or those that hold less; the most different first.
     pub ranks: Vec<RankBytes>,
@@ -63,20 +64,40 @@ impl Difference {
     }
 }
 
+/// Whether ranks hold different stages of a pipeline.
+pub(crate) fn have_stages(ranks: &[RankSummary]) -> bool {
+    ranks.iter().any(|rank| rank.stages.stages != ranks[0].stages.stages)
+}
+
 /// All differences: of peaks, then of categories, lines and layers, each time the largest first.
 pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference> {
-    let devices: Vec<(usize, &DeviceSummary)> =
-        ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.own_device()?))).collect();
+    let mut by_stages: BTreeMap<&[u32], Vec<(usize, &DeviceSummary)>> = BTreeMap::new();
+    for (at, rank) in ranks.iter().enumerate() {
+        if let Some(device) = rank.own_device() {
+            by_stages.entry(&rank.stages.stages).or_default().push((at, device));
+        }
+    }
+    let kinds = by_stages.values().map(|devices| alike(devices, scope)).reduce(|mut all, more| {
+        std::iter::zip(&mut all, more).for_each(|(kind, more)| kind.extend(more));
+        all
+    });
+    let mut kinds = kinds.unwrap_or_default();
+    // Those of one group are in order already, and stay so.
+    kinds.iter_mut().for_each(|kind| kind.sort_by_key(|found| Reverse(found.bytes())));
+    kinds.concat()
+}
+
+/// The differences among ranks with the same task: of peaks, categories, lines and layers.
+fn alike(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Difference>; 4] {
     let least = (median(devices.iter().map(|(_, device)| device.view.peak_allocated_bytes)) / LEAST).max(1);
     let peak = |device: &DeviceSummary| vec![((), device.view.peak_allocated_bytes)];
     let categories = |device: &DeviceSummary| std::iter::zip(Category::ALL, device.categories).collect();
     [
-        among(&devices, least, peak, |()| Held::Peak),
-        among(&devices, least, categories, Held::Category),
-        among(&devices, least, |device| device.lines[scope].clone(), Held::Line),
-        among(&devices, least, |device| device.layers.clone(), Held::Layer),
+        among(devices, least, peak, |()| Held::Peak),
+        among(devices, least, categories, Held::Category),
+        among(devices, least, |device| device.lines[scope].clone(), Held::Line),
+        among(devices, least, |device| device.layers.clone(), Held::Layer),
     ]
-    .concat()
 }
 
 /// The differences of one kind.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use memlab_trace::{ReadError, Scope};
 
 use crate::clocks::{HostClock, clocks};
-use crate::differences::{Difference, differences};
+use crate::differences::{Difference, differences, have_stages};
 use crate::figures::{Figure, FigureKind, figures};
 use crate::interned::Interned;
 use crate::ooms::{FirstOom, first_oom};
@@ -33,6 +33,8 @@ pub struct Job {
     pub figures: Vec<Figure>,
     /// Which ranks differ from the others, and in what.
     pub differences: Vec<Difference>,
+    /// Whether ranks hold different stages of a pipeline: then each is compared with those at the same ones.
+    pub has_stages: bool,
     /// Who ran out of memory first.
     pub first_oom: Option<FirstOom>,
     /// Contexts on devices of others, the largest first.
@@ -93,6 +95,7 @@ impl Job {
             scope,
             figures: figures(&ranks, scope),
             differences: differences(&ranks, scope),
+            has_stages: have_stages(&ranks),
             first_oom: first_oom(&ranks, &clocks),
             stray_contexts: strays(&ranks),
             unreadable: Vec::new(),

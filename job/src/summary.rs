@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memlab_trace::record::{End, Header};
+use memlab_trace::record::{End, Header, MeshDimension, Stages};
 use memlab_trace::{
     ByScope, Category, CategoryBytes, DeviceView, GrowthView, Line, Loaded, Model, OomView, ReadError, Scope, StepView,
     load_whole,
@@ -35,6 +35,10 @@ pub struct RankSummary {
     pub header: Header,
     /// How it ended; `None`: it still runs, or was killed.
     pub end: Option<End>,
+    /// The dimensions of the device meshes that it is in.
+    pub mesh: Vec<MeshDimension>,
+    /// The stages of a pipeline that it holds.
+    pub stages: Stages,
     /// Nanoseconds from the start of the trace to its last event.
     pub duration: u64,
     /// Events of the trace.
@@ -94,6 +98,8 @@ impl RankSummary {
         Self {
             path: path.to_owned(),
             end: model.end(),
+            mesh: model.mesh().to_vec(),
+            stages: model.stages().clone(),
             duration: model.time(),
             events: model.events(),
             lost_events: model.lost_events(),

@@ -152,7 +152,7 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
         if written / 3_000 > step {
             if let Some(address) = live.last() {
                 let name = format!("h.{}.mlp.fc.weight", step % 100);
-                out.write_all(encode::tag(&mut buffer, time, 0, *address, TagCategory::Gradient, 4096, 1, name))?;
+                out.write_all(encode::tag(&mut buffer, time, 0, *address, TagCategory::Gradient, 4096, 1, name, b""))?;
             }
             out.write_all(encode::step(&mut buffer, time, 1, step))?;
             step += 1;

@@ -187,7 +187,8 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
             // A category of a newer version is unknown.
             let Some(category) = tag_category(&elements.text()?) else { return Ok(Record::Unknown) };
             let (bytes, root, name) = (elements.number()?, elements.number()?, elements.text()?);
-            Record::Tag(Tag { time, device, address, category, bytes, root, name })
+            let shard = elements.text_if_there().unwrap_or_default();
+            Record::Tag(Tag { time, device, address, category, bytes, root, name, shard })
         }
         b"used" => Record::Used(Used {
             time: elements.number()?,
@@ -291,6 +292,8 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
         Some(b"kernel") => Record::Kernel(serde_json::from_slice(line)?),
         Some(b"range") => Record::Range(serde_json::from_slice(line)?),
+        Some(b"mesh") => Record::Mesh(serde_json::from_slice(line)?),
+        Some(b"stages") => Record::Stages(serde_json::from_slice(line)?),
         Some(b"trained") => Record::Trained(serde_json::from_slice(line)?),
         Some(b"requests") => Record::Requests(serde_json::from_slice(line)?),
         Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),

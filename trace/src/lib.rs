@@ -86,7 +86,7 @@
 //! model::ledger                           the books: bytes by stack, layer and category, now and at the peak
 //! model::line_book                        bytes by line
 //! model::cell, model::symbols             the smallest sums; names of stacks, lines and layers
-//! model::classification, model::time_bins, model::sources, model::scope, model::allocation_totals
+//! model::tensor_names, model::classification, model::time_bins, model::sources, model::scope, model::allocation_totals
 //! model::views, model::history_views, model::code_origin
 //! model::line, model::category, model::anomalies
 //! decode, encode                          one line of a trace, read and written

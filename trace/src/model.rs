@@ -38,6 +38,7 @@ mod step_work;
 mod steps;
 mod symbols;
 mod tags;
+mod tensor_names;
 mod time_bins;
 mod timeline;
 mod trainings;

@@ -5,11 +5,13 @@
 
 mod definitions;
 mod events;
+mod parallel;
 mod text;
 mod trained;
 
 pub use definitions::*;
 pub use events::*;
+pub use parallel::{Mesh, MeshDimension, Stages};
 pub use text::Text;
 pub use trained::{Loss, Trained};
 
@@ -47,6 +49,10 @@ pub enum Record<'a> {
     Range(Range),
     /// A name of what ran on a GPU.
     Kernel(Kernel),
+    /// Where the process is in device meshes.
+    Mesh(Mesh),
+    /// The stages of a pipeline that the process holds.
+    Stages(Stages),
     /// A part of what PyTorch's allocator was asked for.
     Requests(Requests),
     /// What a training did in an optimizer step.

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use hashbrown::HashMap;
 
-use crate::model::{BlockView, Category, Model};
+use crate::model::{BlockView, Category, Model, TensorView};
 use crate::record::Record;
 use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
@@ -35,6 +35,8 @@ pub struct SnapshotReplay<'o> {
 struct Snapshot {
     model: Model,
     blocks: Vec<(i32, BlockView)>,
+    /// The tensors in them, as far as they are known by now.
+    tensors: HashMap<(i32, u64), Vec<TensorView>>,
     /// Blocks of undecided category, by device and address.
     undecided: HashMap<(i32, u64), usize>,
     /// Devices without a sample of their use so far.
@@ -50,6 +52,8 @@ pub struct ResolvedSnapshot {
     pub final_model: Model,
     /// The live blocks of the moment with their devices, by device and address, with final category and owner.
     pub blocks: Vec<(i32, BlockView)>,
+    /// What tags say of the tensors in them, by device and address of the block.
+    pub tensors: HashMap<(i32, u64), Vec<TensorView>>,
     /// Whether the trace still has the moment; otherwise `model` is the earliest state it has.
     pub is_available: bool,
     outside_process: Vec<(i32, Category, u64)>,
@@ -68,13 +72,14 @@ impl<'o> SnapshotReplay<'o> {
             None => Snapshot::new(&self.model),
         };
         for (device, address) in snapshot.undecided.keys().copied().collect::<Vec<_>>() {
-            snapshot.decide(device, address, self.model.block(device, address));
+            snapshot.decide(device, address, self.model.block(device, address), &self.model);
         }
         ResolvedSnapshot {
             is_available: self.at.is_ahead_of(&snapshot.model),
             model: snapshot.model,
             final_model: self.model,
             blocks: snapshot.blocks,
+            tensors: snapshot.tensors,
             outside_process: snapshot.outside_process,
         }
     }
@@ -90,13 +95,19 @@ impl Snapshot {
         let undecided =
             std::iter::zip(&blocks, 0..).map(|((device, block), slot)| ((*device, block.address), slot)).collect();
         let unsampled = devices.iter().filter(|device| !device.used_is_known).map(|device| device.index).collect();
-        Self { model: model.clone(), blocks, undecided, unsampled, outside_process: Vec::new() }
+        let (model, tensors, outside_process) = (model.clone(), HashMap::new(), Vec::new());
+        Self { model, blocks, tensors, undecided, unsampled, outside_process }
     }
 
-    fn decide(&mut self, device: i32, address: u64, turned_out: Option<BlockView>) {
+    /// `model`: the state in which the block still lives.
+    fn decide(&mut self, device: i32, address: u64, turned_out: Option<BlockView>, model: &Model) {
         let Some(slot) = self.undecided.remove(&(device, address)) else { return };
         if let (Some((_, block)), Some(turned_out)) = (self.blocks.get_mut(slot), turned_out) {
             (block.category, block.owner) = (turned_out.category, turned_out.owner);
+            let tensors = model.tensors_in(device, address);
+            if !tensors.is_empty() {
+                self.tensors.insert((device, address), tensors);
+            }
         }
     }
 
@@ -113,7 +124,7 @@ impl Snapshot {
             _ => return,
         };
         if self.undecided.contains_key(&(device, address)) {
-            self.decide(device, address, model.block_if_freed(device, address));
+            self.decide(device, address, model.block_if_freed(device, address), model);
         }
     }
 

@@ -106,6 +106,28 @@ fn communication_buffers_are_not_activations() {
 }
 
 #[test]
+fn buffers_for_communication_are_told_apart_by_what_they_are_for() {
+    // GIVEN parameters that were gathered, gradients on their way to a reduce-scatter, a bucket, and another buffer
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,1024,3,7,8449]"#,
+        r#"["tag",2,0,1000,"parameter",1024,3,"h.0.mlp.fc.weight"]"#,
+        r#"["a",3,1,0,3000,2048,3,7,16642]"#,
+        r#"["a",4,1,0,6000,4096,3,7,33025]"#,
+        r#"["a",5,1,0,20000,512,3,7,257]"#,
+        r#"["d+",6,1,0,50000,33554432,"device","cuMemAlloc_v2","libnccl.so.2",3,7,1]"#,
+        r#"["d+",7,1,0,60000,4194304,"device","cuMemAlloc_v2","libcublas.so.13",3,7,1]"#,
+    ]);
+    // THEN each has its own category, also NCCL's own memory
+    let held = |of| category(&model, of).0;
+    assert_eq!(
+        [held(Category::Gathered), held(Category::ReduceScatter), held(Category::DdpBucket)],
+        [1024, 2048, 4096]
+    );
+    assert_eq!([held(Category::Communication), held(Category::Parameter)], [512, 0]);
+    assert_eq!([held(Category::Nccl), held(Category::Workspace)], [32 << 20, 4 << 20]);
+}
+
+#[test]
 fn blocks_from_before_memlab_have_their_own_category() {
     // GIVEN a process that memlab was loaded into: the blocks it found, and one allocated before the search
     let model = model_of(&[

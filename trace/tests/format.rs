@@ -227,6 +227,10 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             }),
         (0i32..64, prop::collection::vec(prop::array::uniform6(any::<u64>()), 0..3))
             .prop_map(|(requests, asked)| Record::Requests(Requests { requests, asked })),
+        prop::collection::vec((text(), i(), i()), 0..4).prop_map(|dimensions| {
+            Record::Mesh(Mesh { mesh: dimensions.into_iter().map(MeshDimension::from).collect() })
+        }),
+        (prop::collection::vec(i(), 0..4), i()).prop_map(|(stages, of)| Record::Stages(Stages { stages, of })),
         (device(), n()).prop_map(|(link, bytes_per_second)| Record::Link(Link { link, bytes_per_second })),
         (device(), any::<Option<u64>>(), text()).prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit {
             limit,
@@ -277,9 +281,19 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 Record::Oom(Oom { time, thread, device, requested, allocated, reserved, stack, layer })
             }
         ),
-        (n(), device(), n(), prop::sample::select(vec![Parameter, Gradient, OptimizerState, Buffer]), n(), i(), text())
-            .prop_map(|(time, device, address, category, bytes, root, name)| {
-                Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
+        (
+            n(),
+            device(),
+            n(),
+            prop::sample::select(vec![Parameter, Gradient, OptimizerState, Buffer]),
+            n(),
+            i(),
+            text(),
+            text()
+        )
+            .prop_map(|(time, device, address, category, bytes, root, name, shard)| {
+                let (name, shard) = (name.into(), shard.into());
+                Record::Tag(Tag { time, device, address, category, bytes, root, name, shard })
             }),
         (n(), i(), n()).prop_map(|(time, thread, index)| Record::Step(Step { time, thread, index })),
         (n(), i(), n(), i()).prop_map(|(time, thread, bytes, stack)| Record::ReadBack(ReadBack {

@@ -71,7 +71,7 @@ fn record(event: &Event, time: u64) -> Record<'static> {
         }
         Event::Free { thread, device, address } => Record::Free(Free { time, thread, device, address }),
         Event::Tag { device, address, category, bytes, root, name } => {
-            Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
+            Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into(), shard: "".into() })
         }
         Event::InRange { thread, range } => Record::InRange(InRange { time, thread, range }),
         Event::Step { thread } => Record::Step(Step { time, thread, index: time }),
@@ -96,8 +96,9 @@ fn event() -> impl Strategy<Value = Event> {
     let device = || prop_oneof![4 => Just(0), 1 => Just(1)];
     let address = || (0..12_u64).prop_map(|slot| 0x7000_0000 + slot * 0x1_0000);
     let bytes = || (1..20_u64).prop_map(|pages| pages * 512);
-    let flags =
-        prop::sample::select(vec![0, 0, 4, 1, 1, 5, 5, 5, 2, 2, 2 | 16, 2 | 16, 2 | 32, 3, 3, 8, 1 | 8, 64, 2 | 8]);
+    const EXCHANGED: [u32; 7] = [256, 257, 258, 257 | 8192, 258 | 8192, 258 | 16384, 257 | 32768];
+    const OTHERS: [u32; 19] = [0, 0, 4, 1, 1, 5, 5, 5, 2, 2, 2 | 16, 2 | 16, 2 | 32, 3, 3, 8, 1 | 8, 64, 2 | 8];
+    let flags = prop_oneof![6 => prop::sample::select(&OTHERS[..]), 1 => prop::sample::select(&EXCHANGED[..])];
     let category = prop::sample::select(vec![
         TagCategory::Parameter,
         TagCategory::Gradient,
@@ -204,6 +205,13 @@ fn check(model: &Model, reference: &Reference, events: usize) -> Result<(), Test
         };
         prop_assert_eq!(by(|view| view.live_bytes), now);
         prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
+
+        // Tensors.
+        let tensors: Vec<_> =
+            model.blocks(device).iter().flat_map(|block| model.tensors_in(device, block.address)).collect();
+        let known =
+            tensors.iter().map(|view| (view.address, view.category, reference::rounded(view.bytes), &*view.name));
+        prop_assert_eq!(known.collect::<Vec<_>>(), reference.tensors(device));
 
         check_layers(model, reference, device)?;
         check_ranges(model, reference, device)?;

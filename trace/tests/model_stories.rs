@@ -28,7 +28,7 @@ fn categories_sum_to_the_used_bytes() {
     assert_eq!((device.used_bytes, device.used_is_known, device.process_is_known), (100_000, true, true));
     assert_eq!(category(&model, Category::Context), (40_000 - 23_480, 40_000 - 23_480));
     assert_eq!(category(&model, Category::OtherProcesses), (60_000, 60_000));
-    assert_eq!(category(&model, Category::Workspace), (3000, 0));
+    assert_eq!(category(&model, Category::Nccl), (3000, 0));
     assert_eq!(category(&model, Category::Cached), (20480 - 8192, 20480 - 8192));
     assert_eq!(model.categories(0).iter().map(|view| view.bytes).sum::<u64>(), 100_000);
     assert_eq!((device.used_bytes_at_peak, device.peak_used_bytes), (97_000, 100_000));
@@ -585,4 +585,29 @@ fn the_size_of_a_keyframe_is_bounded() {
     assert!(short.len() < 1_300_000, "{}", short.len());
     let restored = common::replay(short.split_inclusive(|byte| *byte == b'\n'));
     assert_eq!((restored.device(0), restored.lines(0), restored.categories(0)), before);
+}
+
+#[test]
+fn where_a_rank_is_and_how_its_tensors_are_sharded_outlives_a_compaction() {
+    // GIVEN a rank in a mesh and a pipeline, with a sharded parameter, in a trace that is compacted
+    let model = model_of(&[
+        r#"{"mesh":[["dp",1,4],["tp",0,2]]}"#,
+        r#"{"stages":[1,3],"of":4}"#,
+        r#"["a",1,1,0,4096,1024,1,0,0]"#,
+        r#"["tag",2,0,4096,"parameter",1000,1,"fc.weight","Shard(0)/4 on dp"]"#,
+    ]);
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    // THEN the compacted trace says the same
+    for model in [&model, &replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()))] {
+        let mesh: Vec<_> = model.mesh().iter().map(|of| (of.name.as_str(), of.coordinate, of.size)).collect();
+        assert_eq!(mesh, [("dp", 1, 4), ("tp", 0, 2)]);
+        assert_eq!((&model.stages().stages[..], model.stages().of), (&[1, 3][..], 4));
+        let tensors = model.tensors_in(0, 4096);
+        let [weight] = &tensors[..] else { panic!("{tensors:?}") };
+        assert_eq!(
+            (&*weight.name, weight.bytes, weight.shard.as_deref()),
+            ("fc.weight", 1000, Some("Shard(0)/4 on dp"))
+        );
+    }
 }

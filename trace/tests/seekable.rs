@@ -58,6 +58,7 @@ fn training(events: usize) -> Vec<Vec<u8>> {
                 bytes: 512,
                 root: 1,
                 name: "h.1.weight".into(),
+                shard: "Shard(0)/2 on dp".into(),
             }),
             3 if number > events as u64 / 2 => {
                 Record::Oom(Oom { time, device: 0, requested: 1 << 40, ..Oom::default() })

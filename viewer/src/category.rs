@@ -4,10 +4,10 @@ use memlab_trace::Category;
 
 /// One letter for each category, in the order of [`Category::ALL`]: for bars without colour.
 pub const LETTERS: [&str; Category::COUNT] =
-    ["P", "G", "O", "B", "A", "I", "T", "N", "W", "k", "b", "c", "x", "o", "?"];
+    ["P", "G", "O", "B", "A", "I", "T", "g", "r", "d", "N", "W", "k", "b", "c", "n", "x", "o", "?"];
 
 /// The categories of blocks. Memory of the others is not in blocks.
-pub const BLOCK_CATEGORIES: [Category; 12] = [
+pub const BLOCK_CATEGORIES: [Category; 15] = [
     Category::Parameter,
     Category::Gradient,
     Category::OptimizerState,
@@ -15,6 +15,9 @@ pub const BLOCK_CATEGORIES: [Category; 12] = [
     Category::Activation,
     Category::Input,
     Category::Temporary,
+    Category::Gathered,
+    Category::ReduceScatter,
+    Category::DdpBucket,
     Category::Communication,
     Category::Workspace,
     Category::Benchmark,
@@ -37,11 +40,15 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
         Category::Activation => ("activations", "activ"),
         Category::Input => ("inputs", "input"),
         Category::Temporary => ("temporary", "temp"),
+        Category::Gathered => ("all-gathered", "gather"),
+        Category::ReduceScatter => ("reduce-scatter", "reduce"),
+        Category::DdpBucket => ("DDP buckets", "bucket"),
         Category::Communication => ("communication", "comm"),
         Category::Workspace => ("workspaces", "work"),
         Category::Benchmark => ("benchmarks", "bench"),
         Category::BeforeMemlab => ("before memlab", "before"),
         Category::Cached => ("cached, free", "cached"),
+        Category::Nccl => ("NCCL", "nccl"),
         Category::Context => ("CUDA context", "ctx"),
         Category::OtherProcesses => ("other processes", "others"),
         Category::Other => ("other", "other"),

@@ -30,7 +30,7 @@
 //! offload::control                               the socket of a traced process
 //! simulation, preload                            what a simulated card and libmemlab.so need
 //! filter, findings, input, json, kernels, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
-//! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
+//! category, clock, error, format, holdings, offload::cuda_driver, parallel, query, signals, source_file, text
 //! shared_library                                 libraries that are opened by name
 //! ```
 
@@ -60,6 +60,7 @@ pub mod notices;
 pub mod offload;
 pub mod overlays;
 pub mod page;
+pub mod parallel;
 pub mod plan;
 pub mod preload;
 pub mod program_terminal;

@@ -123,12 +123,44 @@ fn json_has_the_same_figures() {
 }
 
 #[test]
+fn ranks_of_a_pipeline_are_compared_within_their_stage() {
+    // GIVEN two stages on four ranks each, of which the second holds more, and rank 6 of it more than the others
+    let mut ranks: Vec<Story> = (0..8).map(|number| rank(number, 8)).collect();
+    for (number, story) in ranks.iter_mut().enumerate() {
+        story.line(&format!(r#"{{"mesh":[["pp",{},2],["dp",{},4]]}}"#, number / 4, number % 4));
+        story.line(&format!(r#"{{"stages":[{}],"of":2}}"#, number / 4));
+        if number >= 4 {
+            story.alloc(0, 8 * GIB, 6, 0, 0);
+        }
+        if number == 6 {
+            story.alloc(0, 2 * GIB, 6, 0, 0);
+        }
+        story.end("0", "null");
+    }
+    let job = job_of(&ranks);
+    // THEN only that rank differs, by what it holds more than its stage
+    let text = text_of(&job, 110);
+    snapshot("job-stages", &text);
+    let json = json_of(&job);
+    for difference in json["differences"].as_array().unwrap() {
+        assert_eq!(difference["ranks"].as_array().unwrap().len(), 1, "{difference}");
+        assert_eq!(difference["ranks"][0]["rank"], 6);
+        assert_eq!(difference["ranks"][0]["difference_bytes"].as_i64().unwrap().unsigned_abs(), 2 * GIB);
+    }
+    assert!(!json["differences"].as_array().unwrap().is_empty());
+    assert_eq!((&json["ranks"][6]["stages"][0], &json["ranks"][6]["stage_count"]), (&1.into(), &2.into()));
+    assert_eq!(json["ranks"][6]["mesh"][1], serde_json::json!({"name": "dp", "coordinate": 2, "size": 4}));
+    assert!(page_of(&job).contains("pp=1 dp=2 stage 1"));
+}
+
+#[test]
 fn no_name_of_a_trace_steers_a_terminal_or_is_markup() {
     // GIVEN two ranks with hostile names and figures
     let mut ranks = [hostile(), hostile()];
     for (number, story) in ranks.iter_mut().enumerate() {
         let wanted = format!(r#""host":"<b onclick=x>\u001b[2J","rank":{number},"#);
         story.text = story.text.replace(r#""host":"gpu1","rank":null,"#, &wanted);
+        story.line(r#"{"mesh":[["<b onclick=x>\u001b[2J",0,2]]}"#);
     }
     let job = job_of(&ranks);
     // WHEN they are reported THEN no control character and no element is left

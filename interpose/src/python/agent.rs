@@ -19,6 +19,7 @@ use crate::panics;
 use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 
+const PARALLEL_SOURCE: &CStr = source!("parallel.py");
 const TAGS_SOURCE: &CStr = source!("tags.py");
 const GRAPHS_SOURCE: &CStr = source!("graphs.py");
 const COMPILED_SOURCE: &CStr = source!("compiled.py");
@@ -228,7 +229,7 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
-        let sources = [GUARDS_SOURCE, TAGS_SOURCE, GRAPHS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE];
+        let sources = [GUARDS_SOURCE, PARALLEL_SOURCE, TAGS_SOURCE, GRAPHS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE];
         started(api, &sources, c"memlab_agent", native)
     }
 }

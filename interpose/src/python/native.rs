@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::record::{CodeKind, TagCategory};
+use memlab_trace::record::{CodeKind, Mesh, Stages, TagCategory};
+use memlab_trace::{Record, decode_line};
 use parking_lot::Mutex;
 
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
@@ -42,7 +43,7 @@ pub fn reset_in_child() {
     compiled::reset_in_child();
 }
 
-static METHODS: [Method; 30] = [
+static METHODS: [Method; 31] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -60,6 +61,7 @@ static METHODS: [Method; 30] = [
     method(c"await_backward", await_backward),
     method(c"instances", instances),
     method(c"tag", tag),
+    method(c"parallel", parallel),
     method(c"step_hook", step_hook),
     method(c"add_step_hook", add_step_hook),
     method(c"forget", forget),
@@ -139,14 +141,15 @@ native_function!(
 
 native_function!(
     tag,
-    c"iKiKIs",
+    c"iKiKIss",
     (
         device: c_int = 0,
         address: u64 = 0,
         category: c_int = 0,
         bytes: u64 = 0,
         root: c_uint = 0,
-        name: *const c_char = ptr::null()
+        name: *const c_char = ptr::null(),
+        shard: *const c_char = ptr::null()
     ),
     |recorder| {
         let category = match category {
@@ -156,11 +159,24 @@ native_function!(
             3 => TagCategory::Buffer,
             _ => TagCategory::Input,
         };
-        let mut line = LineBuffer::<1024>::new();
-        let time = recorder.elapsed_ns();
-        recorder.log.append(encode::tag(&mut line, time, device, address, category, bytes, root, text(name)));
+        let mut line = LineBuffer::<1536>::new();
+        let (time, name, shard) = (recorder.elapsed_ns(), text(name), text(shard));
+        recorder.log.append(encode::tag(&mut line, time, device, address, category, bytes, root, name, shard));
     }
 );
+
+native_function!(parallel, c"s", (json: *const c_char = ptr::null()), |recorder| {
+    let mut line = LineBuffer::<4096>::new();
+    match decode_line(text(json)) {
+        Ok(Record::Mesh(Mesh { mesh })) => {
+            let dimensions: Vec<_> =
+                mesh.iter().map(|of| (of.name.as_bytes(), of.coordinate, of.size)).collect();
+            recorder.log.append(encode::mesh(&mut line, &dimensions));
+        }
+        Ok(Record::Stages(Stages { stages, of })) => recorder.log.append(encode::stages(&mut line, &stages, of)),
+        _ => {}
+    }
+});
 
 /// Returns the function that PyTorch must call after each optimizer's step: the same object at every call.
 ///

@@ -145,15 +145,17 @@ class Reader:
     def name_in(self, root, module):
         return next((name for name, part in self.parts(root) if part is module), None)
 
-    def tensors(self, root, kind):
-        """(qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once."""
+    def tensors(self, root, kind, instead):
+        """(qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once.
+        `instead` has tensors in place of some, by id of the module and name in it."""
         found = []
         met = set()
         for prefix, module in self.parts(root):
             known = self.attribute(module, kind)
             if known is not None and class_name(type(known)) == "OrderedDictWrapper":  # A script module's.
                 known = dict(known.items())
-            for name, tensor in copied(known).items():
+            for name, held in copied(known).items():
+                tensor = instead.get((id(module), name), held) if instead and type(name) is str else held
                 if type(name) is str and id(tensor) not in met and self.is_tensor(tensor):
                     met.add(id(tensor))
                     found.append((f"{prefix}.{name}" if prefix else name, tensor))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
     from guards import _Harmless
+    from parallel import _Parallel
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
 
@@ -30,6 +31,7 @@ class _Tagger:
         self.roots = roots  # layer id -> weak outermost module; shared with the agent.
         self.forget_dead = forget_dead
         self.warn_once = warn_once
+        self.parallel = _Parallel(native, reader)
         self.started = time.monotonic()
         self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
         self.backwards = -1  # Backwards seen while no optimizer stepped; -1: not counting yet.
@@ -55,8 +57,9 @@ class _Tagger:
 
     def tag(self, tensor, category, root, name):
         with _Harmless():  # It may be fake, meta, quantised or otherwise without its own memory.
+            shard = self.parallel.sharding(tensor)
             for device, address, size in self.reader.memory(tensor):
-                self.native.tag(device, address, category, size, root, name)
+                self.native.tag(device, address, category, size, root, name, shard)
 
     def tag_arguments(self):
         """Tags the arguments of the outermost running modules. Tensors that the script creates for each call could
@@ -93,16 +96,20 @@ class _Tagger:
                 self.untagged = False
                 for optimizer in optimizers:
                     self.tag_optimizer(optimizer, names)
+                self.parallel.survey()
             after = time.monotonic()
             self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
 
     def tag_modules(self, with_gradients):
         """Tags the tensors of modules; returns parameters by id: (root layer, name)."""
         called = [(root, module) for root, reference in list(self.roots.items()) if (module := reference()) is not None]
-        roots = [(root, *self.tensors_of(module, "")) for root, module in called]
+        shards: dict = {}
+        with _Harmless():
+            shards = self.parallel.sharded_parameters()
+        roots = [(root, *self.tensors_of(module, "", shards)) for root, module in called]
         # If a part was called alone before the whole module, the whole names its parameters.
         roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
-        roots += [(0, *self.tensors_of(module, f"{name}.")) for name, module in self.uncalled(called)]
+        roots += [(0, *self.tensors_of(module, f"{name}.", shards)) for name, module in self.uncalled(called)]
         names: dict = {}
         buffers = set()
         for root, named_parameters, named_buffers in roots:
@@ -118,9 +125,10 @@ class _Tagger:
                     self.tag(buffer, _BUFFER, root, name)
         return names
 
-    def tensors_of(self, module, prefix):
+    def tensors_of(self, module, prefix, shards):
+        """[(name, parameter)] and [(name, buffer)] of a module. `shards`: in place of parameters that are gathered."""
         return [
-            [(prefix + name, tensor) for name, tensor in self.reader.tensors(module, kind)]
+            [(prefix + name, tensor) for name, tensor in self.reader.tensors(module, kind, shards)]
             for kind in ("_parameters", "_buffers")
         ]
 

@@ -2,10 +2,10 @@
 
 use std::ffi::CStr;
 
-use crate::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
-use crate::device_memory;
-use crate::kernels;
-use crate::table::Table;
+use simgpu_support::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
+use simgpu_support::device_memory;
+use simgpu_support::kernels;
+use simgpu_support::table::Table;
 
 /// The settings and memory of a handle.
 #[derive(Default)]

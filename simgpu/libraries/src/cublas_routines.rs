@@ -1,9 +1,9 @@
 //! Compute routines of cuBLAS: each launches one kernel, which does nothing. Routines that compute on the host, and setters of
 //! cuBLAS and cuBLASLt, are no-ops.
 
-use crate::api::nothing;
 use crate::cublas;
-use crate::kernels::{self, kernel_name};
+use simgpu_support::api::nothing;
+use simgpu_support::kernels::{self, kernel_name};
 
 /// Exports routines that launch one block.
 macro_rules! launching {

@@ -1,9 +1,9 @@
 //! cuBLASLt: descriptors, and a heuristic that returns one algorithm without a workspace.
 
-use crate::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
 use crate::cublas::{EXECUTION_FAILED, VERSION};
-use crate::kernels::{self, kernel_name};
-use crate::table::{Table, new_handle};
+use simgpu_support::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
+use simgpu_support::kernels::{self, kernel_name};
+use simgpu_support::table::{Table, new_handle};
 
 /// Rows and columns of the matrices that layouts describe.
 static LAYOUTS: Table<(u64, u64)> = Table::new();

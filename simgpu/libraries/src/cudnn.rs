@@ -3,9 +3,9 @@
 use std::ffi::{CStr, c_char};
 use std::sync::LazyLock;
 
-use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::cudnn_planner::planner;
-use crate::table::{Table, new_handle};
+use simgpu_support::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
+use simgpu_support::table::{Table, new_handle};
 
 /// The version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
 /// compiled with. Encoded as major * 1000 + minor * 100 + patch.

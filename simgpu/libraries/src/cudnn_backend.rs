@@ -4,10 +4,10 @@
 mod planned;
 mod simulated;
 
-use crate::api::{SUCCESS, api};
 use crate::cudnn_planner::planner;
 use crate::cudnn_stream;
-use crate::kernels::kernel_name;
+use simgpu_support::api::{SUCCESS, api};
+use simgpu_support::kernels::kernel_name;
 
 api! {
     fn cudnnBackendCreateDescriptor(kind: i32, to: *mut usize) {

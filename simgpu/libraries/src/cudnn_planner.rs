@@ -8,7 +8,7 @@
 use std::ffi::{CStr, c_void};
 use std::sync::{LazyLock, OnceLock};
 
-use crate::driver;
+use simgpu_support::driver;
 
 /// The first version that plans without a device.
 const FIRST: usize = 90_800;

@@ -1,11 +1,11 @@
 //! cuDNN's recurrent networks: descriptors, and what torch asks of them: where weights lie, and the sizes of workspace
 //! and reserve.
 
-use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::cudnn::{SHAPES, Shape};
 use crate::cudnn_rnn_network::{Algorithm, Cell, Network};
 use crate::cudnn_rnn_sizes::{Batch, Sizes};
-use crate::table::Table;
+use simgpu_support::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
+use simgpu_support::table::Table;
 
 static NETWORKS: Table<Network> = Table::new();
 static BATCHES: Table<Batch> = Table::new();

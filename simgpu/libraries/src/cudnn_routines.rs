@@ -1,8 +1,8 @@
 //! Compute routines of cuDNN, each of which launches one kernel that does nothing; setters of values that are never read: no-ops.
 
-use crate::api::nothing;
 use crate::cudnn_stream;
-use crate::kernels::kernel_name;
+use simgpu_support::api::nothing;
+use simgpu_support::kernels::kernel_name;
 
 /// Exports routines that launch one block.
 macro_rules! launching {

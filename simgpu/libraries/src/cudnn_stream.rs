@@ -2,9 +2,9 @@
 
 use std::ffi::CStr;
 
-use crate::api::{SUCCESS, answer, api};
-use crate::kernels;
-use crate::table::Table;
+use simgpu_support::api::{SUCCESS, answer, api};
+use simgpu_support::kernels;
+use simgpu_support::table::Table;
 
 /// `CUDNN_STATUS_EXECUTION_FAILED` of cuDNN 9.
 const EXECUTION_FAILED: i32 = 5000;

@@ -1,21 +1,16 @@
-//! Simulated cuBLAS, cuBLASLt, cuDNN and NCCL: compute routines launch kernels that do nothing; queries that programs size their
+//! Simulated cuBLAS, cuBLASLt and cuDNN: compute routines launch kernels that do nothing; queries that programs size their
 //! allocations by return plausible values.
 //!
 //! # Layers
 //!
 //! ```text
-//! cublaslt, cublas_routines, cudnn_backend, cudnn_rnn, cudnn_routines, nccl
+//! cublaslt, cublas_routines, cudnn_backend, cudnn_rnn, cudnn_routines
 //! cudnn_rnn_sizes              the workspace and reserve of recurrent networks
 //! cudnn_rnn_network
 //! cublas, cudnn, cudnn_stream
-//! kernels                      what compute routines launch
 //! cudnn_planner                what the installed cuDNN plans without a device
-//! device_memory, table
-//! driver
-//! api
 //! ```
 
-mod api;
 mod cublas;
 mod cublas_routines;
 mod cublaslt;
@@ -27,8 +22,3 @@ mod cudnn_rnn_network;
 mod cudnn_rnn_sizes;
 mod cudnn_routines;
 mod cudnn_stream;
-mod device_memory;
-mod driver;
-mod kernels;
-mod nccl;
-mod table;

@@ -54,6 +54,14 @@ impl<'a> Elements<'a> {
             _ => Err(DecodeError::new("an element is not a string")),
         }
     }
+
+    /// The next element, if there is one and it is a string.
+    pub(super) fn text_if_there(&mut self) -> Option<Cow<'a, str>> {
+        match self.rest.next() {
+            Some(Element::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Element<'de> {

@@ -97,6 +97,36 @@ pub fn limit<'b, const N: usize>(
     line.into_bytes()
 }
 
+/// The dimensions of the meshes that the process is in: name, place in it, size. As many as the buffer has room for.
+pub fn mesh<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, dimensions: &[(&[u8], u32, u32)]) -> &'b [u8] {
+    const AFTER_NAME: usize = 2 * (NUMBER + 1) + 8;
+    let mut line = buffer.line();
+    line.raw(b"{\"mesh\":[");
+    for (index, (name, coordinate, size)) in dimensions.iter().enumerate() {
+        if line.room() < AFTER_NAME + 64 {
+            break;
+        }
+        line.raw(if index == 0 { b"[".as_slice() } else { b",[".as_slice() });
+        line.string(name, AFTER_NAME).field(*coordinate).field(*size).raw(b"]");
+    }
+    line.finish(b"]}");
+    line.into_bytes()
+}
+
+/// The stages of a pipeline that the process holds, and how many the pipeline has.
+pub fn stages<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, stages: &[u32], of: u32) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"stages\":[");
+    for (index, stage) in stages.iter().enumerate() {
+        if line.room() < 3 * NUMBER {
+            break;
+        }
+        line.raw(if index == 0 { b"" } else { b"," }).number(*stage);
+    }
+    line.raw(b"],\"of\":").number(of).finish(b"}");
+    line.into_bytes()
+}
+
 /// Other processes on a device and the bytes of each: as many of the first as the buffer has room for.
 pub fn others<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, device: i32, processes: &[(u32, u64)]) -> &'b [u8] {
     const ENTRY: usize = 2 * (NUMBER + 1) + 3;

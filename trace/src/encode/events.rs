@@ -135,10 +135,11 @@ pub fn oom<const N: usize>(
     line.into_bytes()
 }
 
-/// `["tag",…]`: what the tensor at `address` is; `root` is the layer id of its outermost module (0: none).
+/// `["tag",…]`: what the tensor at `address` is; `root` is the layer id of its outermost module (0: none), `shard` says how it is
+/// sharded (empty: it is not).
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
-pub fn tag<const N: usize>(
-    buffer: &mut LineBuffer<N>,
+pub fn tag<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
     time: u64,
     device: i32,
     address: u64,
@@ -146,11 +147,17 @@ pub fn tag<const N: usize>(
     bytes: u64,
     root: u32,
     name: impl AsRef<[u8]>,
-) -> &[u8] {
+    shard: &[u8],
+) -> &'b [u8] {
+    const SHARD: usize = 256;
     let mut line = buffer.line();
     line.raw(b"[\"tag\",").number(time).field(device).field(address);
     line.raw(b",\"").raw(category.as_str().as_bytes()).raw(b"\"").field(bytes).field(root);
-    line.raw(b",").string(name.as_ref(), 4).finish(b"]");
+    line.raw(b",").string(name.as_ref(), if shard.is_empty() { 4 } else { SHARD });
+    if !shard.is_empty() {
+        line.raw(b",").string(shard, 4);
+    }
+    line.finish(b"]");
     line.into_bytes()
 }
 

@@ -10,6 +10,10 @@ use crate::record::{self, Phase, Record};
 /// The most warnings kept.
 const WARNINGS: usize = 256;
 
+/// The most dimensions of meshes, and stages of a pipeline, kept.
+const MESH_DIMENSIONS: usize = 64;
+const STAGES: usize = 1024;
+
 impl Model {
     /// Applies the next record of the trace.
     #[inline]
@@ -76,6 +80,14 @@ impl Model {
             Record::Layer(layer) => self.symbols.define_layer(layer),
             Record::Kernel(kernel) => self.symbols.define_kernel(&kernel),
             Record::Range(range) => self.symbols.define_range(range),
+            Record::Mesh(mut mesh) => {
+                mesh.mesh.truncate(MESH_DIMENSIONS);
+                self.mesh = mesh;
+            }
+            Record::Stages(mut stages) => {
+                stages.stages.truncate(STAGES);
+                self.stages = stages;
+            }
             Record::Trained(trained) => self.trainings.note(&trained),
             Record::Warning(warning) => {
                 if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {

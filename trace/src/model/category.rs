@@ -20,9 +20,15 @@ pub enum Category {
     Input,
     /// Freed before the phase that allocated it ended.
     Temporary,
-    /// Communication buffers: DDP's buckets, FSDP's gathered parameters and gradients to be reduced.
+    /// Parameters gathered from all ranks for a while: FSDP's.
+    Gathered,
+    /// Gradients to be summed over ranks and scattered to them: FSDP's.
+    ReduceScatter,
+    /// Gradients to be summed over ranks: the buckets of `DistributedDataParallel`.
+    DdpBucket,
+    /// Other buffers for what ranks exchange: broadcasts, what stages of a pipeline receive.
     Communication,
-    /// Held by libraries: cuBLAS, cuDNN, NCCL.
+    /// Held by libraries: cuBLAS, cuDNN.
     Workspace,
     /// Taken while torch.compile or Triton measures kernels.
     Benchmark,
@@ -30,6 +36,8 @@ pub enum Category {
     BeforeMemlab,
     /// Reserved by PyTorch's caching allocator but not allocated.
     Cached,
+    /// NCCL's own memory, from the driver: its communicators.
+    Nccl,
     /// The CUDA context: kernels, stacks, printf buffers.
     Context,
     /// Other processes' memory on this device.
@@ -40,7 +48,7 @@ pub enum Category {
 
 impl Category {
     /// How many there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 19;
 
     /// All categories, in the order in which they are shown.
     pub const ALL: [Self; Self::COUNT] = [
@@ -51,11 +59,15 @@ impl Category {
         Self::Activation,
         Self::Input,
         Self::Temporary,
+        Self::Gathered,
+        Self::ReduceScatter,
+        Self::DdpBucket,
         Self::Communication,
         Self::Workspace,
         Self::Benchmark,
         Self::BeforeMemlab,
         Self::Cached,
+        Self::Nccl,
         Self::Context,
         Self::OtherProcesses,
         Self::Other,
@@ -71,11 +83,15 @@ impl Category {
             Self::Activation => "activation",
             Self::Input => "input",
             Self::Temporary => "temporary",
+            Self::Gathered => "gathered",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::DdpBucket => "ddp_bucket",
             Self::Communication => "communication",
             Self::Workspace => "workspace",
             Self::Benchmark => "benchmark",
             Self::BeforeMemlab => "before_memlab",
             Self::Cached => "cached",
+            Self::Nccl => "nccl",
             Self::Context => "context",
             Self::OtherProcesses => "other_processes",
             Self::Other => "other",

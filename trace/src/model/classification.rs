@@ -15,8 +15,8 @@
 //! A block that outlives steps without being replaced is neither a batch nor part of a graph. Such inputs, and activations that
 //! no layer allocated, become "other" ([`super::long_lived`]), unless a module was called with them.
 //!
-//! A tag overrides these rules, with one exception: parameters and buffers in a communication buffer are temporary copies,
-//! gathered from all ranks. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
+//! A tag overrides these rules, with one exception: parameters and buffers in a buffer for communication are temporary
+//! copies, gathered from all ranks. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,9 @@ pub(crate) enum Classification {
     Activation,
     Input,
     Temporary,
+    Gathered,
+    ReduceScatter,
+    DdpBucket,
     Communication,
     Workspace,
     Benchmark,
@@ -63,6 +66,9 @@ impl Classification {
             Self::Activation | Self::InForward => Category::Activation,
             Self::Input | Self::BeforeForward => Category::Input,
             Self::Temporary | Self::InOptimizer => Category::Temporary,
+            Self::Gathered => Category::Gathered,
+            Self::ReduceScatter => Category::ReduceScatter,
+            Self::DdpBucket => Category::DdpBucket,
             Self::Communication => Category::Communication,
             Self::Workspace => Category::Workspace,
             Self::Benchmark => Category::Benchmark,
@@ -103,6 +109,11 @@ impl Classification {
             pending if pending.is_pending() => Self::Temporary,
             decided => decided,
         }
+    }
+
+    /// Whether it is for what ranks exchange.
+    pub(crate) fn is_communication(self) -> bool {
+        matches!(self, Self::Gathered | Self::ReduceScatter | Self::DdpBucket | Self::Communication)
     }
 
     /// Whether it was allocated outside modules, so that a module call with it makes it an input.
@@ -154,7 +165,7 @@ pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: boo
         return Classification::BeforeMemlab;
     }
     if flags.has(Flags::COMMUNICATION) {
-        return Classification::Communication;
+        return communication(flags);
     }
     if flags.has(Flags::MOVED_MODULE) {
         return Classification::Parameter;
@@ -166,5 +177,19 @@ pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: boo
         Phase::Optimizer => Classification::InOptimizer,
         Phase::Other if seen_forward => Classification::BeforeForward,
         Phase::Other => Classification::BeforeAnyForward,
+    }
+}
+
+/// What a buffer for communication is for. Traces of before version 0.2 do not say it.
+#[inline]
+fn communication(flags: Flags) -> Classification {
+    if flags.has(Flags::GATHERED) {
+        Classification::Gathered
+    } else if flags.has(Flags::REDUCE_SCATTER) {
+        Classification::ReduceScatter
+    } else if flags.has(Flags::DDP_BUCKET) {
+        Classification::DdpBucket
+    } else {
+        Classification::Communication
     }
 }

@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::passes::Accumulation;
 use super::steps::Steps;
 use super::symbols::Symbols;
-use super::tags::{TaggedTensor, Tags, rounded};
+use super::tags::{TaggedTensor, Tags};
 use super::timeline::TimelineRecorder;
 use crate::record::{self, Flags, Phase, TagCategory};
 
@@ -144,6 +144,7 @@ impl DeviceState {
             born: self.totals.born,
             reserved: driver.reserved,
             libraries: driver.libraries,
+            nccl: driver.nccl,
             context: driver.context,
             other_processes: driver.other_processes,
             segments: driver.segments,
@@ -297,11 +298,12 @@ impl DeviceState {
             return;
         }
         let is_copy = matches!(event.category, TagCategory::Parameter | TagCategory::Buffer);
-        if is_copy && key.classification == Classification::Communication {
+        if is_copy && key.classification.is_communication() {
             return;
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
-        let tensor = TaggedTensor { category: event.category, bytes: rounded(event.bytes.min(LARGEST)), owner };
+        let name = symbols.intern_tensor(&event.name, &event.shard);
+        let tensor = TaggedTensor { category: event.category, bytes: event.bytes.min(LARGEST), owner, name };
         let Some((category, owner)) = self.tags.tag(slot, event.address, tensor) else { return };
         self.blocks.unlink(slot);
         self.blocks.get_mut(slot).tagged = true;

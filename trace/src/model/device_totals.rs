@@ -35,6 +35,9 @@ pub(crate) struct Peak {
     pub(crate) born: u64,
     pub(crate) reserved: u64,
     pub(crate) libraries: u64,
+    /// Of that, NCCL's.
+    #[serde(default)]
+    pub(crate) nccl: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
     pub(crate) segments: u64,

@@ -14,10 +14,11 @@ use super::history_views::{StepView, Timeline, TimelinePoint};
 use super::line::Line;
 use super::scope::Scope;
 use super::symbols::{Owner, Symbols};
-use super::tags::Owned;
+use super::tags::{Owned, TaggedTensor};
+use super::tensor_names::TensorName;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, RangePath, RangeView,
-    Segment, SegmentMap, StackView, TotalsView,
+    Segment, SegmentMap, StackView, TensorView, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -228,7 +229,12 @@ impl DeviceState {
             add(&mut view.bytes, bytes);
             add(&mut view.bytes_at_peak, bytes_at_peak);
         };
-        rest(Category::Workspace, driver.libraries, peak.libraries);
+        rest(
+            Category::Workspace,
+            driver.libraries.saturating_sub(driver.nccl),
+            peak.libraries.saturating_sub(peak.nccl),
+        );
+        rest(Category::Nccl, driver.nccl, peak.nccl);
         rest(Category::Cached, self.torch() - self.totals.allocated, peak.torch() - peak.allocated);
         rest(Category::Context, driver.context, peak.context);
         rest(Category::OtherProcesses, driver.other_processes, peak.other_processes);
@@ -340,6 +346,21 @@ impl DeviceState {
 
     pub(crate) fn block_views(&self) -> Vec<BlockView> {
         self.blocks.sorted().into_iter().map(|block| self.block_view(block)).collect()
+    }
+
+    /// The tensors tagged in the block at an address, by their own.
+    pub(crate) fn tensors_in(&self, block: u64, symbols: &Symbols) -> Vec<TensorView> {
+        let Some(tags) = self.blocks.find(block).and_then(|slot| self.tags.blocks.get(&slot)) else {
+            return Vec::new();
+        };
+        let view = |(address, tensor): (&u64, &TaggedTensor)| {
+            let TensorName { name, shard } = symbols.tensor_names.get(tensor.name).cloned().unwrap_or_default();
+            let shard = (!shard.is_empty()).then_some(shard);
+            TensorView { address: *address, bytes: tensor.bytes, category: tensor.category, name, shard }
+        };
+        let mut tensors: Vec<TensorView> = tags.tensors.iter().map(view).collect();
+        tensors.sort_unstable_by_key(|tensor| tensor.address);
+        tensors
     }
 
     #[inline]

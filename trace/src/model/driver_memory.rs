@@ -48,6 +48,13 @@ pub(crate) struct DriverCaller {
     pub(crate) library: Arc<str>,
 }
 
+impl DriverCaller {
+    /// Whether it is NCCL: `libnccl.so.2`.
+    fn is_nccl(&self) -> bool {
+        self.library.contains("nccl")
+    }
+}
+
 /// The addresses of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentRange {
@@ -66,6 +73,9 @@ pub(crate) struct DriverTotals {
     pub(crate) segments: u64,
     /// Driver memory of this process outside PyTorch's allocator.
     pub(crate) libraries: u64,
+    /// Of that, NCCL's.
+    #[serde(default)]
+    pub(crate) nccl: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
     /// Bytes of the device's memory of this process that are in host memory.
@@ -130,6 +140,9 @@ impl DriverMemory {
             self.totals.segments += 1;
         } else if held.kind.on_device() {
             self.totals.libraries = self.totals.libraries.saturating_add(held.bytes);
+            if self.sources[held.source as usize].is_nccl() {
+                self.totals.nccl = self.totals.nccl.saturating_add(held.bytes);
+            }
         }
         let lost = self.held.insert((held.kind, held.address), held);
         let lost_bytes = lost.filter(|lost| lost.segment).map_or(0, |lost| lost.bytes);
@@ -158,6 +171,9 @@ impl DriverMemory {
             self.totals.segments = self.totals.segments.saturating_sub(1);
         } else if held.kind.on_device() {
             self.totals.libraries = self.totals.libraries.saturating_sub(held.bytes);
+            if self.sources[held.source as usize].is_nccl() {
+                self.totals.nccl = self.totals.nccl.saturating_sub(held.bytes);
+            }
         }
     }
 

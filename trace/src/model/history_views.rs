@@ -4,7 +4,8 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::category::{Category, CategoryBytes};
 use super::line::Line;
@@ -39,9 +40,32 @@ pub struct CategoryPoint {
     /// When it begins; it ends with the next one.
     pub time: u64,
     /// At the peak of the bin.
+    #[serde(deserialize_with = "of_any_version")]
     pub most: CategoryBytes,
     /// At its end.
+    #[serde(deserialize_with = "of_any_version")]
     pub last: CategoryBytes,
+}
+
+/// Bytes by category; also from keyframes in which buffers for communication were one category, and NCCL's memory was of
+/// libraries.
+fn of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<CategoryBytes, D::Error> {
+    const EARLIER: usize = Category::COUNT - 4;
+    let bytes = Vec::<u64>::deserialize(from)?;
+    let is_earlier = bytes.len() == EARLIER;
+    let expected = if is_earlier { EARLIER } else { Category::COUNT };
+    if bytes.len() != expected {
+        return Err(D::Error::invalid_length(bytes.len(), &"the bytes of each category"));
+    }
+    let is_new = |category: &Category| {
+        matches!(category, Category::Gathered | Category::ReduceScatter | Category::DdpBucket | Category::Nccl)
+    };
+    let places = Category::ALL.into_iter().filter(|category| !(is_earlier && is_new(category)));
+    let mut of_all = CategoryBytes::default();
+    for (category, bytes) in places.zip(bytes) {
+        of_all[category as usize] = bytes;
+    }
+    Ok(of_all)
 }
 
 /// Range of a figure within a time bin.
@@ -175,4 +199,29 @@ pub struct OomView {
     pub layers: Vec<(Option<Arc<str>>, u64)>,
     /// Bytes by category.
     pub categories: Vec<(Category, u64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keyframes_of_before_communication_was_told_apart_are_read() {
+        // GIVEN a point with fifteen categories: the eighth was communication, the twelfth what is cached
+        let bytes: Vec<u64> = (1..=15).collect();
+        let earlier = serde_json::json!({"time": 7, "most": &bytes, "last": &bytes});
+        // THEN each figure is in its category, and the new ones are 0
+        let CategoryPoint { most, last, .. } = serde_json::from_value(earlier).unwrap();
+        assert_eq!((most, most.iter().sum::<u64>()), (last, 120));
+        let of = |category: Category| most[category as usize];
+        assert_eq!([of(Category::Temporary), of(Category::Communication), of(Category::Workspace)], [7, 8, 9]);
+        assert_eq!(
+            [of(Category::Cached), of(Category::Nccl), of(Category::Context), of(Category::Other)],
+            [12, 0, 13, 15]
+        );
+        assert_eq!([of(Category::Gathered), of(Category::ReduceScatter), of(Category::DdpBucket)], [0, 0, 0]);
+        assert!(
+            serde_json::from_value::<CategoryPoint>(serde_json::json!({"time": 7, "most": [1], "last": [1]})).is_err()
+        );
+    }
 }

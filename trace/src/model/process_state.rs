@@ -25,6 +25,8 @@ pub struct Model {
     pub(super) header: Option<record::Header>,
     pub(super) end: Option<record::End>,
     pub(super) warnings: Vec<String>,
+    pub(super) mesh: record::Mesh,
+    pub(super) stages: record::Stages,
     pub(super) anomalies: Anomalies,
     pub(super) latest_time: u64,
     pub(super) event_count: u64,

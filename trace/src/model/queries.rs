@@ -18,7 +18,7 @@ use super::scope::Scope;
 use super::sources::Sources;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
-    LayerView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TotalsView,
+    LayerView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
 };
 use crate::record::{self, Phase};
 
@@ -36,6 +36,16 @@ impl Model {
     /// What memlab could not do in the process.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// The dimensions of the device meshes that the process is in; empty if it is in none.
+    pub fn mesh(&self) -> &[record::MeshDimension] {
+        &self.mesh.mesh
+    }
+
+    /// The stages of a pipeline that the process holds; none if it holds none.
+    pub fn stages(&self) -> &record::Stages {
+        &self.stages
     }
 
     /// Software found in the process.
@@ -183,6 +193,11 @@ impl Model {
     /// All live blocks of a device, by address.
     pub fn blocks(&self, device: i32) -> Vec<BlockView> {
         self.device_state(device).map(DeviceState::block_views).unwrap_or_default()
+    }
+
+    /// The tensors that tags name in the live block at an address, by their own addresses.
+    pub fn tensors_in(&self, device: i32, block: u64) -> Vec<TensorView> {
+        self.device_state(device).map(|state| state.tensors_in(block, &self.symbols)).unwrap_or_default()
     }
 
     /// The block at this address, if it was the last one freed on its device.

@@ -12,6 +12,7 @@ use super::code_origin::{CodeOrigin, CodeRoots};
 use super::line::Line;
 use super::scope::{ByScope, Scope};
 use super::sources::Sources;
+use super::tensor_names::{TensorName, TensorNames};
 use super::views::RangePath;
 use crate::record::{self, UNKNOWN_COMPILED};
 
@@ -110,6 +111,7 @@ pub(crate) struct Symbols {
     compiled_lines: HashSet<Arc<Line>>,
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
+    pub(crate) tensor_names: TensorNames,
     places: CodeRoots,
 }
 
@@ -214,7 +216,8 @@ impl Symbols {
     pub(crate) fn heap_bytes(&self) -> usize {
         /// The overhead of a map entry, and of texts that are not shared.
         const ENTRY: usize = 64;
-        let entries = [self.frames.len(), self.stacks.len(), self.layers.len(), self.ranges.len()];
+        let entries =
+            [self.frames.len(), self.stacks.len(), self.layers.len(), self.ranges.len(), self.tensor_names.all().len()];
         let found: usize = self.stack_lines.values().iter().map(HashMap::len).sum();
         (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
     }
@@ -266,6 +269,10 @@ impl Symbols {
         let id = self.owners.len() as u32;
         self.owner_ids.insert(owner, id);
         id
+    }
+
+    pub(crate) fn intern_tensor(&mut self, name: &str, shard: &str) -> u32 {
+        self.tensor_names.intern(TensorName { name: bounded(name).into(), shard: bounded(shard).into() })
     }
 
     /// The owner with this id; `None` for 0.

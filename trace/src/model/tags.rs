@@ -16,9 +16,18 @@ pub(crate) const CATEGORIES: [TagCategory; 4] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaggedTensor {
     pub(crate) category: TagCategory,
-    /// Rounded up to 512.
+    /// Its own, without rounding.
     pub(crate) bytes: u64,
     pub(crate) owner: u32,
+    /// Its number in [`super::tensor_names::TensorNames`]; 0: not known.
+    pub(crate) name: u32,
+}
+
+impl TaggedTensor {
+    /// What it takes of its block.
+    pub(crate) fn rounded(self) -> u64 {
+        rounded(self.bytes)
+    }
 }
 
 /// The tensors of one block.
@@ -46,7 +55,7 @@ pub(crate) struct Tags {
 }
 
 /// Rounds a tensor's size up as PyTorch does.
-pub(crate) fn rounded(bytes: u64) -> u64 {
+fn rounded(bytes: u64) -> u64 {
     bytes.div_ceil(ROUNDING).saturating_mul(ROUNDING)
 }
 
@@ -63,23 +72,24 @@ impl Tags {
     pub(crate) fn tag(&mut self, slot: u32, address: u64, tensor: TaggedTensor) -> Option<(TagCategory, u32)> {
         let block = self.blocks.entry(slot).or_default();
         let old = block.tensors.insert(address, tensor);
-        if old == Some(tensor) {
+        let counted = |tensor: TaggedTensor| (tensor.category, tensor.rounded(), tensor.owner);
+        if old.map(counted) == Some(counted(tensor)) {
             return None;
         }
         if let Some(old) = old {
             let bytes = &mut block.bytes[old.category as usize];
-            *bytes = bytes.saturating_sub(old.bytes);
+            *bytes = bytes.saturating_sub(old.rounded());
             release(&mut self.owners, old);
         }
         let bytes = &mut block.bytes[tensor.category as usize];
-        *bytes = bytes.saturating_add(tensor.bytes);
+        *bytes = bytes.saturating_add(tensor.rounded());
         match block.largest {
-            Some((at, largest)) if at != address && largest.bytes >= tensor.bytes => {}
+            Some((at, largest)) if at != address && largest.rounded() >= tensor.rounded() => {}
             _ => block.largest = Some((address, tensor)),
         }
         let owned = self.owners.entry(tensor.owner).or_default();
         let held = &mut owned.bytes[tensor.category as usize];
-        *held = held.saturating_add(tensor.bytes);
+        *held = held.saturating_add(tensor.rounded());
         let peak = &mut owned.peak[tensor.category as usize];
         *peak = (*peak).max(*held);
 
@@ -94,7 +104,7 @@ impl Tags {
         let block = self.blocks.entry(slot).or_default();
         block.tensors.insert(address, tensor);
         let bytes = &mut block.bytes[tensor.category as usize];
-        *bytes = bytes.saturating_add(tensor.bytes);
+        *bytes = bytes.saturating_add(tensor.rounded());
         if largest {
             block.largest = Some((address, tensor));
         }
@@ -111,6 +121,6 @@ impl Tags {
 fn release(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
     if let Some(owned) = owners.get_mut(&tensor.owner) {
         let held = &mut owned.bytes[tensor.category as usize];
-        *held = held.saturating_sub(tensor.bytes);
+        *held = held.saturating_sub(tensor.rounded());
     }
 }

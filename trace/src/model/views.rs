@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::category::Category;
 use super::line::Line;
-use crate::record::{DriverKind, Phase};
+use crate::record::{DriverKind, Phase, TagCategory};
 
 /// A device: its use now and at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -412,6 +412,21 @@ pub struct BlockView {
     pub phase: Phase,
     /// When it was allocated.
     pub time: u64,
+}
+
+/// A tensor that is known by a tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorView {
+    /// Where it begins.
+    pub address: u64,
+    /// numel × itemsize; of a sharded tensor, those of this rank's shard.
+    pub bytes: u64,
+    /// What it is.
+    pub category: TagCategory,
+    /// As [`crate::record::Tag::name`].
+    pub name: Arc<str>,
+    /// How it is sharded, as [`crate::record::Tag::shard`]; `None`: it is not.
+    pub shard: Option<Arc<str>>,
 }
 
 /// The layer that counts a block: its owner by tags, else the layer that allocated it.

@@ -29,7 +29,7 @@ impl Flags {
     pub const MOVED_MODULE: u32 = 64;
     /// The driver memory became a segment of PyTorch's caching allocator.
     pub const SEGMENT: u32 = 128;
-    /// A buffer of `DistributedDataParallel` or FSDP: for sums of gradients, or for parameters gathered from all ranks.
+    /// A buffer for what ranks exchange: of `DistributedDataParallel`, FSDP, a pipeline. Other flags say what for, if it is known.
     pub const COMMUNICATION: u32 = 256;
     /// Allocated before memlab was loaded.
     pub const BEFORE: u32 = 512;
@@ -39,6 +39,12 @@ impl Flags {
     pub const OUTSIDE: u32 = 2048;
     /// While torch.compile or Triton measures kernels.
     pub const BENCHMARK: u32 = 4096;
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): parameters gathered from all ranks.
+    pub const GATHERED: u32 = 8192;
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): gradients to be summed over ranks and scattered to them.
+    pub const REDUCE_SCATTER: u32 = 16384;
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): a bucket of gradients of `DistributedDataParallel`.
+    pub const DDP_BUCKET: u32 = 32768;
 
     /// The phase of the program.
     #[inline]
@@ -359,13 +365,16 @@ impl TagCategory {
     }
 }
 
-/// `["tag",time,device,address,category,bytes,root,name]`: what a tensor is.
+/// `["tag",time,device,address,category,bytes,root,name]`: what a tensor is. How it is sharded may follow.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::TagCategory, Record};
 /// let line = br#"["tag",2834022200,0,140213547884800,"optimizer_state",4718592,3,"h.0.mlp.fc.weight:exp_avg"]"#;
 /// let Record::Tag(tag) = decode_line(line)? else { panic!() };
 /// assert_eq!((tag.category, tag.root, &*tag.name), (TagCategory::OptimizerState, 3, "h.0.mlp.fc.weight:exp_avg"));
+/// let line = br#"["tag",2834022117,0,140213447884800,"parameter",1179648,3,"h.0.mlp.fc.weight","Shard(0)/4 on dp"]"#;
+/// let Record::Tag(tag) = decode_line(line)? else { panic!() };
+/// assert_eq!((tag.bytes, &*tag.shard), (1179648, "Shard(0)/4 on dp"));
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,12 +387,14 @@ pub struct Tag<'a> {
     pub address: u64,
     /// The category.
     pub category: TagCategory,
-    /// numel × itemsize.
+    /// numel × itemsize; of a sharded tensor, those of this rank's shard.
     pub bytes: u64,
     /// The layer id of its outermost module; 0: none.
     pub root: u32,
     /// Its qualified name in that module; of optimizer state, followed by `:` and the key of the state; empty for an input.
     pub name: Text<'a>,
+    /// How it is sharded, for each mesh dimension that it is sharded over; empty: not sharded.
+    pub shard: Text<'a>,
 }
 
 /// `["step",time,thread,index]`: an optimizer step ended.

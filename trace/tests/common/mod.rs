@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::MeshDimension;
 use memlab_trace::{Category, LayerView, LineView, Model, Record, Scope, decode_line};
 
 /// The encoded line of a record.
@@ -47,6 +48,14 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             let [name, variable] = [&l.name, &l.variable].map(|text| text.as_deref().map(str::as_bytes));
             encode::layer(b, l.layer, l.parent, &l.class, name, variable)
         }
+        Record::Mesh(m) => {
+            let dimension = |of: &'_ MeshDimension| (of.name.clone().into_bytes(), of.coordinate, of.size);
+            let owned: Vec<_> = m.mesh.iter().map(dimension).collect();
+            let dimensions: Vec<_> =
+                owned.iter().map(|(name, coordinate, size)| (&**name, *coordinate, *size)).collect();
+            encode::mesh(b, &dimensions)
+        }
+        Record::Stages(s) => encode::stages(b, &s.stages, s.of),
         Record::Requests(r) => encode::requests(b, r.requests, &r.asked).0,
         Record::Trained(t) => {
             let step = encode::Trained {
@@ -95,7 +104,10 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Oom(o) => {
             encode::oom(b, o.time, o.thread, o.device, o.requested, o.allocated, o.reserved, o.stack, o.layer)
         }
-        Record::Tag(t) => encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, t.name.as_bytes()),
+        Record::Tag(t) => {
+            let (name, shard) = (t.name.as_bytes(), t.shard.as_bytes());
+            encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, name, shard)
+        }
         Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
         Record::ReadBack(r) => encode::read_back(b, r.time, r.thread, r.bytes, r.stack),
         Record::Kernel(k) => encode::kernel(b, k.kernel, k.name.as_bytes()),

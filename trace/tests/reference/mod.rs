@@ -192,12 +192,21 @@ impl Reference {
             Event::Alloc { thread, device, layer, flags, .. } => Some((thread, device, phase(layer, flags))),
             _ => None,
         };
-        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE) != 0;
+        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE | Flags::COMMUNICATION) != 0;
+        let is_exchanged = flags & Flags::COMMUNICATION != 0 && flags & Flags::WORKSPACE == 0;
         let is_scripts = own == Phase::Other && !is_known;
         let seen_forward = self.passes(born) > 0;
         // The event of the decision if it survives until then, the category then, and the one before.
         let (decided, survivor) = if flags & Flags::WORKSPACE != 0 {
             (Some(born), Category::Workspace)
+        } else if is_exchanged {
+            let purposes = [
+                (Flags::GATHERED, Category::Gathered),
+                (Flags::REDUCE_SCATTER, Category::ReduceScatter),
+                (Flags::DDP_BUCKET, Category::DdpBucket),
+            ];
+            let known = purposes.into_iter().find(|(flag, _)| flags & flag != 0);
+            (Some(born), known.map_or(Category::Communication, |(_, category)| category))
         } else if flags & Flags::MOVED_MODULE != 0 {
             (Some(born), Category::Parameter)
         } else {
@@ -242,15 +251,21 @@ impl Reference {
         } else {
             survivor
         };
-        let tags = self.events[..died].iter().enumerate().skip(born).filter_map(|(at, event)| match *event {
-            Event::Tag { device: on, address: inside, category, bytes: size, root, name }
-                if category != TagCategory::Input && on == device && inside >= address && inside - address < bytes =>
+        let mut tags = Vec::new();
+        for (at, event) in self.events[..died].iter().enumerate().skip(born) {
+            let Event::Tag { device: on, address: inside, category, bytes: size, root, name } = *event else {
+                continue;
+            };
+            let is_copy = matches!(category, TagCategory::Parameter | TagCategory::Buffer);
+            if category != TagCategory::Input
+                && !(is_exchanged && is_copy && tags.is_empty())
+                && on == device
+                && inside >= address
+                && inside - address < bytes
             {
-                Some((at, inside, category, rounded(size), root, name))
+                tags.push((at, inside, category, rounded(size), root, name));
             }
-            _ => None,
-        });
-        let tags = tags.collect();
+        }
         Block {
             born,
             died,
@@ -389,6 +404,15 @@ impl Reference {
         moments.max().unwrap_or(0).max(mine.map(|block| block.bytes).sum())
     }
 
+    /// The tagged tensors that live at the end, by address: category, rounded bytes, name.
+    pub fn tensors(&self, device: i32) -> Vec<(u64, TagCategory, u64, &'static str)> {
+        let mut tensors = BTreeMap::new();
+        for block in self.last().iter().flat_map(|last| self.live(device, *last)) {
+            tensors.extend(block.tensors_by_address(usize::MAX));
+        }
+        tensors.into_iter().map(|(address, (category, bytes, _, name))| (address, category, bytes, name)).collect()
+    }
+
     /// The maximum bytes of tagged tensors of a category, by root and layer name.
     pub fn most_tagged(&self, device: i32, category: TagCategory) -> BTreeMap<(u32, &'static str), u64> {
         let mut most = BTreeMap::new();
@@ -419,13 +443,17 @@ pub fn layer_of(category: TagCategory, name: &'static str) -> &'static str {
 impl Block {
     /// The tensors in it after event `at`: the latest tag at each address.
     fn tensors(&self, at: usize) -> Vec<(TagCategory, u64, u32, &'static str)> {
+        self.tensors_by_address(at).into_values().collect()
+    }
+
+    fn tensors_by_address(&self, at: usize) -> BTreeMap<u64, (TagCategory, u64, u32, &'static str)> {
         let mut tensors = BTreeMap::new();
         for (tagged, address, category, bytes, root, name) in &self.tags {
             if *tagged <= at {
                 tensors.insert(*address, (*category, *bytes, *root, *name));
             }
         }
-        tensors.into_values().collect()
+        tensors
     }
 
     /// Its final category: that of most of its tagged bytes, else by its use, else by the rules.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockView, HOST, Line, Model, ResolvedSnapshot, Scope};
+use memlab_trace::{BlockView, HOST, Line, Model, ResolvedSnapshot, Scope, TensorView};
 use serde::Serialize;
 
 use crate::holdings::{HeldLine, Holdings};
@@ -137,6 +137,22 @@ struct BlockRow {
     stack: Option<usize>,
     time_ns: u64,
     age_ns: u64,
+    /// The parameters, gradients, optimizer state and buffers known in it; absent: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tensors: Vec<TensorRow>,
+}
+
+/// A tensor in a block.
+#[derive(Serialize)]
+struct TensorRow {
+    address: u64,
+    /// Without rounding; of a sharded tensor, those of this rank's shard.
+    bytes: u64,
+    category: &'static str,
+    /// The parameter's qualified name; of optimizer state, `:` and the key follow.
+    name: String,
+    /// How it is sharded, such as `Shard(0)/4 on dp`; null: it is not.
+    shard: Option<String>,
 }
 
 /// Driver memory that is not PyTorch's allocator's; device -1 is the host.
@@ -277,6 +293,17 @@ fn names_of(path: &[Arc<str>]) -> Vec<String> {
 }
 
 /// The segments of a device with their blocks, and the blocks in none.
+fn tensor_rows(snapshot: &ResolvedSnapshot, device: i32, block: u64) -> Vec<TensorRow> {
+    let row = |tensor: &TensorView| TensorRow {
+        address: tensor.address,
+        bytes: tensor.bytes,
+        category: tensor.category.as_str(),
+        name: tensor.name.to_string(),
+        shard: tensor.shard.as_ref().map(|shard| shard.to_string()),
+    };
+    snapshot.tensors.get(&(device, block)).into_iter().flatten().map(row).collect()
+}
+
 fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
     let now = snapshot.model.time();
     let mut row = |block: &BlockView| BlockRow {
@@ -290,6 +317,7 @@ fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_
         stack: stacks.index(block.stack),
         time_ns: block.time,
         age_ns: now.saturating_sub(block.time),
+        tensors: tensor_rows(snapshot, device, block.address),
     };
     let mut blocks = snapshot.blocks.iter().filter(|(on, _)| *on == device).map(|(_, block)| block).peekable();
     let mut strays = Vec::new();

@@ -97,9 +97,20 @@ fn by_category(category: Category) -> Option<&'static str> {
         }
         Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
         Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
+        Category::Gathered => {
+            "Gathered parameters hold {}: FSDP gathers less at once from smaller parts (fully_shard on each block), and keeps less \
+             with reshard_after_forward=True."
+        }
+        Category::ReduceScatter => {
+            "Gradients on their way to a reduce-scatter hold {}: smaller parts (fully_shard on each block), or \
+             MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)."
+        }
+        Category::DdpBucket => "DDP's buckets hold {}: with gradient_as_bucket_view=True they are the gradients.",
         Category::Communication => {
-            "Communication buffers hold {}: with gradient_as_bucket_view=True DDP's buckets are the gradients; FSDP gathers less \
-             at once from smaller units."
+            "Communication buffers hold {}: a pipeline receives fewer with a schedule such as 1F1B than with GPipe."
+        }
+        Category::Nccl => {
+            "NCCL's communicators hold {}: fewer process groups, or fewer and smaller channels (NCCL_MAX_CTAS, NCCL_BUFFSIZE)."
         }
         Category::Benchmark => {
             "torch.compile's benchmarks hold {}: it measures kernels when it compiles; compile with a small batch first, or without \

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use memlab_trace::{Anomalies, Line, Model, Skipped, TrainingView};
 use serde::Serialize;
 
+use crate::parallel::Parallel;
+
 /// The file and how well it could be read.
 #[derive(Serialize)]
 pub struct Trace {
@@ -40,6 +42,8 @@ pub struct Process {
     directory: String,
     host: String,
     start_unix_ns: u64,
+    #[serde(flatten)]
+    parallel: Parallel,
 }
 
 /// A line; all null: no Python frame.
@@ -114,6 +118,7 @@ impl Process {
             directory: header.directory,
             host: header.host,
             start_unix_ns: header.start_unix_ns,
+            parallel: Parallel::of(model.mesh(), model.stages()),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{advice, gpu_time, sections, training};
 use crate::advice::on_report as advice_on;
 use crate::findings::Kind;
 use crate::text::{Style, clean, short_command};
-use crate::{format, signals};
+use crate::{format, parallel, signals};
 
 /// Writes the report of a trace. No character in it steers a terminal, but for the colours.
 ///
@@ -122,6 +122,7 @@ pub(super) fn process(model: &Model) -> Vec<String> {
     if !header.host.is_empty() {
         facts.push(format!("on {}", clean(&header.host)));
     }
+    facts.extend(parallel::facts(model));
     facts.push(format::duration(model.time()));
     match model.steps_ended() {
         0 => {}

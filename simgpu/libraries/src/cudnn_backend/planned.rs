@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use crate::api::{SUCCESS, answer};
 use crate::cudnn_planner::Planner;
-use crate::table::Table;
+use simgpu_support::api::{SUCCESS, answer};
+use simgpu_support::table::Table;
 
 // cudnnBackendAttributeType_t
 const TYPE_HANDLE: i32 = 0;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::api::{CUDNN_BAD_PARAM, SUCCESS, answer};
 use crate::cudnn::WORKSPACE;
-use crate::table::Table;
+use simgpu_support::api::{CUDNN_BAD_PARAM, SUCCESS, answer};
+use simgpu_support::table::Table;
 
 /// A descriptor: attributes by name, each with its element count and bytes.
 #[derive(Clone, Default)]

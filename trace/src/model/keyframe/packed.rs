@@ -59,8 +59,9 @@ impl Blocks {
     }
 }
 
-/// `[block, offset in it, category, bytes, owner, whether it is the block's largest]`; block as a difference.
-pub(super) type TensorRow = [i64; 6];
+/// Block, offset in it, category, bytes, owner, whether it is the block's largest, and its name; block as a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct TensorRow(i64, i64, i64, i64, i64, i64, #[serde(default)] u32);
 
 /// As [`Blocks`].
 #[derive(Default)]
@@ -70,21 +71,22 @@ pub(super) struct Tensors {
 
 impl Tensors {
     pub(super) fn packed(&mut self, (block, address, tensor, largest): (u64, u64, TaggedTensor, bool)) -> TensorRow {
-        [
+        TensorRow(
             difference(&mut self.block, block),
             address.wrapping_sub(block) as i64,
             tensor.category as i64,
             tensor.bytes as i64,
             i64::from(tensor.owner),
             i64::from(largest),
-        ]
+            tensor.name,
+        )
     }
 
     pub(super) fn unpacked(&mut self, row: TensorRow) -> Option<(u64, u64, TaggedTensor, bool)> {
-        let [block, offset, category, bytes, owner, largest] = row;
+        let TensorRow(block, offset, category, bytes, owner, largest, name) = row;
         let block = sum(&mut self.block, block);
         let category = *CATEGORIES.get(usize::try_from(category).ok()?)?;
-        let tensor = TaggedTensor { category, bytes: bytes as u64, owner: u32::try_from(owner).ok()? };
+        let tensor = TaggedTensor { category, bytes: bytes as u64, owner: u32::try_from(owner).ok()?, name };
         Some((block, block.wrapping_add_signed(offset), tensor, largest != 0))
     }
 }

@@ -18,6 +18,7 @@ use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
 use crate::model::scope::Scope;
 use crate::model::tags::Owned;
+use crate::model::tensor_names::TensorName;
 use crate::model::views::{BusyView, StepWorkView, WorkTotals};
 use crate::record::Phase;
 
@@ -51,6 +52,7 @@ pub(super) enum Part {
         root: u32,
         name: Arc<str>,
     },
+    Tensor(TensorName),
     Device {
         device: i32,
         totals: Totals,

@@ -41,6 +41,9 @@ impl Model {
             Part::Owner { root, name } => {
                 self.symbols.intern_owner(root, &name);
             }
+            Part::Tensor(name) => {
+                self.symbols.tensor_names.intern(name);
+            }
             Part::StepList { device: None, steps } => self.steps.list.extend(StepRows::default().unpacked(steps)),
             Part::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
             Part::Trainings { joined, names } => (self.trainings.joined, self.trainings.names) = (joined, names),

@@ -103,6 +103,9 @@ impl Model {
         for owner in symbols.owners() {
             lines.put(&Part::Owner { root: owner.root, name: owner.name.clone() })?;
         }
+        for name in symbols.tensor_names.all() {
+            lines.put(&Part::Tensor(name.clone()))?;
+        }
         for software in &symbols.software {
             lines.put(software)?;
         }
@@ -156,6 +159,12 @@ impl Model {
                 lines.put(&record::Others { others: device, processes: most })?;
                 lines.put(&record::Others { others: device, processes: now.clone() })?;
             }
+        }
+        if !self.mesh.mesh.is_empty() {
+            lines.put(&self.mesh)?;
+        }
+        if !self.stages.stages.is_empty() {
+            lines.put(&self.stages)?;
         }
         self.warnings.iter().try_for_each(|warning| lines.put(&serde_json::json!({ "warning": warning })))
     }

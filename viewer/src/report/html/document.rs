@@ -9,6 +9,7 @@ use super::super::text::ending;
 use crate::format;
 use crate::page;
 use crate::page::elements::{name, plural, short_name};
+use crate::parallel;
 use crate::text::{fit_end, markup};
 
 /// The most devices shown in full; a machine has sixteen.
@@ -32,6 +33,7 @@ pub(super) fn header(model: &Model, command: &str) -> String {
     if !header.host.is_empty() {
         facts.push(format!("on {}", header.host).into());
     }
+    facts.extend(parallel::facts(model).into_iter().map(Cow::from));
     if header.start_unix_ns > 0 {
         facts.push(format::date(header.start_unix_ns).into());
     }

@@ -49,6 +49,14 @@ pub(super) fn typical(job: &Job) -> Option<usize> {
     job.ranks.iter().position(|rank| FigureKind::Allocated.of(rank, job.scope) == Some(median))
 }
 
+/// A rank that holds the same stages as the one at a place, and has this peak.
+fn typical_of(job: &Job, at: usize, median: u64) -> Option<usize> {
+    let has_median = |rank: &RankSummary| {
+        rank.stages == job.ranks[at].stages && FigureKind::Allocated.of(rank, job.scope) == Some(median)
+    };
+    job.ranks.iter().position(has_median)
+}
+
 fn size(bytes: u64) -> String {
     format::bytes(bytes, Units::Auto)
 }
@@ -147,9 +155,10 @@ fn difference(names: &Names<'_>, is_more: bool) -> Option<JobFinding> {
     let job = names.job;
     let peak = job.differences.iter().find(|found| found.held == Held::Peak && found.is_more() == is_more)?;
     let (most, word) = (peak.ranks.first()?, if is_more { "more" } else { "less" });
+    let among = if job.has_stages { " of its stage" } else { "" };
     let upto = if peak.ranks.len() > 1 { "up to " } else { "" };
     let mut what = Words::strong("Not alike").and(format!(
-        ": {} held {upto}{} {word} than the median rank at the peak ({}, the median is {})",
+        ": {} held {upto}{} {word} than the median rank{among} at the peak ({}, the median is {})",
         names.ranks(peak.ranks.iter().map(|rank| rank.at)),
         size(peak.bytes()),
         size(most.bytes),
@@ -168,7 +177,7 @@ fn difference(names: &Names<'_>, is_more: bool) -> Option<JobFinding> {
             .and_code(names.held(&line.held).1)
             .and(format!(" {} {word}", size(bytes)));
     }
-    let typical = typical(job).filter(|typical| *typical != most.at)?;
+    let typical = typical_of(job, most.at, peak.median_bytes).filter(|typical| *typical != most.at)?;
     let [of_typical, of_rank] = [typical, most.at].map(|at| typed_path(&job.ranks[at].path));
     let next = format!("`memlab diff {of_typical} {of_rank}` compares it with rank {}.", names.rank(typical));
     let ranks = peak.ranks.iter().map(|rank| rank.at).collect();

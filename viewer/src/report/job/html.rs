@@ -8,11 +8,12 @@ use memlab_job::{FigureKind, FirstOom, HeldThen, Job, RankSummary};
 use super::findings::findings;
 use super::heat::heat_map;
 use super::names::{Names, ranges};
-use super::text::{devices, endings, figure_name, notes, ranks_and_hosts, signed, then_row};
+use super::text::{compared, devices, endings, figure_name, notes, parallel, ranks_and_hosts, signed, then_row};
 use crate::format;
 use crate::page;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Table, bytes, number, rest, text};
+use crate::parallel::short;
 use crate::report::html::{markup_words, notes as notes_section};
 use crate::text::{fit_end, markup, short_command};
 
@@ -35,7 +36,10 @@ pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
     let _ = write!(body, "<h3>Every rank</h3>\n{}</section>\n", ranks(&names));
     let differences = differences(&names);
     if !differences.is_empty() {
-        let what = "From the median over the ranks, each at its peak; the figure is of the rank that differs most.";
+        let compared = compared(&names);
+        let what = format!(
+            "From the median over the {compared}, each at its peak; the figure is of the rank that differs most."
+        );
         let _ = write!(
             body,
             "<section id=\"differences\">\n<h2>What differs</h2>\n<p class=\"note\">{what}</p>\n{differences}</section>\n"
@@ -60,6 +64,7 @@ fn header(names: &Names<'_>, command: &str) -> String {
     if let Some(steps) = job.figure(FigureKind::Steps) {
         facts.push(plural(steps.most.value, "step"));
     }
+    facts.extend(parallel(names));
     facts.push(endings(names));
     let facts: String = facts.iter().map(|fact| format!("<li>{}</li>", name(fact))).collect();
     format!(
@@ -115,7 +120,10 @@ fn ranks(names: &Names<'_>) -> String {
     let job = names.job;
     let columns = ["rank", "peak", "reserved", "used", "context", "at the end", "a step more", "steps", "pid"];
     let head = columns.map(|title| (title, Column::Number));
-    let mut table = Table::new("ranks", &[&head[..], &[("host", Column::Name), ("trace", Column::Name)]].concat());
+    let mut table = Table::new(
+        "ranks",
+        &[&head[..], &[("place", Column::Name), ("host", Column::Name), ("trace", Column::Name)]].concat(),
+    );
     let most = |kind: FigureKind| job.figure(kind).map(|figure| figure.most.value);
     for rank in &job.ranks {
         let cell = |kind: FigureKind| bytes(kind.of(rank, job.scope).unwrap_or(0), most(kind));
@@ -129,6 +137,7 @@ fn ranks(names: &Names<'_>) -> String {
             cell(FigureKind::GrowthPerStep),
             number(rank.steps_ended, &format::grouped(rank.steps_ended)),
             number(rank.header.pid.into(), &rank.header.pid.to_string()),
+            text(&short(&rank.mesh, &rank.stages)),
             text(&rank.header.host),
             text(&rank.path.display().to_string()),
         ]);

@@ -11,6 +11,7 @@ use super::findings::{JobFinding, findings};
 use super::names::Names;
 use crate::json;
 use crate::json::parts::{Place, Places};
+use crate::parallel::Parallel;
 
 #[derive(Serialize)]
 struct Report {
@@ -73,6 +74,8 @@ struct RankRow {
     missing_events: u64,
     steps: u64,
     ooms: u64,
+    #[serde(flatten)]
+    parallel: Parallel,
     /// The device that it fills most, whose figures are compared.
     device: Option<i32>,
     devices: Vec<DeviceRow>,
@@ -273,6 +276,7 @@ fn rank_row(job: &Job, rank: &RankSummary, places: &Places) -> RankRow {
         missing_events: rank.lost_events,
         steps: rank.steps_ended,
         ooms: rank.oom_count,
+        parallel: Parallel::of(&rank.mesh, &rank.stages),
         device: rank.own_device().map(|device| device.view.index),
         devices: rank.devices.iter().map(|device| device_row(job, device, places)).collect(),
     }

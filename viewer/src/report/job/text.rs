@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use memlab_job::{Difference, FigureKind, FirstOom, HeldThen, Job, RankSummary};
+use memlab_trace::record::MeshDimension;
 
 use super::findings::{findings, most_telling, typical};
 use super::names::{Names, ranges};
@@ -22,6 +23,9 @@ const ROW: usize = 64;
 
 /// How many categories, lines and layers that differ are shown, each.
 const ROWS: usize = 5;
+
+/// How many stages of a pipeline are shown with their ranks.
+const STAGES: usize = 8;
 
 /// How many ranks are shown as they were at the first out-of-memory.
 const THEN: usize = 4;
@@ -62,7 +66,39 @@ fn title(names: &Names<'_>) -> Vec<String> {
     if let Some(steps) = job.figure(FigureKind::Steps) {
         facts.push(format::counted(steps.most.value, "step"));
     }
-    vec![format!("memlab report: {command}"), format!("  {}", facts.join(" · ")), format!("  {}", endings(names))]
+    let mut lines = vec![format!("memlab report: {command}"), format!("  {}", facts.join(" · "))];
+    lines.extend(parallel(names).map(|parallel| format!("  {parallel}")));
+    lines.push(format!("  {}", endings(names)));
+    lines
+}
+
+/// How the ranks train in parallel: `mesh dp=4 × tp=2 · 2 stages of a pipeline: 0 on ranks 0–3, 1 on ranks 4–7`.
+pub(super) fn parallel(names: &Names<'_>) -> Option<String> {
+    let ranks = &names.job.ranks;
+    let mut facts = Vec::new();
+    let dimension = |of: &MeshDimension| format!("{}={}", clean(&of.name), of.size);
+    // A part of the ranks may be in a mesh of its own.
+    if let Some(mesh) =
+        ranks.iter().map(|rank| &rank.mesh).max_by_key(|mesh| mesh.len()).filter(|mesh| !mesh.is_empty())
+    {
+        facts.push(format!("mesh {}", mesh.iter().map(dimension).collect::<Vec<_>>().join(" × ")));
+    }
+    let count = ranks.iter().map(|rank| rank.stages.of).max().unwrap_or(0);
+    if count > 0 {
+        let mut holders: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for rank in ranks {
+            rank.stages.stages.iter().for_each(|stage| holders.entry(*stage).or_default().push(rank.rank()));
+        }
+        let on = |(stage, ranks): (&u32, &Vec<u32>)| {
+            format!("{stage} on {} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, ranges(ranks.clone()))
+        };
+        let mut places: Vec<String> = holders.iter().take(STAGES).map(on).collect();
+        if holders.len() > STAGES {
+            places.push(format!("{} more", holders.len() - STAGES));
+        }
+        facts.push(format!("{count} stages of a pipeline: {}", places.join(", ")));
+    }
+    (!facts.is_empty()).then(|| facts.join(" · "))
 }
 
 /// `4 ranks on gpu1`, `32 ranks on 4 hosts`.
@@ -184,7 +220,17 @@ fn differences(names: &Names<'_>, columns: usize) -> Vec<String> {
         ]);
     }
     let rest = (left_out > 0).then(|| format!("  and {left_out} more: see --json"));
-    section("What differs from the median over the ranks, each at its peak", &table, rest, columns)
+    section(
+        &format!("What differs from the median over the {}, each at its peak", compared(names)),
+        &table,
+        rest,
+        columns,
+    )
+}
+
+/// Which ranks are compared with each other.
+pub(super) fn compared(names: &Names<'_>) -> &'static str {
+    if names.job.has_stages { "ranks at the same stages" } else { "ranks" }
 }
 
 /// `+24.0 MiB`, of the rank that differs most.
@@ -238,7 +284,8 @@ fn next(names: &Names<'_>) -> Vec<String> {
     let Some(most) = most_telling(job, &findings(names)) else { return Vec::new() };
     let path = |at: usize| typed_path(&job.ranks[at].path);
     let mut lines = vec!["More".to_owned(), format!("  rank {}: memlab report {}", names.rank(most), path(most))];
-    if let Some(typical) = typical(job).filter(|typical| *typical != most) {
+    let is_comparable = |typical: &usize| *typical != most && job.ranks[*typical].stages == job.ranks[most].stages;
+    if let Some(typical) = typical(job).filter(is_comparable) {
         let (a, b) = (names.rank(typical), names.rank(most));
         lines.push(format!("  rank {b} against rank {a}: memlab diff {} {}", path(typical), path(most)));
     }

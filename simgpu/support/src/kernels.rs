@@ -16,6 +16,7 @@ pub const BLOCK: u32 = 256;
 const TILE: u64 = 128;
 
 /// The name of the kernel of a routine.
+#[macro_export]
 macro_rules! kernel_name {
     ($routine:ident) => {{
         const NAME: &std::ffi::CStr =
@@ -27,7 +28,7 @@ macro_rules! kernel_name {
     }};
 }
 
-pub(crate) use kernel_name;
+pub use kernel_name;
 
 /// Blocks that compute a matrix.
 pub fn tiles(rows: u64, columns: u64) -> u32 {

@@ -2,6 +2,7 @@
 
 /// Exports functions that succeed without doing anything. In the C calling convention a function without parameters can
 /// be called with any arguments.
+#[macro_export]
 macro_rules! nothing {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -13,6 +14,7 @@ macro_rules! nothing {
 }
 
 /// Exports functions whose body returns a status; 0 is success in all these libraries.
+#[macro_export]
 macro_rules! api {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
@@ -28,7 +30,7 @@ macro_rules! api {
     )*};
 }
 
-pub(crate) use {api, nothing};
+pub use {api, nothing};
 
 /// Success in all of these libraries.
 pub const SUCCESS: i32 = 0;

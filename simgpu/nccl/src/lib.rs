@@ -1,19 +1,37 @@
 //! Simulated NCCL: communicators that allocate device memory, and collectives that assume the same data on every rank.
-//! No rank waits for another.
+//! No rank waits for another, except to split a communicator: which rank is in which part is only known together.
+//!
+//! A library of its own, as the real one is: interposers tell by the caller's file what NCCL allocates.
+//!
+//! # Layers
+//!
+//! ```text
+//! splits                       ranks tell each other which part of a communicator they are in
+//! ```
+
+mod splits;
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::SystemTime;
 
-use crate::api::{SUCCESS, answer, api, nothing};
-use crate::device_memory;
-use crate::kernels::{self, BLOCK, kernel_name};
-use crate::table::{Table, new_handle};
+use simgpu_support::api::{SUCCESS, answer, api, nothing};
+use simgpu_support::device_memory;
+use simgpu_support::kernels::{self, BLOCK, kernel_name};
+use simgpu_support::table::{Table, new_handle};
+
+use self::splits::Member;
 
 /// A communicator.
 #[derive(Clone, Copy)]
 struct Communicator {
     ranks: i32,
     rank: i32,
+    /// The same for all ranks of the communicator.
+    id: u64,
+    /// How often it was split.
+    splits: u32,
     /// The device memory of the communicator.
     memory: u64,
 }
@@ -28,6 +46,7 @@ const VERSION: i32 = 23_007;
 
 // ncclResult_t
 const UNHANDLED_CUDA_ERROR: i32 = 1;
+const SYSTEM_ERROR: i32 = 2;
 const INVALID_ARGUMENT: i32 = 4;
 const INVALID_USAGE: i32 = 5;
 
@@ -38,15 +57,28 @@ pub struct UniqueId {
     bytes: [u64; 16],
 }
 
+impl UniqueId {
+    fn number(self) -> u64 {
+        mixed(self.bytes)
+    }
+}
+
+/// One number that stands for several.
+fn mixed<const N: usize>(numbers: [u64; N]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    numbers.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// # Safety
 /// `to` has room for a handle.
-unsafe fn open(to: *mut usize, ranks: i32, rank: i32) -> i32 {
+unsafe fn open(to: *mut usize, ranks: i32, rank: i32, id: u64) -> i32 {
     if ranks < 1 || !(0..ranks).contains(&rank) {
         return INVALID_ARGUMENT;
     }
     let Some(memory) = device_memory::allocate(OWN_MEMORY) else { return UNHANDLED_CUDA_ERROR };
     // SAFETY: the caller vouches for `to`.
-    unsafe { answer(to, COMMUNICATORS.add(Communicator { ranks, rank, memory })) };
+    unsafe { answer(to, COMMUNICATORS.add(Communicator { ranks, rank, id, splits: 0, memory })) };
     SUCCESS
 }
 
@@ -153,8 +185,8 @@ api! {
 
     fn ncclGetUniqueId(to: *mut UniqueId) {
         let mut bytes = [0; 16];
-        bytes[0] = new_handle() as u64;
-        bytes[1] = std::process::id().into();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        bytes[..3].copy_from_slice(&[new_handle() as u64, std::process::id().into(), since.as_nanos() as u64]);
         answer(to, UniqueId { bytes });
         SUCCESS
     }
@@ -164,23 +196,24 @@ api! {
         SUCCESS
     }
 
-    fn ncclCommInitRank(to: *mut usize, ranks: i32, _id: UniqueId, rank: i32) {
-        open(to, ranks, rank)
+    fn ncclCommInitRank(to: *mut usize, ranks: i32, id: UniqueId, rank: i32) {
+        open(to, ranks, rank, id.number())
     }
 
-    fn ncclCommInitRankConfig(to: *mut usize, ranks: i32, _id: UniqueId, rank: i32, _configuration: usize) {
-        open(to, ranks, rank)
+    fn ncclCommInitRankConfig(to: *mut usize, ranks: i32, id: UniqueId, rank: i32, _configuration: usize) {
+        open(to, ranks, rank, id.number())
     }
 
     fn ncclCommInitRankScalable(
-        to: *mut usize, ranks: i32, rank: i32, _ids: i32, _id: *const UniqueId, _configuration: usize,
+        to: *mut usize, ranks: i32, rank: i32, _ids: i32, ids: *const UniqueId, _configuration: usize,
     ) {
-        open(to, ranks, rank)
+        open(to, ranks, rank, ids.read_unaligned().number())
     }
 
     fn ncclCommInitAll(to: *mut usize, devices: i32, _list: *const i32) {
+        let id = new_handle() as u64;
         for rank in 0..devices {
-            let status = open(to.add(rank as usize), devices, rank);
+            let status = open(to.add(rank as usize), devices, rank, id);
             if status != SUCCESS {
                 return status;
             }
@@ -188,13 +221,22 @@ api! {
         SUCCESS
     }
 
-    fn ncclCommSplit(communicator: usize, color: i32, _key: i32, to: *mut usize, _configuration: usize) {
-        let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+    fn ncclCommSplit(communicator: usize, color: i32, key: i32, to: *mut usize, _configuration: usize) {
+        let count = |communicator: &mut Communicator| {
+            communicator.splits += 1;
+            *communicator
+        };
+        let Some(Communicator { ranks, rank, id, splits, .. }) = COMMUNICATORS.get(communicator, count) else {
+            return INVALID_ARGUMENT;
+        };
+        let id = mixed([id, splits.into()]);
+        let Ok(members) = splits::meet(id, ranks, Member { rank, color, key }) else { return SYSTEM_ERROR };
         if color < 0 {
             answer(to, 0);
             return SUCCESS;
         }
-        open(to, communicator.ranks, communicator.rank)
+        let place = members.iter().position(|member| member.rank == rank).unwrap_or(0);
+        open(to, members.len() as i32, place as i32, mixed([id, color as u64]))
     }
 
     fn ncclCommDestroy(communicator: usize) {
@@ -342,6 +384,7 @@ extern "C" fn ncclGetErrorString(status: i32) -> *const c_char {
     match status {
         SUCCESS => c"no error",
         UNHANDLED_CUDA_ERROR => c"unhandled cuda error",
+        SYSTEM_ERROR => c"the other ranks did not split the communicator",
         INVALID_ARGUMENT => c"invalid argument",
         _ => c"unknown result code",
     }

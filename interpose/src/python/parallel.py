@@ -1,0 +1,163 @@
+"""How a program trains in parallel, as PyTorch's own objects say it: how tensors are sharded, which parameters FSDP
+manages, in which place of a mesh and at which stage of a pipeline the process is.
+
+Run in the namespace of `agent.py`, after `guards.py`. It reads attributes of PyTorch's objects, and no tensor's data.
+"""
+
+import json
+import sys
+import time
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+    from guards import _Harmless
+
+_SURVEY_SHARE = 0.01
+_MOST_DIMENSIONS = 64
+_MOST_STAGES = 1024
+
+
+def _attributes(thing):
+    """The attributes of an object of PyTorch's own classes, without calling their properties."""
+    return getattr(thing, "__dict__", {})
+
+
+def _slot(thing, name):
+    """What an object holds in one of its slots, or as an attribute; None if it does not."""
+    for base in type(thing).__mro__:
+        slot = base.__dict__.get(name)
+        if type(slot) is types.MemberDescriptorType:
+            try:
+                return slot.__get__(thing)
+            except AttributeError:  # Not filled.
+                return None
+    return _attributes(thing).get(name)
+
+
+class _Parallel:
+    def __init__(self, native, reader):
+        self.native = native
+        self.reader = reader
+        self.next_survey = 0.0
+        self.told: dict = {"mesh": [], "stages": []}
+
+    # Shards ----------------------------------------------------------------------------------------------------------
+
+    def sharding(self, tensor):
+        """How a DTensor is sharded: `Shard(0)/4 on dp`, for each mesh dimension; "" for other tensors. The dimensions
+        over which it is replicated are left out, unless it is on all."""
+        if not self.reader.answers_for_itself(type(tensor)):
+            return ""
+        spec = _slot(tensor, "_spec")
+        placements = _attributes(spec).get("placements")
+        mesh = _attributes(spec).get("mesh")
+        if type(placements) is not tuple or mesh is None:
+            return ""
+        dimensions = self.dimensions(mesh, len(placements))
+        said = []
+        replicated = []
+        for placement, (name, size) in zip(placements, dimensions, strict=True):
+            kind = self.reader.class_name(type(placement)).lstrip("_")
+            if kind == "Replicate":
+                replicated.append(f"Replicate on {name}" if name else "Replicate")
+                continue
+            along = getattr(placement, "dim", None)
+            text = f"Shard({along})/{size}" if kind in ("Shard", "StridedShard") else f"{kind}/{size}"
+            said.append(f"{text} on {name}" if name else text)
+        return ", ".join(said or replicated)
+
+    def dimensions(self, mesh, count):
+        """(name, size) of each dimension of a mesh. A name is "" if the mesh has one dimension and it has no name."""
+        names = self.names_of(mesh) or [f"dim{number}" if count > 1 else "" for number in range(count)]
+        return [(name, self.size(mesh, number)) for number, name in enumerate(names)]
+
+    def names_of(self, mesh):
+        attributes = _attributes(mesh)
+        names = attributes.get("_mesh_dim_names") or attributes.get("mesh_dim_names")
+        return [str(name) for name in names] if names else []
+
+    def size(self, mesh, number):
+        # Of the class itself: programs may have a mesh of their own that is one.
+        return int(self.module("torch.distributed.device_mesh").DeviceMesh.size(mesh, number))
+
+    def module(self, name) -> Any:
+        return sys.modules[name]
+
+    # FSDP2's parameters ------------------------------------------------------------------------------------------------
+
+    def sharded_parameters(self):
+        """The shards that FSDP2 manages, by id of the module and name in it: modules hold them only while parameters are
+        not gathered, optimizers always."""
+        shards: dict = {}
+        states = sys.modules.get("torch.distributed._composable_state")
+        mapping = getattr(states, "_module_state_mapping", None)
+        if mapping is None or len(_attributes(mapping).get("data", ())) == 0:
+            return shards
+        for state in dict.copy(_attributes(mapping)["data"]).values():
+            state = state() if type(state) is weakref.ReferenceType else state
+            held = _attributes(state)
+            groups = held.get("_fsdp_param_groups") or [held.get("_fsdp_param_group")]
+            for group in groups:
+                for parameter in _attributes(group).get("fsdp_params", ()):
+                    shard = _attributes(parameter).get("sharded_param")
+                    of = _attributes(_attributes(parameter).get("_module_info"))
+                    modules = [of.get("module"), *of.get("shared_modules", ())]
+                    names = [of.get("param_name"), *of.get("shared_param_names", ())]
+                    if shard is not None:
+                        shards.update(dict.fromkeys(zip(map(id, modules), names, strict=False), shard))
+        return shards
+
+    # Meshes and stages -------------------------------------------------------------------------------------------------
+
+    def survey(self):
+        """Tells the library where the process is in meshes and pipelines. Searches the whole heap, so it is done rarely."""
+        before = time.monotonic()
+        if before < self.next_survey:
+            return
+        with _Harmless():
+            self.tell("mesh", self.mesh())
+            stages, count = self.stages()
+            self.tell("stages", stages, of=count)
+        after = time.monotonic()
+        self.next_survey = after + (after - before) / _SURVEY_SHARE
+
+    def tell(self, what, found, **more):
+        if found and found != self.told[what]:
+            self.told[what] = found
+            self.native.parallel(json.dumps({what: found, **more}))
+
+    def on_heap(self, module, name):
+        kind = getattr(sys.modules.get(module), name, None)
+        return self.reader.on_heap(kind) if isinstance(kind, type) else []
+
+    def mesh(self):
+        """[name, place, size] of each dimension of the meshes that the process is in, those of the largest first."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return []
+        meshes = []
+        for mesh in self.on_heap("torch.distributed.device_mesh", "DeviceMesh"):
+            place = _attributes(mesh).get("_coordinate_on_dim")
+            if place:
+                names = self.names_of(mesh)
+                sizes = [self.size(mesh, number) for number in range(len(place))]
+                meshes.append((names, [int(number) for number in place], sizes))
+        # A part of a mesh is a mesh of its own. Unnamed ones count where there are no others.
+        meshes.sort(key=lambda mesh: (bool(mesh[0]), len(mesh[1])), reverse=True)
+        found: dict = {}
+        for names, place, sizes in meshes:
+            if not names and found:
+                break
+            for name, number, size in zip(names or [f"dim{n}" for n in range(len(place))], place, sizes, strict=True):
+                found.setdefault(name, [name, number, size])
+        return list(found.values())[:_MOST_DIMENSIONS]
+
+    def stages(self):
+        """The numbers of the stages of a pipeline that the process holds, and how many the pipeline has."""
+        found = self.on_heap("torch.distributed.pipelining.stage", "_PipelineStageBase")
+        held = [_attributes(stage) for stage in found]
+        numbers = sorted({stage["stage_index"] for stage in held if type(stage.get("stage_index")) is int})
+        count = max((stage["num_stages"] for stage in held if type(stage.get("num_stages")) is int), default=0)
+        return numbers[:_MOST_STAGES], count

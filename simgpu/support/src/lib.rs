@@ -1,0 +1,16 @@
+//! What the simulated cuBLAS, cuDNN and NCCL have in common: entry points, handles, device memory, kernels.
+//!
+//! # Layers
+//!
+//! ```text
+//! kernels                      what compute routines launch
+//! device_memory, table
+//! driver
+//! api
+//! ```
+
+pub mod api;
+pub mod device_memory;
+pub mod driver;
+pub mod kernels;
+pub mod table;

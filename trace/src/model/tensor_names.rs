@@ -1,0 +1,51 @@
+//! Names of tensors, by number.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+/// The most names kept. A large model with its optimizer has tens of thousands.
+const MOST: usize = 1 << 20;
+
+/// What a tag says of a tensor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct TensorName {
+    /// As [`crate::record::Tag::name`].
+    pub(crate) name: Arc<str>,
+    /// As [`crate::record::Tag::shard`].
+    #[serde(default)]
+    pub(crate) shard: Arc<str>,
+}
+
+/// All names, counted from 1.
+#[derive(Clone, Default)]
+pub(crate) struct TensorNames {
+    names: Vec<TensorName>,
+    ids: HashMap<TensorName, u32>,
+}
+
+impl TensorNames {
+    /// The number of a name; 0 if there are too many.
+    pub(crate) fn intern(&mut self, name: TensorName) -> u32 {
+        if let Some(id) = self.ids.get(&name) {
+            return *id;
+        }
+        if self.names.len() >= MOST {
+            return 0;
+        }
+        self.names.push(name.clone());
+        let id = self.names.len() as u32;
+        self.ids.insert(name, id);
+        id
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&TensorName> {
+        self.names.get((id as usize).checked_sub(1)?)
+    }
+
+    /// All, in the order of their numbers.
+    pub(crate) fn all(&self) -> &[TensorName] {
+        &self.names
+    }
+}
