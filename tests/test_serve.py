@@ -18,7 +18,7 @@ import pytest
 from browser import Browser, find_chromium
 from conftest import PYTHON, ROOT
 
-PATIENCE = 120  # seconds
+PATIENCE = 60  # seconds
 TOKEN = "a-token-of-this-test"
 
 # Runs lines from its input, and answers each with PyTorch's own figures of every device.
@@ -26,7 +26,7 @@ PROGRAM = """
 import json, sys
 import torch
 
-kept = {}
+kept, code = {}, {}
 for line in sys.stdin:
     exec(line)
     devices = range(torch.cuda.device_count())
@@ -56,7 +56,7 @@ class Served:
     def close(self):
         for process in self.processes:
             process.kill()
-            process.communicate()
+            process.wait()
         shutil.rmtree(self.runtime)
 
     def serve(self, *options, listen="127.0.0.1:0", env=None):
@@ -139,6 +139,10 @@ def served(memlab):
     served.close()
 
 
+# Copies are real on the simulated card, kernels are not.
+CONTENT = "kept[0] = torch.arange(4 << 20).cuda()"
+UNCHANGED = "assert torch.equal(kept[0].cpu(), torch.arange(4 << 20))"
+
 METRICS = ("memlab_allocated_bytes", "memlab_reserved_bytes", "memlab_peak_allocated_bytes")
 
 
@@ -166,19 +170,16 @@ def test_figures_are_pytorchs_to_the_byte(served):
             assert {labels.get("rank") for labels, _ in served.samples(METRICS[0]) if labels["pid"] == str(process.pid)} == {
                 str(rank)
             }
-    # AND the categories of blocks and what is cached sum to what is reserved
-    held = sum(
-        value
-        for labels, value in served.samples("memlab_category_bytes")
-        if labels["pid"] == str(ranks[0].pid)
-        and labels["device"] == "0"
-        and labels["category"] not in ("context", "other_processes", "other")
-    )
-    assert held == served.figure("memlab_reserved_bytes", ranks[0], 0)
+
+    # AND the categories sum to what is in use on the device
+    def is_of_it(labels):
+        return (labels["pid"], labels["device"]) == (str(ranks[0].pid), "0")
+
+    held = [value for labels, value in served.samples("memlab_category_bytes") if is_of_it(labels)]
+    assert sum(held) == served.figure("memlab_used_bytes", ranks[0], 0) > expected[0][1]
     # AND after its end a process holds nothing, but its peak is still told
     peak = do(ranks[0], "pass")[0][2]
-    ranks[0].stdin.close()
-    ranks[0].wait(PATIENCE)
+    ranks[0].communicate(timeout=PATIENCE)
     until(lambda: served.figure("memlab_process_running", ranks[0]) == 0, "it has ended")
     assert served.figure("memlab_allocated_bytes", ranks[0]) is None
     assert served.figure("memlab_peak_allocated_bytes", ranks[0]) == peak
@@ -208,7 +209,7 @@ def test_reading_is_open_here_and_moving_needs_the_token(served):
     # GIVEN a program that can be offloaded
     served.serve()
     process = served.program()
-    do(process, "kept[0] = torch.full((4 << 20,), 7.0, device='cuda')")
+    do(process, CONTENT)
     id = served.id_of(process)
     allocated = do(process, "pass")[0][0]
     # THEN other sites' names and pages are refused, and so is who has no token
@@ -224,7 +225,7 @@ def test_reading_is_open_here_and_moving_needs_the_token(served):
     until(lambda: (served.figure("memlab_offloaded_bytes", process) or 0) >= allocated, "it is offloaded")
     assert served.ask(f"/processes/{id}/restore", "POST", token=TOKEN)[0] == 202
     until(lambda: served.figure("memlab_offloaded_bytes", process) == 0, "it is restored")
-    assert do(process, "assert bool((kept[0] == 7).all())")[0][0] == allocated
+    assert do(process, UNCHANGED)[0][0] == allocated
     # AND what does not exist is said to be so
     status, _, text = served.ask("/processes/1-none/offload", "POST", token=TOKEN)
     assert (status, text) == (404, "this process no longer runs: nothing was moved\n")
@@ -457,7 +458,10 @@ def test_the_page_follows_the_run_and_keeps_what_the_reader_did(served, browser)
     process = served.program()
     for number in range(14):
         code = f'kept[{number}] = torch.zeros({number + 1} << 18, device="cuda")'
-        do(process, f"exec(compile({code!r}, '{served.memlab.folder}/line{number}.py', 'exec'))")
+        do(
+            process,
+            f"code[{number}] = compile({code!r}, '{served.memlab.folder}/line{number}.py', 'exec'); exec(code[{number}])",
+        )
     page = browser.open(served.address + "/")
     show(page, process, "lines")
     until(lambda: page.evaluate(f"({LINES}?.tBodies[0].rows.length ?? 0) >= 14"), "its lines are shown")
@@ -520,7 +524,7 @@ def test_memory_moves_by_a_button_of_the_page(served, browser):
     # GIVEN a program that can be offloaded, and the page with its token
     served.serve(env={"MEMLAB_SERVE_TOKEN": ""})
     process = served.program()
-    do(process, "kept[0] = torch.full((4 << 20,), 7.0, device='cuda')")
+    do(process, CONTENT)
     page = browser.open(served.page)
     show(page, process)
     # THEN the token is in the address no more
@@ -538,5 +542,5 @@ def test_memory_moves_by_a_button_of_the_page(served, browser):
     page.evaluate("document.querySelector('[data-move=restore]').click()")
     page.evaluate("document.querySelector('#yes').click()")
     until(lambda: page.evaluate("document.querySelector('#notices').textContent.includes('restored')"), "it is said")
-    do(process, "assert bool((kept[0] == 7).all())")
+    do(process, UNCHANGED)
     assert page.complaints == []
