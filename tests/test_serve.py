@@ -363,6 +363,12 @@ def test_prometheus_has_pytorchs_figures_and_the_dashboard_its_panels(served, pr
     variables = {"$__rate_interval": "1m", "$command": ".*", "$rank": ".*", "$instance": ".*"}
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(expressions) > 8
+    # AND the alerts of the docs are ones that Prometheus takes
+    alerts = (ROOT / "docs" / "serve.md").read_text().split("Some alerts:")[1].split("## ")[0].splitlines()
+    alerts = [line.strip() for line in alerts if line.startswith("    ") and "#" not in line]
+    assert len(alerts) == 3
+    for alert in alerts:
+        query(prometheus, alert)
     assert not any(expression.count("(") != expression.count(")") for expression in expressions)
     for expression in expressions:
         for name, value in variables.items():

@@ -7,7 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::arguments::moments_help;
 use crate::commands::{
-    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, serve, simulate, top, view,
+    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, serve, simulate, top,
+    view,
 };
 use crate::{error, run, text};
 

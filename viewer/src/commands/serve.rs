@@ -39,7 +39,8 @@ pub struct Options {
 }
 
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    let found = text.to_socket_addrs().map_err(|error| format!("{error}: write an address and a port: 127.0.0.1:9870"))?;
+    let found =
+        text.to_socket_addrs().map_err(|error| format!("{error}: write an address and a port: 127.0.0.1:9870"))?;
     // A name has several: the first that is asked for is the one of this form.
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);

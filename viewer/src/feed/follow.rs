@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memlab_trace::{Extent, Follower, Model, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay};
+use memlab_trace::{
+    Extent, Follower, Model, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay,
+};
 
 use super::rates::Rates;
 use super::writer::WriterState;

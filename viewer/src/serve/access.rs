@@ -216,7 +216,9 @@ mod tests {
     #[test]
     fn names_of_others_that_point_here_are_refused() {
         let access = access("127.0.0.1:9870");
-        for host in ["evil.example", "localhost.evil.example:9870", "127.0.0.1.evil.example", "10.0.0.7:9870", "", "[::2]"] {
+        for host in
+            ["evil.example", "localhost.evil.example:9870", "127.0.0.1.evil.example", "10.0.0.7:9870", "", "[::2]"]
+        {
             assert_eq!(ask(&access, Purpose::Read, &[(header::HOST, host)]), 421, "{host}");
         }
         assert_eq!(ask(&access, Purpose::EmptyPage, &[]), 421);
@@ -246,7 +248,9 @@ mod tests {
             ask(&access, Purpose::Move, &headers)
         };
         assert_eq!(with("http://localhost:9870"), 200);
-        for origin in ["http://localhost:9871", "http://evil.example", "null", "localhost:9870", "file://localhost:9870"] {
+        for origin in
+            ["http://localhost:9871", "http://evil.example", "null", "localhost:9870", "file://localhost:9870"]
+        {
             assert_eq!(with(origin), 403, "{origin}");
         }
     }

@@ -153,9 +153,9 @@ fn moments(shown: Shown<'_>, index: i32, wish: &Wish, note: Option<&str>) -> Str
         html += "</span>\n";
     }
     let mut button = |at: &str, label: &str, title: &str, is_shown: bool| {
-        let _ = write!(
+        let _ = writeln!(
             html,
-            "<button type=\"button\" data-at=\"{at}\" aria-pressed=\"{is_shown}\" title=\"{title}\">{label}</button>\n"
+            "<button type=\"button\" data-at=\"{at}\" aria-pressed=\"{is_shown}\" title=\"{title}\">{label}</button>"
         );
     };
     let live = if shown.latest == "now" { "● now" } else { "the end" };
@@ -174,7 +174,12 @@ fn moments(shown: Shown<'_>, index: i32, wish: &Wish, note: Option<&str>) -> Str
         let at = format!("oom:{}", number + 1);
         let is_shown = wish.at.as_deref() == Some(&at);
         let title = format!("out of memory after {}", format::duration(oom.time));
-        button(&at, &format!("✖ out of memory{}", if number > 0 { format!(" {}", number + 1) } else { String::new() }), &title, is_shown);
+        button(
+            &at,
+            &format!("✖ out of memory{}", if number > 0 { format!(" {}", number + 1) } else { String::new() }),
+            &title,
+            is_shown,
+        );
     }
     let said = match shown.then {
         None => String::new(),

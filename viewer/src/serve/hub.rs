@@ -13,8 +13,10 @@ use super::figures::{Figures, ProcessFigures};
 use super::fragment::{self, Fragment, Wish};
 use super::strip;
 use crate::feed::{Feed, Followed, Source};
-use crate::offload::control::OperationKind;
+use crate::offload::control::{MoveState, OperationKind};
 use crate::offload::mover::{MemoryLocation, MoveOrder, Mover, MoverUpdate, WatchedProcess};
+use crate::offload::operation;
+use crate::page::elements::size;
 
 /// How often pages are told what is new; more rarely where drawing takes long.
 const TELL: Duration = Duration::from_secs(1);
@@ -162,7 +164,9 @@ impl Hub {
             }
             Ok(fragment)
         });
-        drawn.await.unwrap_or_else(|| Err("the thread that reads the traces has ended: start memlab serve again".to_owned()))
+        drawn
+            .await
+            .unwrap_or_else(|| Err("the thread that reads the traces has ended: start memlab serve again".to_owned()))
     }
 
     /// Has a process's memory moved; how that goes is told to the pages.
@@ -256,8 +260,6 @@ impl Hub {
 
 impl ProcessNews {
     fn of(process: &ProcessFigures, location: Option<MemoryLocation>) -> Self {
-        use crate::offload::control::MoveState;
-        use crate::offload::operation;
         let over = process.state.is_over();
         let moving = location.as_ref().and_then(|location| location.moving.as_ref()).filter(|_| !over);
         let can = moving.filter(|moving| moving.enabled).and_then(|moving| match moving.state {
@@ -274,11 +276,12 @@ impl ProcessNews {
             },
             (None, problem) => problem.unwrap_or_default(),
         };
-        let allocated = process.devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.totals.allocated_bytes));
+        let allocated =
+            process.devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.totals.allocated_bytes));
         Self {
             id: process.id.clone(),
             version: process.version(),
-            title: format!("{} · {}", crate::page::elements::size(allocated), process.command),
+            title: format!("{} · {}", size(allocated), process.command),
             can,
             moving: said,
             over,
@@ -300,7 +303,8 @@ fn retain(followed: &mut Vec<Followed>, found: &Found, ended: &mut Ended) {
     let mut newest: Vec<Instant> = ended.values().copied().collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
     let oldest = newest.get(ENDED).copied();
-    let is_old = |since: &Instant| now.duration_since(*since) > ENDED_STAY || oldest.is_some_and(|oldest| *since <= oldest);
+    let is_old =
+        |since: &Instant| now.duration_since(*since) > ENDED_STAY || oldest.is_some_and(|oldest| *since <= oldest);
     followed.retain(|followed| !(followed.is_over() && ended.get(followed.path()).is_some_and(is_old)));
     ended.retain(|path, _| followed.iter().any(|followed| followed.path() == path));
 }

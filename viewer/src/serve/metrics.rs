@@ -112,15 +112,19 @@ fn now(process: &ProcessFigures, bytes: u64) -> Option<u64> {
 }
 
 const DEVICE_GAUGES: [(&str, &str, OfDevice); 10] = [
-    ("memlab_allocated", "Handed out by PyTorch's caching allocator: torch.cuda.memory_allocated()", |process, device| {
-        now(process, device.totals.allocated_bytes)
-    }),
+    (
+        "memlab_allocated",
+        "Handed out by PyTorch's caching allocator: torch.cuda.memory_allocated()",
+        |process, device| now(process, device.totals.allocated_bytes),
+    ),
     ("memlab_reserved", "Held by PyTorch's caching allocator: torch.cuda.memory_reserved()", |process, device| {
         now(process, device.totals.reserved_bytes)
     }),
-    ("memlab_used", "In use on the whole device, by this process and all others, as the driver last said", |process, device| {
-        now(process, device.totals.used_bytes).filter(|_| device.totals.used_is_known)
-    }),
+    (
+        "memlab_used",
+        "In use on the whole device, by this process and all others, as the driver last said",
+        |process, device| now(process, device.totals.used_bytes).filter(|_| device.totals.used_is_known),
+    ),
     ("memlab_device", "The device's memory", |process, device| {
         now(process, device.totals.total_bytes).filter(|bytes| *bytes > 0)
     }),
@@ -133,9 +137,11 @@ const DEVICE_GAUGES: [(&str, &str, OfDevice); 10] = [
     ("memlab_peak_used", "The most that was in use on the whole device at once over the run", |_, device| {
         Some(device.totals.peak_used_bytes)
     }),
-    ("memlab_offloaded", "Device memory of the process that is in host memory: offloaded, or spilled", |process, device| {
-        now(process, device.totals.host_bytes)
-    }),
+    (
+        "memlab_offloaded",
+        "Device memory of the process that is in host memory: offloaded, or spilled",
+        |process, device| now(process, device.totals.host_bytes),
+    ),
     ("memlab_peak_offloaded", "The most of it that was in host memory at once over the run", |_, device| {
         Some(device.totals.peak_host_bytes)
     }),
@@ -147,7 +153,9 @@ const DEVICE_GAUGES: [(&str, &str, OfDevice); 10] = [
 const PROCESS_COUNTERS: [(&str, &str, OfProcess); 4] = [
     ("memlab_out_of_memory", "Allocations that failed for want of memory", |process| process.ooms),
     ("memlab_steps", "Optimizer steps ended", |process| process.steps),
-    ("memlab_events", "Events recorded: blocks, segments and driver memory taken and given back", |process| process.events),
+    ("memlab_events", "Events recorded: blocks, segments and driver memory taken and given back", |process| {
+        process.events
+    }),
     ("memlab_events_lost", "Events that could not be recorded: figures are wrong by what they were about", |process| {
         process.lost_events
     }),
@@ -248,11 +256,14 @@ mod tests {
         let labels = r#"pid="42",command="train.py --name \"a\\b\"\n",rank="3""#;
         // THEN its figures are exact, and the labels are escaped
         let allocated = lines(Format::OpenMetrics, "memlab_allocated", rank());
-        assert_eq!(allocated[1..], [
-            "# TYPE memlab_allocated_bytes gauge".to_owned(),
-            "# UNIT memlab_allocated_bytes bytes".to_owned(),
-            format!(r#"memlab_allocated_bytes{{{labels},device="0"}} 1073741825"#),
-        ]);
+        assert_eq!(
+            allocated[1..],
+            [
+                "# TYPE memlab_allocated_bytes gauge".to_owned(),
+                "# UNIT memlab_allocated_bytes bytes".to_owned(),
+                format!(r#"memlab_allocated_bytes{{{labels},device="0"}} 1073741825"#),
+            ]
+        );
         let limit = lines(Format::Text, "memlab_limit_bytes{", rank());
         assert_eq!(limit, [format!(r#"memlab_limit_bytes{{{labels},device="0"}} 4294967296"#)]);
         let category = lines(Format::Text, r#"category="activation""#, rank());
@@ -271,7 +282,9 @@ mod tests {
         let opening = process(2, None, ProcessState::Opening { read: 1, total: 9 });
         let processes = || vec![ended.clone(), opening.clone()];
         // THEN neither is said to hold anything, the peaks stay, and only one runs
-        for name in ["memlab_allocated_bytes{", "memlab_reserved_bytes{", "memlab_used_bytes{", "memlab_category_bytes{"] {
+        for name in
+            ["memlab_allocated_bytes{", "memlab_reserved_bytes{", "memlab_used_bytes{", "memlab_category_bytes{"]
+        {
             assert_eq!(lines(Format::Text, name, processes()), [""; 0], "{name}");
         }
         assert_eq!(lines(Format::Text, "memlab_peak_allocated_bytes{", processes()).len(), 2);

@@ -18,5 +18,8 @@ pub fn page(nonce: &str) -> String {
         );
     }
     let body = include_str!("page.html").replace("{tabs}", &tabs).replace("{version}", env!("CARGO_PKG_VERSION"));
-    page::live_document(&Document { title: "memlab", style: include_str!("page.css"), body: &body, script: include_str!("page.js") }, nonce)
+    page::live_document(
+        &Document { title: "memlab", style: include_str!("page.css"), body: &body, script: include_str!("page.js") },
+        nonce,
+    )
 }

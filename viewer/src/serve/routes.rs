@@ -117,7 +117,8 @@ async fn empty_page() -> Response {
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; base-uri \
          'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8".to_owned()), (header::CONTENT_SECURITY_POLICY, policy)];
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8".to_owned()), (header::CONTENT_SECURITY_POLICY, policy)];
     (headers, page(&nonce)).into_response()
 }
 
@@ -140,9 +141,7 @@ async fn events(State(server): Shared) -> Response {
     Sse::new(as_events(news)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-fn as_events(
-    news: impl Stream<Item = Arc<News>>,
-) -> impl Stream<Item = Result<Event, Infallible>> {
+fn as_events(news: impl Stream<Item = Arc<News>>) -> impl Stream<Item = Result<Event, Infallible>> {
     news.filter_map(|news| Event::default().event("news").json_data(&*news).ok().map(Ok))
 }
 

@@ -40,7 +40,8 @@ pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>)
         let _ = writeln!(html, "<p class=\"problem\" data-pid=\"{pid}\">{}</p>", name(problem));
     }
     if figures.left_out > 0 {
-        let _ = writeln!(html, "<p class=\"problem\">{} more processes run: they are not followed</p>", figures.left_out);
+        let _ =
+            writeln!(html, "<p class=\"problem\">{} more processes run: they are not followed</p>", figures.left_out);
     }
     html
 }
@@ -70,7 +71,11 @@ fn rows(html: &mut String, process: &ProcessFigures, location: Option<&MemoryLoc
     let rank = process.rank.map_or_else(|| "–".to_owned(), |rank| rank.to_string());
     let mut row = |device: Option<&DeviceFigures>, is_first: bool| {
         let once = |text: String| if is_first { text } else { String::new() };
-        let link = format!("#id={}{}", process.id, device.map_or_else(String::new, |device| format!("&amp;device={}", device.totals.index)));
+        let link = format!(
+            "#id={}{}",
+            process.id,
+            device.map_or_else(String::new, |device| format!("&amp;device={}", device.totals.index))
+        );
         let who = format!("<a href=\"{link}\">{}</a>", name(&process.command));
         let [on, bar, allocated, peak] = match device {
             Some(device) => [

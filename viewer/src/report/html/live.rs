@@ -39,16 +39,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// All, in the order of their tabs.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Memory,
-        Self::Lines,
-        Self::Layers,
-        Self::Calls,
-        Self::Map,
-        Self::Steps,
-        Self::Time,
-        Self::Others,
-    ];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Memory, Self::Lines, Self::Layers, Self::Calls, Self::Map, Self::Steps, Self::Time, Self::Others];
 
     /// Its name in an address.
     pub(crate) fn as_str(self) -> &'static str {

@@ -97,7 +97,8 @@ fn runs(map: &SegmentMap, row_bytes: u64) -> Vec<Run<'_>> {
 
 /// How large a block has to be to say what it is.
 fn least_told(map: &SegmentMap) -> u64 {
-    let mut sizes: Vec<u64> = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).collect();
+    let mut sizes: Vec<u64> =
+        map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).collect();
     sizes.sort_unstable_by_key(|bytes| Reverse(*bytes));
     sizes.get(TOLD).map_or(0, |bytes| bytes + 1)
 }
@@ -127,10 +128,7 @@ fn draw(svg: &mut String, names: &Names<'_>, run: &Run<'_>, row_bytes: u64, leas
         let width = (right - left - 0.4).max(0.8);
         drawn_to = right.max(left + NARROWEST);
         let class = category_index(block.category);
-        let _ = write!(
-            svg,
-            "<rect class=\"c{class}\" x=\"{left:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{ROW}\""
-        );
+        let _ = write!(svg, "<rect class=\"c{class}\" x=\"{left:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{ROW}\"");
         let _ = match block.bytes >= least {
             true => writeln!(svg, "><title>{}</title></rect>", markup(&told(names, block))),
             false => writeln!(svg, "/>"),

@@ -100,7 +100,8 @@ pub(super) fn lines_until(names: &Names<'_>, device: &DeviceView) -> String {
         let (mut table, cap) = (Table::new(title_of(scope), &head), rows(1));
         let most = lines.first().map_or(0, |line| line.live_bytes);
         for line in lines.iter().take(cap) {
-            let inclusive = line.line.as_ref().and_then(|line| with_calls.get(line)).copied().unwrap_or(line.live_bytes);
+            let inclusive =
+                line.line.as_ref().and_then(|line| with_calls.get(line)).copied().unwrap_or(line.live_bytes);
             table.row(&[
                 bytes(line.live_bytes, Some(most)),
                 number(line.live_bytes, &format::percent(line.live_bytes, device.allocated_bytes)),
