@@ -93,7 +93,7 @@ test: test-rust test-python test-old
 test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
-test-python: all wheel $(VENV)/.installed $(VENV)/.chromium
+test-python: all wheel $(VENV)/.installed $(VENV)/.chromium $(VENV)/.prometheus
 	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 tests
 
 # What depends on PyTorch's insides, with an old PyTorch; skipped, and said to be, where there is no CPython for it.
@@ -224,6 +224,10 @@ $(VENV)/.installed: tests/requirements.txt
 # Without it the tests that open pages are skipped, and say so.
 $(VENV)/.chromium: tests/chromium.sh | $(VENV)/.installed
 	tests/chromium.sh $(VENV) && touch $@ || echo "memlab: no Chromium to be had: tests/test_html.py will be skipped" >&2
+
+# Without it the tests that have figures scraped are skipped, and say so.
+$(VENV)/.prometheus: tests/prometheus.sh | $(VENV)/.installed
+	tests/prometheus.sh $(VENV) && touch $@ || echo "memlab: no Prometheus to be had: parts of tests/test_serve.py will be skipped" >&2
 
 clean:
 	$(CARGO) clean

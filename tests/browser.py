@@ -103,7 +103,7 @@ class Browser:
             page.note(message["method"], message["params"])
 
     def open(self, path, width=1280, height=900, dark=False):
-        """Opens a file in a window of this size."""
+        """Opens a file, or an http address, in a window of this size."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self.pages[session] = Page(self, session)
@@ -112,7 +112,7 @@ class Browser:
         page.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.ask("Emulation.setEmulatedMedia", features=[scheme])
-        page.ask("Page.navigate", url=Path(path).resolve().as_uri())
+        page.ask("Page.navigate", url=path if str(path).startswith("http") else Path(path).resolve().as_uri())
         while not page.loaded:
             self.note(self.message())
         return page

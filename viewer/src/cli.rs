@@ -7,7 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::arguments::moments_help;
 use crate::commands::{
-    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, simulate, top, view,
+    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, serve, simulate, top,
+    view,
 };
 use crate::{error, run, text};
 
@@ -27,6 +28,7 @@ Examples:
   memlab run -- python train.py            record a run and print a summary
   memlab run --live -- python train.py     record a run and show the dashboard
   memlab top                               show the dashboard on a running program
+  memlab serve                             show all running programs in a browser, and to Prometheus
   memlab run --offload -- python train.py  record a run whose memory can be moved
   memlab offload 4242                      move its GPU memory to host memory; it waits
   memlab restore 4242                      move it back; the program continues
@@ -52,6 +54,9 @@ enum Command {
     /// Show the dashboard on recorded traces, also while they grow.
     #[command(after_help = view::help())]
     View(view::Options),
+    /// Serve the traced processes of this user to Prometheus and as a live web page.
+    #[command(after_help = serve::HELP)]
+    Serve(serve::Options),
     /// List the traced processes of this user.
     Ps(ps::Options),
     /// Move a running program's GPU memory to host memory; the program waits until you restore it.
@@ -100,6 +105,7 @@ pub fn main() -> ExitCode {
         Command::Run(options) => run::run(&options).map(|ended| ended.imitate()),
         Command::Top(options) => top::run(&options),
         Command::View(options) => view::run(&options),
+        Command::Serve(options) => serve::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Offload(options) => offload::run(&options),
         Command::Restore(options) => restore::run(&options),

@@ -12,6 +12,7 @@ pub mod plan;
 pub mod ps;
 pub mod report;
 pub mod restore;
+pub mod serve;
 pub mod simulate;
 pub mod top;
 pub mod view;

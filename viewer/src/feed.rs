@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 pub use self::follow::Followed;
 pub use self::look::look;
-pub use self::worker::Finder;
 use self::worker::Worker;
+pub use self::worker::{Finder, Visit};
 use crate::query::Query;
 use crate::snapshot::Snapshot;
 
@@ -29,6 +29,7 @@ pub enum Source {
 /// A running background thread; it ends when this is dropped.
 pub struct Feed {
     queries: Sender<Query>,
+    visits: Sender<Visit>,
     query: Query,
     snapshots: Receiver<Arc<Snapshot>>,
     /// Dropped to stop the thread.
@@ -37,9 +38,19 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to follow.
+    /// Begins to follow, and to publish snapshots.
     pub fn start(source: Source) -> Self {
+        Self::start_thread(source, true)
+    }
+
+    /// Begins to follow for those who visit: no snapshots are made.
+    pub fn start_for_visits(source: Source) -> Self {
+        Self::start_thread(source, false)
+    }
+
+    fn start_thread(source: Source, publishes: bool) -> Self {
         let (queries, new_queries) = unbounded();
+        let (visits, visitors) = unbounded();
         let (stop, stopped) = bounded(0);
         let (published, snapshots) = bounded(1);
         let ends = (published, snapshots.clone());
@@ -48,9 +59,17 @@ impl Feed {
                 Source::Traces(followed) => (followed, None),
                 Source::Appearing(finder) => (Vec::new(), Some(finder)),
             };
-            Worker::new(followed, finder, new_queries, ends, stopped).run();
+            let mut worker = Worker::new(followed, finder, new_queries, ends, stopped);
+            (worker.visits, worker.publishes) = (visitors, publishes);
+            worker.run();
         });
-        Self { queries, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
+        Self { queries, visits, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
+    }
+
+    /// Has the thread call `visit` with the traces as far as they have been read, soon. Nothing happens if the thread has ended
+    /// by a panic, which its hook has reported.
+    pub fn visit(&self, visit: Visit) {
+        let _ = self.visits.send(visit);
     }
 
     /// Sets what the next snapshots are to show.

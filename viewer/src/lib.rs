@@ -1,5 +1,5 @@
 //! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `doctor`, `report`, `advise`,
-//! `diff`, `export`, `config`, `completions`, over one dashboard and one model.
+//! `serve`, `diff`, `export`, `config`, `completions`, over one dashboard and one model.
 //!
 //! # Layers
 //!
@@ -9,6 +9,7 @@
 //! recording                                      running a program for a plan
 //! doctor                                         what works on this machine; doctor::check: one line of it
 //! run                                            `memlab run`, which has a folder
+//! serve                                          `memlab serve`: metrics and a page that follows the processes
 //! plan                                           how much memory a program will take
 //! plan::html, plan::text, plan::sequence_text    a plan, as a page and printed
 //! plan::pictures                                 what the page draws
@@ -74,6 +75,7 @@ pub mod run;
 pub mod save;
 pub mod screen;
 pub mod screens;
+pub mod serve;
 pub mod session;
 pub mod shared_library;
 pub mod signals;

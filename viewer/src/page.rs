@@ -53,8 +53,52 @@ pub(crate) fn document(kind: &str, title: &str, source: &str, body: &str) -> Str
     )
 }
 
+/// A page whose content comes later, from its script.
+pub(crate) struct Document<'d> {
+    /// Its title.
+    pub(crate) title: &'d str,
+    /// Its style, beside that of every page.
+    pub(crate) style: &'d str,
+    /// What is there from the beginning, as HTML.
+    pub(crate) body: &'d str,
+    /// Its script, behind that of every page.
+    pub(crate) script: &'d str,
+}
+
+/// Such a page; its policy, with this nonce, is the server's.
+pub(crate) fn live_document(document: &Document<'_>, nonce: &str) -> String {
+    format!(
+        "<!DOCTYPE html>
+<html lang=\"en\">
+<head>
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<meta name=\"color-scheme\" content=\"light dark\">
+<link rel=\"icon\" href=\"data:,\">
+<title>{title}</title>
+<style>
+{colors}{style}{flames}{more}</style>
+</head>
+<body class=\"live\">
+{body}<script nonce=\"{nonce}\">
+{flame_script}{script}{more_script}</script>
+</body>
+</html>
+",
+        title = name(document.title),
+        colors = colors(),
+        style = include_str!("page/style.css"),
+        flames = flamegraph::STYLE,
+        more = document.style,
+        body = document.body,
+        script = include_str!("page/script.js"),
+        flame_script = flamegraph::SCRIPT,
+        more_script = document.script,
+    )
+}
+
 /// A random word, so that only the scripts of this page run.
-fn nonce() -> String {
+pub(crate) fn nonce() -> String {
     let word = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", word(), word())
 }

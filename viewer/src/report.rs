@@ -15,6 +15,7 @@ mod training;
 
 pub use advice::{advised, tried};
 pub use at::write_text_at;
+pub(crate) use html::live;
 pub use html::{write_html, write_html_at};
 pub use job::{write_job_html, write_job_json, write_job_text};
 pub use json::write_json;

@@ -461,10 +461,15 @@ impl DeviceSnapshot {
 
     /// Steps a second over the latest few steps.
     pub fn steps_per_second(&self) -> Option<f64> {
-        let recent = &self.steps[self.steps.len().saturating_sub(16)..];
-        let (first, last) = (recent.first()?, recent.last()?);
-        let steps: u64 = recent[1..].iter().map(|step| step.steps.max(1)).sum();
-        let seconds = last.end_time.saturating_sub(first.end_time) as f64 / 1e9;
-        (steps > 0 && seconds > 0.0).then(|| steps as f64 / seconds)
+        steps_per_second(&self.steps)
     }
+}
+
+/// Steps a second over the latest few of these.
+pub fn steps_per_second(steps: &[StepView]) -> Option<f64> {
+    let recent = &steps[steps.len().saturating_sub(16)..];
+    let (first, last) = (recent.first()?, recent.last()?);
+    let steps: u64 = recent[1..].iter().map(|step| step.steps.max(1)).sum();
+    let seconds = last.end_time.saturating_sub(first.end_time) as f64 / 1e9;
+    (steps > 0 && seconds > 0.0).then(|| steps as f64 / seconds)
 }

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memlab_trace::{Extent, Follower, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay};
+use memlab_trace::{
+    Extent, Follower, Model, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay,
+};
 
 use super::rates::Rates;
 use super::writer::WriterState;
@@ -102,6 +104,32 @@ impl Followed {
     /// Sets whose lines snapshots show; `None`: libraries' too where the user's only call them.
     pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.replay.model.set_scope(scope);
+    }
+
+    /// What it said so far.
+    pub fn model(&self) -> &Model {
+        &self.replay.model
+    }
+
+    /// Whether its writer still writes.
+    pub fn state(&self) -> ProcessState {
+        self.state
+    }
+
+    /// Why it cannot be read any further.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Brings the past, see [`Followed::models`], to a moment. Returns whether the trace still has that moment; otherwise the past
+    /// is the earliest state that it has. `None`: the trace can no longer be read, see [`Followed::failure`].
+    pub fn seek_past(&mut self, at: SeekTarget) -> Option<bool> {
+        self.seek(at, &|| false).map(|sought| sought != SeekOutcome::NotKept)
+    }
+
+    /// What it said so far, and the state at the moment sought last.
+    pub fn models(&self) -> (&Model, Option<&Model>) {
+        (&self.replay.model, self.past.as_ref().map(|past| &past.replay().model))
     }
 
     /// Whether its writer is gone.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, select};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, never, select};
 
 use super::follow::Followed;
 use super::look::look;
@@ -25,10 +25,17 @@ const FIND_INTERVAL: Duration = Duration::from_millis(200);
 /// Lists the traces there are by now.
 pub type Finder = Box<dyn FnMut() -> Vec<PathBuf> + Send>;
 
+/// Something to be done with the traces between two looks at their files. Traces that are taken out are no longer followed,
+/// unless the finder lists them again.
+pub type Visit = Box<dyn FnOnce(&mut Vec<Followed>) + Send>;
+
 pub struct Worker {
     pub followed: Vec<Followed>,
     pub finder: Option<Finder>,
     pub queries: Receiver<Query>,
+    pub visits: Receiver<Visit>,
+    /// Whether to make snapshots.
+    pub publishes: bool,
     pub snapshots: Sender<Arc<Snapshot>>,
     /// The other end of `snapshots`, to take back a snapshot that was not received before the next one.
     pub unread: Receiver<Arc<Snapshot>>,
@@ -46,7 +53,18 @@ impl Worker {
         (snapshots, unread): (Sender<Arc<Snapshot>>, Receiver<Arc<Snapshot>>),
         stop: Receiver<()>,
     ) -> Self {
-        Self { followed, finder, queries, snapshots, unread, stop, last_find: None, comparison: None }
+        Self {
+            followed,
+            finder,
+            queries,
+            visits: never(),
+            publishes: true,
+            snapshots,
+            unread,
+            stop,
+            last_find: None,
+            comparison: None,
+        }
     }
 
     pub fn run(mut self) {
@@ -54,6 +72,7 @@ impl Worker {
         let mut interval = PUBLISH_INTERVAL;
         let mut dirty = true;
         let (mut query, mut shown) = (Query::default(), Query::default());
+        let mut visit: Option<Visit> = None;
         while !self.is_stopped() {
             dirty |= self.find();
             let mut more = false;
@@ -65,6 +84,10 @@ impl Worker {
                 dirty |= polled.changed;
                 more |= polled.more;
             }
+            // What came while nothing was to be read sees what has been read since.
+            for visit in visit.take().into_iter().chain(self.visits.try_iter()) {
+                visit(&mut self.followed);
+            }
             query = self.queries.try_iter().last().unwrap_or(query);
             let now = Instant::now();
             dirty |= query != shown;
@@ -72,17 +95,18 @@ impl Worker {
             // waits as new data does.
             let is_urgent = Query { compare: None, ..query.clone() } != Query { compare: None, ..shown.clone() };
             let is_due = published.is_none_or(|published| now.duration_since(published) >= interval);
-            if is_urgent || dirty && is_due {
+            if self.publishes && (is_urgent || dirty && is_due) {
                 dirty = !self.publish(&query);
                 shown = query.clone();
                 published = Some(now);
                 // Making snapshots takes at most a fortieth of a core.
                 interval = (now.elapsed() * 40).clamp(PUBLISH_INTERVAL, MAX_PUBLISH_INTERVAL);
             }
-            if !more && self.queries.is_empty() {
+            if !more && self.queries.is_empty() && self.visits.is_empty() {
                 let over = self.finder.is_none() && self.followed.iter().all(Followed::is_over) && !dirty;
                 select! {
                     recv(self.queries) -> next => query = next.unwrap_or(query),
+                    recv(self.visits) -> next => visit = next.ok(),
                     recv(self.stop) -> _ => {}
                     default(if over { IDLE_WHEN_OVER } else { IDLE }) => {}
                 }

@@ -1,5 +1,6 @@
-// Tables that sort, are searched and show their first rows; the tree's buttons; the chart's readout.
-(() => {
+// Tables that sort, are searched and show their first rows; the tree's buttons; the chart's readout. A page that replaces some of
+// its content calls enhance() with what is new.
+const enhance = (() => {
   "use strict";
 
   const SHOWN = 12; // As in the style: .short.
@@ -74,7 +75,7 @@
     const cursor = svg.querySelector(".cursor");
     let at = -1;
     const show = (index) => {
-      at = Math.max(0, Math.min(columns.length - 1, index));
+      at = svg.dataset.cursor = Math.max(0, Math.min(columns.length - 1, index));
       const [least, most, reserved, used] = columns[at];
       const x = left + ((right - left) * (at + 0.5)) / columns.length;
       cursor.setAttribute("transform", `translate(${x} 0)`);
@@ -84,6 +85,7 @@
         `after ${duration(at * width)}: ${allocated} allocated, ${size(reserved)} reserved, ${size(used)} in use on the device`;
     };
     const hide = () => {
+      delete svg.dataset.cursor;
       cursor.style.visibility = "hidden";
       readout.textContent = "\u00a0";
     };
@@ -101,14 +103,19 @@
       show(next[event.key]);
       event.preventDefault();
     });
+    if (svg.dataset.cursor) show(Number(svg.dataset.cursor));
   }
 
-  document.querySelectorAll("table.sortable").forEach(sortable);
-  document.querySelectorAll("svg.timeline[data-columns]").forEach(readable);
-  for (const button of document.querySelectorAll("[data-open]")) {
-    button.addEventListener("click", () => {
-      const tree = button.parentElement.nextElementSibling;
-      tree.querySelectorAll("details").forEach((details) => (details.open = button.dataset.open === "all"));
-    });
+  function enhance(root) {
+    root.querySelectorAll("table.sortable").forEach(sortable);
+    root.querySelectorAll("svg.timeline[data-columns]").forEach(readable);
+    for (const button of root.querySelectorAll("[data-open]")) {
+      button.addEventListener("click", () => {
+        const tree = button.parentElement.nextElementSibling;
+        tree.querySelectorAll("details").forEach((details) => (details.open = button.dataset.open === "all"));
+      });
+    }
   }
+  enhance(document);
+  return enhance;
 })();

@@ -8,6 +8,8 @@ mod device;
 mod document;
 mod gpu_time;
 mod layers;
+pub(crate) mod live;
+mod map;
 mod memory;
 mod ooms;
 mod run;

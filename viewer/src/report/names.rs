@@ -9,12 +9,20 @@ use crate::text::{COMPILED, NO_LAYER, NO_LINE, clean, place};
 /// Names things of one trace.
 pub(crate) struct Names<'m> {
     pub(crate) model: &'m Model,
+    /// What the tables call the model's latest state: `at the end`, `now`, `then`.
+    pub(crate) latest: &'static str,
     directory: &'m str,
     several_roots: bool,
 }
 
 impl<'m> Names<'m> {
+    /// Of a run that has ended.
     pub(crate) fn new(model: &'m Model) -> Self {
+        Self::until(model, "at the end")
+    }
+
+    /// Of a run up to a moment, which the tables call `latest`.
+    pub(crate) fn until(model: &'m Model, latest: &'static str) -> Self {
         let directory = model.header().map_or("", |header| header.directory.as_str());
         let mut roots: Vec<u32> = model
             .devices()
@@ -25,7 +33,7 @@ impl<'m> Names<'m> {
             .collect();
         roots.sort_unstable();
         roots.dedup();
-        Self { model, directory, several_roots: roots.len() > 1 }
+        Self { model, latest, directory, several_roots: roots.len() > 1 }
     }
 
     /// `train.py:31  main`, and behind it whether it runs compiled.

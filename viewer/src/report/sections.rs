@@ -273,7 +273,8 @@ pub(super) fn fragmentation(names: &Names<'_>, device: &DeviceView) -> Vec<Strin
     // Where nothing is handed out any more, holes are only what segments happen to be.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
-            "  at the end {} of {} ({}), in {} segments; the largest free block is {}",
+            "  {} {} of {} ({}), in {} segments; the largest free block is {}",
+            names.latest,
             size(map.free_bytes),
             size(map.reserved_bytes),
             format::percent(map.free_bytes, map.reserved_bytes),

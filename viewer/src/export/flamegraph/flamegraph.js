@@ -1,8 +1,10 @@
-// Zoom, search and keys for flamegraphs, in a page or opened by themselves. Works without; then titles still tell.
-(() => {
+// Zoom, search and keys for flamegraphs, in a page or opened by themselves. Works without; then titles still tell. A page that
+// replaces one calls explore() with the new one, and with what the old one's `explored` returned.
+const explore = (() => {
   "use strict";
 
-  function explore(svg) {
+  // `before`: the names of the calls down to the one zoomed to, and what was searched for.
+  function explore(svg, before) {
     const width = svg.viewBox.baseVal.width;
     const facts = svg.querySelector(".facts");
     const reset = svg.querySelector(".reset");
@@ -152,8 +154,25 @@
       });
     }
     root.element.setAttribute("tabindex", "0");
-    if (root.w > 0) zoom(root);
+    svg.explored = () => {
+      const names = [];
+      for (let up = zoomed; up.parent; up = up.parent) names.unshift(up.name);
+      return { names, searched: search.value };
+    };
+    if (root.w <= 0) return;
+    let start = root;
+    for (const name of before?.names ?? []) {
+      const next = start.children.find((child) => child.name === name);
+      if (!next) break;
+      start = next;
+    }
+    zoom(start);
+    if (before?.searched) {
+      search.value = before.searched;
+      find(search.value);
+    }
   }
 
-  document.querySelectorAll("svg.flamegraph").forEach(explore);
+  document.querySelectorAll("svg.flamegraph").forEach((svg) => explore(svg));
+  return explore;
 })();

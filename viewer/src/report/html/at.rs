@@ -1,16 +1,14 @@
 //! The page of one moment: who held what then, with the whole run's course beside it.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-use memlab_trace::{BlockLayer, Category, DeviceView, HOST, LayerView, ResolvedSnapshot};
+use memlab_trace::{Category, DeviceView, HOST, ResolvedSnapshot};
 
 use super::super::names::Names;
 use super::super::text::notes_of;
 use super::document::{DEVICES, contents_of, document, header, notes};
-use super::layers::{self, Holder};
-use super::{device, memory, ooms, tables, timeline};
+use super::{device, layers, memory, ooms, tables, timeline};
 use crate::category::category_names;
 use crate::export::flamegraph::Measure;
 use crate::findings::Words;
@@ -141,10 +139,12 @@ fn section(names: &Names<'_>, loaded: &LoadedMoment, device: &DeviceView, held: 
     section += &timeline::figure(names.model, device, Some(&mark));
     section += &memory::figure_at(device, &held.categories, away);
     section += &fragmentation(snapshot, index);
+    let blocks = snapshot.blocks.iter().filter(|(on, _)| *on == index).map(|(_, block)| block);
+    let holders = layers::holders(names.model, index, blocks);
     let parts = [
         ("Lines that held most", tables::lines_at(names, device, devices, held)),
         ("Calls at the moment", calls(names, snapshot, device, devices)),
-        ("Layers", layers::tree_of(&holders(snapshot, index), "then", devices)),
+        ("Layers", layers::tree_of(&holders, "then", devices)),
         ("Ranges that the program names", tables::ranges_at(devices, held)),
         (
             "Driver memory taken by others than PyTorch’s allocator",
@@ -197,29 +197,4 @@ fn calls(names: &Names<'_>, snapshot: &ResolvedSnapshot, device: &DeviceView, de
         return String::new();
     }
     device::flamegraphs(names, device, devices, &all, (Measure::Live, "was held at the moment"))
-}
-
-/// What every layer held, by what it was for.
-fn holders(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Holder> {
-    let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
-    for (_, block) in snapshot.blocks.iter().filter(|(on, _)| *on == device) {
-        let categories = held.entry(snapshot.final_model.layer_of(block)).or_insert([0; Category::COUNT]);
-        let bytes = &mut categories[block.category as usize];
-        *bytes = bytes.saturating_add(block.bytes);
-    }
-    let known: HashMap<BlockLayer, LayerView> = snapshot
-        .final_model
-        .layers(device)
-        .into_iter()
-        .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
-        .collect();
-    held.into_iter()
-        .map(|(layer, categories)| match known.get(&layer) {
-            Some(view) => Holder::new(view, &categories),
-            None => {
-                let view = LayerView { root: layer.root, name: layer.name, ..LayerView::default() };
-                Holder::new(&view, &categories)
-            }
-        })
-        .collect()
 }

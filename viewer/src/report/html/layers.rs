@@ -1,10 +1,10 @@
 //! The layers as a tree: what every module and all inside it held at the peak, by what it was for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use memlab_trace::{Category, DeviceView, LayerView};
+use memlab_trace::{BlockLayer, BlockView, Category, DeviceView, LayerView, Model};
 
 use super::super::names::Names;
 use super::tables;
@@ -77,6 +77,30 @@ impl Holder {
     }
 }
 
+/// What every layer holds of these blocks, by what it is for. `model`: for the names.
+pub(super) fn holders<'b>(model: &Model, device: i32, blocks: impl Iterator<Item = &'b BlockView>) -> Vec<Holder> {
+    let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
+    for block in blocks {
+        let categories = held.entry(model.layer_of(block)).or_insert([0; Category::COUNT]);
+        let bytes = &mut categories[block.category as usize];
+        *bytes = bytes.saturating_add(block.bytes);
+    }
+    let known: HashMap<BlockLayer, LayerView> = model
+        .layers(device)
+        .into_iter()
+        .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
+        .collect();
+    held.into_iter()
+        .map(|(layer, categories)| match known.get(&layer) {
+            Some(view) => Holder::new(view, &categories),
+            None => {
+                let view = LayerView { root: layer.root, name: layer.name, ..LayerView::default() };
+                Holder::new(&view, &categories)
+            }
+        })
+        .collect()
+}
+
 /// A part of a name, so that `h.10` comes after `h.9`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Part(u128, String);
@@ -118,9 +142,14 @@ pub(super) fn tree(names: &Names<'_>, device: &DeviceView, devices: usize) -> St
     }
     let held: Vec<Holder> = layers.iter().map(|layer| Holder::new(layer, &layer.categories_at_peak)).collect();
     let mut html = tree_of(&held, "at the peak", devices);
-    let table = tables::layers(names, device, devices);
-    let _ = write!(html, "<details class=\"more\"><summary>every layer by itself</summary>\n{table}</details>\n");
+    html += &each(names, device, devices);
     html
+}
+
+/// Every layer by itself, for who asks.
+pub(super) fn each(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let table = tables::layers(names, device, devices);
+    format!("<details class=\"more\"><summary>every layer by itself</summary>\n{table}</details>\n")
 }
 
 /// The tree alone; nothing where there are no layers.

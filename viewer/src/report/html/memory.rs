@@ -93,9 +93,13 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
     figure += &bar("at the peak", &peak, name);
     figure += &peak.in_use().map(|used| bar("in use then", &used, name)).unwrap_or_default();
-    figure += &bar("at the end", &end, name);
-    figure += "<div class=\"beside\"><div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">category</th><th scope=\"col\" class=\"num\">at the peak</th>\
-               <th scope=\"col\" class=\"num\"></th><th scope=\"col\" class=\"num\">at the end</th></tr></thead>\n<tbody>\n";
+    figure += &bar(names.latest, &end, name);
+    let _ = write!(
+        figure,
+        "<div class=\"beside\"><div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">category</th><th scope=\"col\" class=\"num\">at the peak</th>\
+         <th scope=\"col\" class=\"num\"></th><th scope=\"col\" class=\"num\">{}</th></tr></thead>\n<tbody>\n",
+        names.latest
+    );
     let mut row = |swatch: String, what: &str, at_peak: u64, at_end: u64| {
         let _ = writeln!(
             figure,

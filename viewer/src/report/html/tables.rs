@@ -53,7 +53,7 @@ pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, h
     let is_library =
         |line: &HeldLine| line.line.as_ref().is_some_and(|line| names.model.code_origin(line) == CodeOrigin::Library);
     let in_scope = |scope: Scope| {
-        let title = if scope == Scope::Users { "lines" } else { "lines with libraries’" };
+        let title = title_of(scope);
         let head = [
             ("at the moment", Column::Sorted),
             ("%", Column::Number),
@@ -77,6 +77,57 @@ pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, h
         return users;
     }
     choice(names, device, &users, &in_scope(Scope::Libraries))
+}
+
+/// The lines of a run up to a moment, by what they hold then.
+pub(super) fn lines_until(names: &Names<'_>, device: &DeviceView) -> String {
+    let tree = names.model.calls(device.index);
+    let in_scope = |scope: Scope| {
+        let mut lines = names.model.lines_in(device.index, scope);
+        lines.sort_by_key(|line| Reverse(line.live_bytes));
+        let with_calls: HashMap<Arc<Line>, u64> =
+            tree.lines_inclusive(scope).into_iter().map(|line| (line.line, line.inclusive.live_bytes)).collect();
+        let head = [
+            (names.latest, Column::Sorted),
+            ("%", Column::Number),
+            ("in backward", Column::Number),
+            ("with what it called", Column::Number),
+            ("at the peak", Column::Number),
+            ("most at once", Column::Number),
+            ("blocks", Column::Number),
+            ("line", Column::Name),
+        ];
+        let (mut table, cap) = (Table::new(title_of(scope), &head), rows(1));
+        let most = lines.first().map_or(0, |line| line.live_bytes);
+        for line in lines.iter().take(cap) {
+            let inclusive =
+                line.line.as_ref().and_then(|line| with_calls.get(line)).copied().unwrap_or(line.live_bytes);
+            table.row(&[
+                bytes(line.live_bytes, Some(most)),
+                number(line.live_bytes, &format::percent(line.live_bytes, device.allocated_bytes)),
+                bytes(line.backward_bytes, None),
+                bytes(inclusive, None),
+                bytes(line.live_bytes_at_peak, None),
+                bytes(line.peak_live_bytes, None),
+                number(line.allocations, &format::grouped(line.allocations)),
+                place(names, line.line.as_ref()),
+            ]);
+        }
+        (table.finish(rest(&lines.iter().skip(cap).map(|line| line.live_bytes).collect::<Vec<_>>())), lines)
+    };
+    let (users, _) = in_scope(Scope::Users);
+    let (libraries, lines) = in_scope(Scope::Libraries);
+    let is_library =
+        |line: &LineView| line.line.as_ref().is_some_and(|line| names.model.code_origin(line) == CodeOrigin::Library);
+    if users.is_empty() || !lines.iter().any(is_library) {
+        return users;
+    }
+    choice(names, device, &users, &libraries)
+}
+
+/// What the table of lines is called.
+fn title_of(scope: Scope) -> &'static str {
+    if scope == Scope::Users { "lines" } else { "lines with libraries’" }
 }
 
 /// The user's lines, or those with libraries', as one ticks.
@@ -108,11 +159,11 @@ fn lines_in(names: &Names<'_>, device: &DeviceView, devices: usize, scope: Scope
         ("in backward", Column::Number),
         ("with what it called", Column::Number),
         ("most at once", Column::Number),
-        ("at the end", Column::Number),
+        (names.latest, Column::Number),
         ("blocks", Column::Number),
         ("line", Column::Name),
     ];
-    let mut table = Table::new(if scope == Scope::Users { "lines" } else { "lines with libraries’" }, &head);
+    let mut table = Table::new(title_of(scope), &head);
     let cap = rows(devices);
     let most = lines.first().map_or(0, |line| line.live_bytes_at_peak);
     for line in lines.iter().take(cap) {
@@ -141,7 +192,7 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, devices: usize) -> 
         "layers",
         &[
             ("at the peak", Column::Sorted),
-            ("at the end", Column::Number),
+            (names.latest, Column::Number),
             ("most parameters", Column::Number),
             ("most gradients", Column::Number),
             ("most optimizer", Column::Number),
@@ -180,7 +231,7 @@ pub(super) fn ranges(names: &Names<'_>, device: &DeviceView, devices: usize) -> 
             ("at the peak", Column::Sorted),
             ("%", Column::Number),
             ("with those inside it", Column::Number),
-            ("at the end", Column::Number),
+            (names.latest, Column::Number),
             ("allocated over the run", Column::Number),
             ("blocks", Column::Number),
             ("range (without those inside it)", Column::Name),
@@ -320,7 +371,7 @@ pub(super) fn steps(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
 
 /// Driver memory that is not PyTorch's, at the end.
 pub(super) fn driver(names: &Names<'_>, device: i32) -> String {
-    driver_at(names.model, device, "at the end")
+    driver_at(names.model, device, names.latest)
 }
 
 /// The same when the model was as it is.
