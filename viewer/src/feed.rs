@@ -1,8 +1,13 @@
 //! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
 
+mod comparing;
+mod figures;
 mod follow;
 mod look;
 mod rates;
+mod readers;
+mod roster;
+mod summed;
 mod worker;
 mod writer;
 
@@ -11,8 +16,9 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-pub use self::follow::Followed;
+pub use self::follow::{Followed, Polled};
 pub use self::look::look;
+pub use self::roster::Roster;
 pub use self::worker::Finder;
 use self::worker::Worker;
 use crate::query::Query;
@@ -21,7 +27,7 @@ use crate::snapshot::Snapshot;
 /// What is followed.
 pub enum Source {
     /// Traces already opened.
-    Traces(Vec<Followed>),
+    Traces(Roster),
     /// Traces that appear later.
     Appearing(Finder),
 }
@@ -44,11 +50,11 @@ impl Feed {
         let (published, snapshots) = bounded(1);
         let ends = (published, snapshots.clone());
         let thread = std::thread::Builder::new().name("memlab-feed".into()).spawn(move || {
-            let (followed, finder) = match source {
-                Source::Traces(followed) => (followed, None),
-                Source::Appearing(finder) => (Vec::new(), Some(finder)),
+            let (roster, finder) = match source {
+                Source::Traces(roster) => (roster, None),
+                Source::Appearing(finder) => (Roster::default(), Some(finder)),
             };
-            Worker::new(followed, finder, new_queries, ends, stopped).run();
+            Worker::new(roster, finder, new_queries, ends, stopped).run();
         });
         Self { queries, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
     }

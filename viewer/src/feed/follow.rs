@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memlab_trace::{Extent, Follower, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay};
+use memlab_trace::{
+    Extent, Follower, Model, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay,
+};
 
 use super::rates::Rates;
 use super::writer::WriterState;
@@ -88,6 +90,17 @@ impl Followed {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The state after what was read so far, unless that is only the beginning; and how many garbled lines were passed over.
+    pub fn caught_up(&self) -> Option<(&Model, u64)> {
+        let is_opening = matches!(self.state, ProcessState::Opening { .. });
+        (!is_opening && self.replay.model.header().is_some()).then_some((&self.replay.model, self.skipped))
+    }
+
+    /// Whether its writer is there.
+    pub fn state(&self) -> ProcessState {
+        self.state
     }
 
     /// How far reading it has come.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, select};
 
-use super::follow::Followed;
 use super::look::look;
+use super::roster::Roster;
 use crate::query::{Comparison, Query};
 use crate::snapshot::Snapshot;
 
@@ -26,7 +26,7 @@ const FIND_INTERVAL: Duration = Duration::from_millis(200);
 pub type Finder = Box<dyn FnMut() -> Vec<PathBuf> + Send>;
 
 pub struct Worker {
-    pub followed: Vec<Followed>,
+    pub roster: Roster,
     pub finder: Option<Finder>,
     pub queries: Receiver<Query>,
     pub snapshots: Sender<Arc<Snapshot>>,
@@ -40,13 +40,13 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(
-        followed: Vec<Followed>,
+        roster: Roster,
         finder: Option<Finder>,
         queries: Receiver<Query>,
         (snapshots, unread): (Sender<Arc<Snapshot>>, Receiver<Arc<Snapshot>>),
         stop: Receiver<()>,
     ) -> Self {
-        Self { followed, finder, queries, snapshots, unread, stop, last_find: None, comparison: None }
+        Self { roster, finder, queries, snapshots, unread, stop, last_find: None, comparison: None }
     }
 
     pub fn run(mut self) {
@@ -56,16 +56,11 @@ impl Worker {
         let (mut query, mut shown) = (Query::default(), Query::default());
         while !self.is_stopped() {
             dirty |= self.find();
-            let mut more = false;
-            let count = self.followed.len();
             let stop = self.stop.clone();
-            for followed in &mut self.followed {
-                followed.split_checkpoint_budget(count);
-                let polled = followed.poll(&|| is_disconnected(&stop));
-                dirty |= polled.changed;
-                more |= polled.more;
-            }
+            let polled = self.roster.poll(&|| is_disconnected(&stop));
+            dirty |= polled.changed;
             query = self.queries.try_iter().last().unwrap_or(query);
+            self.roster.set_front(query.front.as_deref());
             let now = Instant::now();
             dirty |= query != shown;
             // Another moment or screen is answered at once. The comparison may change with every step that ends, and
@@ -79,8 +74,8 @@ impl Worker {
                 // Making snapshots takes at most a fortieth of a core.
                 interval = (now.elapsed() * 40).clamp(PUBLISH_INTERVAL, MAX_PUBLISH_INTERVAL);
             }
-            if !more && self.queries.is_empty() {
-                let over = self.finder.is_none() && self.followed.iter().all(Followed::is_over) && !dirty;
+            if !polled.more && self.queries.is_empty() {
+                let over = self.finder.is_none() && self.roster.is_over() && !dirty;
                 select! {
                     recv(self.queries) -> next => query = next.unwrap_or(query),
                     recv(self.stop) -> _ => {}
@@ -98,7 +93,7 @@ impl Worker {
     fn publish(&mut self, query: &Query) -> bool {
         let (stop, queries) = (self.stop.clone(), self.queries.clone());
         let is_stale = || is_disconnected(&stop) || !queries.is_empty();
-        let Some(snapshot) = look(&mut self.followed, query, self.comparison.clone(), &is_stale) else { return false };
+        let Some(snapshot) = look(&mut self.roster, query, self.comparison.clone(), &is_stale) else { return false };
         self.comparison.clone_from(&snapshot.comparison);
         let mut snapshot = Arc::new(snapshot);
         while let Err(TrySendError::Full(newer)) = self.snapshots.try_send(snapshot) {
@@ -115,15 +110,7 @@ impl Worker {
             return false;
         }
         self.last_find = Some(Instant::now());
-        let before = self.followed.len();
-        for path in finder() {
-            if !self.followed.iter().any(|followed| followed.path() == path)
-                && let Ok(followed) = Followed::open(&path)
-            {
-                self.followed.push(followed);
-            }
-        }
-        self.followed.len() != before
+        finder().iter().fold(false, |found, path| found | self.roster.add(path))
     }
 }
 
