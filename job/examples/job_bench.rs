@@ -2,7 +2,7 @@
 //!
 //! `job_bench [RANKS]` writes a trace for each of 512 ranks into a temporary folder (a training of 20 steps with 250 layers, on
 //! 60 lines, of which rank 3 keeps tensors and rank 7 runs out of memory), and prints how long the release build of this workspace takes
-//! to report it as text, as JSON and as a page, and the most memory that it had.
+//! to report it as text, as JSON and as a page, and the most memory that it had. `job_bench --write FOLDER` only writes the traces.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -17,14 +17,16 @@ const MIB: u64 = 1 << 20;
 const START: u64 = 1_795_163_951_000_000_000;
 
 fn main() -> io::Result<()> {
-    let ranks: u64 = std::env::args().nth(1).map_or(512, |ranks| ranks.parse().expect("a number of ranks"));
-    let folder = tempfile::tempdir()?;
-    let mut bytes = 0;
-    for rank in 0..ranks {
-        let path = folder.path().join(format!("{rank}.jsonl"));
-        write(&path, rank, ranks)?;
-        bytes += fs::metadata(&path)?.len();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [option, folder] = &arguments[..]
+        && option == "--write"
+    {
+        fs::create_dir_all(folder)?;
+        return write_all(Path::new(folder), 512).map(|_| ());
     }
+    let ranks: u64 = arguments.first().map_or(512, |ranks| ranks.parse().expect("a number of ranks"));
+    let folder = tempfile::tempdir()?;
+    let bytes = write_all(folder.path(), ranks)?;
     println!("{ranks} traces, {} MB", bytes / 1_000_000);
     let program = std::env::current_exe()?;
     let program = program.parent().and_then(Path::parent).expect("target/release/examples").join("memlab");
@@ -43,6 +45,17 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
+/// Writes a trace for each rank; returns their bytes.
+fn write_all(folder: &Path, ranks: u64) -> io::Result<u64> {
+    let mut bytes = 0;
+    for rank in 0..ranks {
+        let path = folder.join(format!("{rank}.jsonl"));
+        write(&path, rank, ranks)?;
+        bytes += fs::metadata(&path)?.len();
+    }
+    Ok(bytes)
+}
+
 fn write(path: &Path, rank: u64, ranks: u64) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     let device = rank % 8;
@@ -55,7 +68,7 @@ fn write(path: &Path, rank: u64, ranks: u64) -> io::Result<()> {
     writeln!(
         out,
         r#"{{"device":{device},"name":"NVIDIA H200","total_bytes":{},"bus_id":"0000:1B:0{device}.0"}}"#,
-        141 << 30_u64
+        141_u64 << 30
     )?;
     for line in 1..=LINES {
         writeln!(out, r#"{{"frame":{line},"file":"/home/ada/model.py","line":{line},"function":"forward{line}"}}"#)?;
@@ -65,7 +78,7 @@ fn write(path: &Path, rank: u64, ranks: u64) -> io::Result<()> {
     for layer in 0..LAYERS {
         writeln!(out, r#"{{"layer":{},"parent":1,"type":"Linear","name":"layers.{layer}"}}"#, layer + 2)?;
     }
-    writeln!(out, r#"["used",0,{device},{},{},{}]"#, 512 * MIB, 141 << 30_u64, 512 * MIB)?;
+    writeln!(out, r#"["used",0,{device},{},{},{}]"#, 512 * MIB, 141_u64 << 30, 512 * MIB)?;
     let (mut time, mut next) = (0, 1_u64 << 40);
     let mut allocate = |out: &mut BufWriter<File>, time: u64, bytes: u64, line: u64, layer: u64| -> io::Result<u64> {
         let address = next;

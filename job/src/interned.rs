@@ -18,7 +18,7 @@ pub struct Layer {
 
 /// The names met so far.
 #[derive(Default)]
-pub(crate) struct Interned {
+pub struct Interned {
     lines: Mutex<HashSet<Arc<Line>>>,
     layers: Mutex<HashSet<Arc<Layer>>>,
 }

@@ -1,6 +1,7 @@
 //! A job: its ranks, and what comes of comparing them.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use memlab_trace::{ReadError, Scope};
@@ -9,7 +10,7 @@ use crate::clocks::{HostClock, clocks};
 use crate::differences::{Difference, differences, have_stages};
 use crate::figures::{Figure, FigureKind, figures};
 use crate::interned::Interned;
-use crate::ooms::{FirstOom, first_oom};
+use crate::ooms::{FirstOom, first_oom, held_by_others};
 use crate::parallel::in_parallel;
 use crate::strays::{StrayContext, strays};
 use crate::summary::RankSummary;
@@ -18,6 +19,7 @@ use crate::summary::RankSummary;
 const NAMED: usize = 16;
 
 /// The ranks of one job.
+#[derive(Clone, Debug)]
 pub struct Job {
     /// Its ranks, by number.
     pub ranks: Vec<RankSummary>,
@@ -42,6 +44,7 @@ pub struct Job {
 }
 
 /// A trace that could not be read, and why.
+#[derive(Clone, Debug)]
 pub struct Unreadable {
     /// The file.
     pub path: PathBuf,
@@ -67,7 +70,9 @@ impl Job {
     /// If none of them can be read: what is wrong with the first.
     pub fn read(traces: &[PathBuf], scope: Option<Scope>) -> Result<Self, ReadError> {
         let names = Interned::default();
-        let read = in_parallel(traces.len(), |number| RankSummary::read(&traces[number], &names));
+        let read = in_parallel(traces.len(), |number| {
+            RankSummary::read(&traces[number], &names, &mut |_| ControlFlow::Continue(()))
+        });
         let (mut ranks, mut unreadable, mut first_error) = (Vec::new(), Vec::new(), None);
         for (path, result) in std::iter::zip(traces, read) {
             match result {
@@ -82,10 +87,15 @@ impl Job {
             return Err(error);
         }
         ranks.sort_by(|a, b| (a.rank(), &a.path).cmp(&(b.rank(), &b.path)));
-        Ok(Self { unreadable, ..Self::compare(ranks, scope) })
+        let mut job = Self { unreadable, ..Self::of(ranks, scope) };
+        if let Some(first) = &mut job.first_oom {
+            first.others = held_by_others(first, &job.ranks, &job.clocks);
+        }
+        Ok(job)
     }
 
-    fn compare(ranks: Vec<RankSummary>, scope: Option<Scope>) -> Self {
+    /// Compares ranks that were read before, by rank. Nothing is read: what the others held at the first out-of-memory stays open.
+    pub fn of(ranks: Vec<RankSummary>, scope: Option<Scope>) -> Self {
         let are_libraries = ranks.iter().filter(|rank| rank.scope == Scope::Libraries).count();
         let common = if 2 * are_libraries > ranks.len() { Scope::Libraries } else { Scope::Users };
         let scope = scope.unwrap_or(common);

@@ -19,7 +19,7 @@ pub struct FirstOom {
     pub oom: OomView,
     /// When, by the clock of the first rank's host: nanoseconds since 1970.
     pub unix_ns: u64,
-    /// What the other ranks had then, in their order.
+    /// What the other ranks had then, in their order; empty: it was not looked up.
     pub others: Vec<RankThen>,
     /// All ranks that ran out of memory, the first first.
     pub ranks: Vec<usize>,
@@ -68,28 +68,34 @@ pub enum HeldThen {
     NotKept,
 }
 
-/// The first out-of-memory of a job, if there was one. Reads the other traces again, up to that moment.
+/// The first out-of-memory of a job, if there was one, without what the others held then.
 pub(crate) fn first_oom(ranks: &[RankSummary], clocks: &[HostClock]) -> Option<FirstOom> {
-    let ahead = |rank: &RankSummary| {
-        let clock = clocks.iter().find(|clock| clock.host == rank.header.host);
-        clock.map_or(0, |clock| i128::from(clock.ahead_ns))
-    };
-    let begin = |rank: &RankSummary| i128::from(rank.header.start_unix_ns) - ahead(rank);
-    let when = |at: usize| Some(begin(&ranks[at]) + i128::from(ranks[at].first_oom.as_ref()?.time));
+    let when = |at: usize| Some(begin(&ranks[at], clocks) + i128::from(ranks[at].first_oom.as_ref()?.time));
     let mut failed: Vec<(i128, usize)> = (0..ranks.len()).filter_map(|at| Some((when(at)?, at))).collect();
     failed.sort_unstable();
     let (moment, first) = *failed.first()?;
-    let others = in_parallel(ranks.len(), |at| {
-        let since_begin = moment - begin(&ranks[at]);
-        (at != first).then(|| RankThen { at, held: held_at(&ranks[at], since_begin) })
-    });
     Some(FirstOom {
         at: first,
         oom: ranks[first].first_oom.clone()?,
         unix_ns: moment.try_into().unwrap_or(0),
-        others: others.into_iter().flatten().collect(),
+        others: Vec::new(),
         ranks: failed.into_iter().map(|(_, at)| at).collect(),
     })
+}
+
+/// What the other ranks held then. Reads their traces again, up to that moment.
+pub(crate) fn held_by_others(first: &FirstOom, ranks: &[RankSummary], clocks: &[HostClock]) -> Vec<RankThen> {
+    let others = in_parallel(ranks.len(), |at| {
+        let since_begin = i128::from(first.unix_ns) - begin(&ranks[at], clocks);
+        (at != first.at).then(|| RankThen { at, held: held_at(&ranks[at], since_begin) })
+    });
+    others.into_iter().flatten().collect()
+}
+
+/// When a rank began, by the clock of the first rank's host: nanoseconds since 1970.
+fn begin(rank: &RankSummary, clocks: &[HostClock]) -> i128 {
+    let clock = clocks.iter().find(|clock| clock.host == rank.header.host);
+    i128::from(rank.header.start_unix_ns) - clock.map_or(0, |clock| i128::from(clock.ahead_ns))
 }
 
 fn held_at(rank: &RankSummary, since_begin: i128) -> HeldThen {

@@ -6,7 +6,7 @@ use memlab_trace::{Timeline, TimelinePoint};
 pub const STRIP: usize = 96;
 
 /// The most that was allocated in each of [`STRIP`] parts of a run of this duration; nothing if nothing is known.
-pub(crate) fn strip(timeline: &Timeline, duration: u64) -> Vec<u64> {
+pub fn strip(timeline: &Timeline, duration: u64) -> Vec<u64> {
     if timeline.points.is_empty() {
         return Vec::new();
     }

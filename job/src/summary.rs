@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use memlab_trace::record::{End, Header, MeshDimension, Stages};
 use memlab_trace::{
-    ByScope, Category, CategoryBytes, DeviceView, GrowthView, Line, Loaded, Model, OomView, ReadError, Scope, StepView,
-    load_whole,
+    ByScope, Category, CategoryBytes, DeviceView, GrowthView, Line, Model, OomView, Progress, ReadError, Scope,
+    StepView, load_whole,
 };
 
 use crate::interned::{Interned, Layer};
@@ -62,7 +62,7 @@ pub struct RankSummary {
 }
 
 /// One device of a rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DeviceSummary {
     /// Its figures.
     pub view: DeviceView,
@@ -83,18 +83,24 @@ pub struct DeviceSummary {
 }
 
 impl RankSummary {
-    /// Reads a trace.
-    pub(crate) fn read(path: &Path, names: &Interned) -> Result<Self, ReadError> {
-        let mut loaded = load_whole(path, &mut |_| ControlFlow::Continue(()))?;
+    /// Reads a trace. `progress` is called about every MiB; if it breaks, the summary is that of what was read so far.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or is no trace.
+    pub fn read(
+        path: &Path,
+        names: &Interned,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Self, ReadError> {
+        let mut loaded = load_whole(path, progress)?;
         loaded.model.set_scope(None);
-        Ok(Self::of(path, &loaded, names))
+        Ok(Self::of(path, &loaded.model, loaded.skipped.count, names))
     }
 
-    fn of(path: &Path, loaded: &Loaded, names: &Interned) -> Self {
-        let model = &loaded.model;
+    /// The summary of a trace that was read into `model`, but for `skipped_lines` garbled lines.
+    pub fn of(path: &Path, model: &Model, skipped_lines: u64, names: &Interned) -> Self {
         let header = model.header().cloned().unwrap_or_default();
-        let steps = model.steps();
-        let end_of = |step: &StepView| (step.index, header.start_unix_ns.saturating_add(step.end_time));
         Self {
             path: path.to_owned(),
             end: model.end(),
@@ -103,14 +109,38 @@ impl RankSummary {
             duration: model.time(),
             events: model.events(),
             lost_events: model.lost_events(),
-            skipped_lines: loaded.skipped.count,
+            skipped_lines,
             steps_ended: model.steps_ended(),
-            step_ends: steps[steps.len().saturating_sub(STEP_ENDS)..].iter().map(end_of).collect(),
+            step_ends: step_ends(model, header.start_unix_ns),
             devices: model.devices().into_iter().map(|view| DeviceSummary::of(model, view, names)).collect(),
             first_oom: model.ooms().into_iter().next(),
             oom_count: model.oom_count(),
             scope: model.scope(),
             header,
+        }
+    }
+
+    /// Takes over how much there is by now from a model that need not know what it is for, nor of all `events`: what categories, lines
+    /// and layers held at the peak, and which lines grow, stays as it was read last. The number of the peak's event becomes 0.
+    pub fn update(&mut self, model: &Model, events: u64, skipped_lines: u64) {
+        self.end = model.end();
+        self.duration = model.time();
+        self.events = events;
+        self.lost_events = model.lost_events();
+        self.skipped_lines = skipped_lines;
+        self.steps_ended = model.steps_ended();
+        self.step_ends = step_ends(model, self.header.start_unix_ns);
+        self.oom_count = model.oom_count();
+        if self.first_oom.is_none() {
+            self.first_oom = model.ooms().into_iter().next();
+        }
+        for view in model.devices() {
+            let view = DeviceView { peak_event: 0, ..view };
+            let strip = strip(&model.timeline(view.index), model.time());
+            match self.devices.iter_mut().find(|device| device.view.index == view.index) {
+                Some(device) => (device.view, device.strip) = (view, strip),
+                None => self.devices.push(DeviceSummary { view, strip, ..DeviceSummary::default() }),
+            }
         }
     }
 
@@ -161,6 +191,12 @@ impl DeviceSummary {
         let bytes = growth.iter().map(|line| line.to_bytes.saturating_sub(line.from_bytes));
         (bytes.fold(0, u64::saturating_add), growth.iter().map(|line| line.bytes_per_step.max(0.0)).sum())
     }
+}
+
+fn step_ends(model: &Model, start_unix_ns: u64) -> Vec<(u64, u64)> {
+    let steps = model.steps();
+    let end_of = |step: &StepView| (step.index, start_unix_ns.saturating_add(step.end_time));
+    steps[steps.len().saturating_sub(STEP_ENDS)..].iter().map(end_of).collect()
 }
 
 /// Rows that hold something, each name once, the most first.

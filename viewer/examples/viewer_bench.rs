@@ -5,6 +5,10 @@
 //! It then opens a finished trace of 1 GB, with 20,000 live blocks, at its peak and prints the time and the memory.
 //! With 0 seconds it only does the second part. `viewer_bench --write FILE` only writes that trace.
 //!
+//! `viewer_bench --ranks [SECONDS]` follows a job of 512 ranks, each with 500 live blocks, that write 50,000 events a second
+//! together, and prints the same for the screen of the ranks and for one of the ranks, and the time until all are read; then the
+//! share of a core while none of them writes.
+//!
 //! The dashboard is the release build of this workspace, on a pseudo-terminal of 200 by 60.
 
 use std::fs::File;
@@ -22,6 +26,9 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 const LIVE: u64 = 1_000_000;
 /// In the finished trace: as many as in the training of a model of about 500 layers.
 const LIVE_OF_FINISHED: u64 = 20_000;
+/// In the job.
+const RANKS: u32 = 512;
+const LIVE_OF_RANK: u64 = 500;
 const EVENTS_PER_SECOND: u64 = 50_000;
 const BLOCK: u64 = 4096;
 const STACKS: u32 = 3_000;
@@ -36,7 +43,7 @@ const SCREENS: [(&str, &str); 7] = [
     ("4", "Memory map"),
     ("5", "ended at"),
     ("6", "who asked"),
-    ("7", "command"),
+    ("7", "per step"),
 ];
 
 fn main() -> io::Result<()> {
@@ -46,10 +53,17 @@ fn main() -> io::Result<()> {
     {
         return write_finished(Path::new(path)).map(|_| ());
     }
-    let seconds = arguments.first().and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
+    let is_job = arguments.first().is_some_and(|option| option == "--ranks");
+    let seconds = arguments.get(usize::from(is_job)).and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
     let folder = std::env::temp_dir().join(format!("memlab-viewer-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let outcome = if seconds == 0 { open(&folder) } else { live(&folder, seconds).and_then(|()| open(&folder)) };
+    let outcome = if is_job {
+        job(&folder, seconds)
+    } else if seconds == 0 {
+        open(&folder)
+    } else {
+        live(&folder, seconds).and_then(|()| open(&folder))
+    };
     std::fs::remove_dir_all(&folder)?;
     outcome
 }
@@ -64,7 +78,7 @@ struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    fn begin(mut out: W, live: u64) -> io::Result<Self> {
+    fn begin(mut out: W, live: u64, rank: Option<u32>) -> io::Result<Self> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
         let header = encode::Header {
@@ -76,9 +90,9 @@ impl<W: Write> Writer<W> {
             command: b"python\0train.py\0",
             directory: b"/home/ada/gpt",
             host: host.trim().as_bytes(),
-            rank: None,
-            local_rank: None,
-            world_size: None,
+            rank,
+            local_rank: rank.map(|rank| rank % 8),
+            world_size: rank.map(|_| RANKS),
         };
         out.write_all(encode::header(&mut LineBuffer::<4096>::new(), &header))?;
         out.write_all(encode::device(&mut LineBuffer::<512>::new(), 0, "NVIDIA H200", 141 << 30, None))?;
@@ -242,7 +256,7 @@ impl Drop for Dashboard {
 
 fn live(folder: &Path, seconds: u64) -> io::Result<()> {
     let path = folder.join("live.jsonl");
-    let mut writer = Writer::begin(BufWriter::new(File::create(&path)?), LIVE)?;
+    let mut writer = Writer::begin(BufWriter::new(File::create(&path)?), LIVE, None)?;
     writer.out.flush()?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
@@ -301,9 +315,107 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
     producer.join().map_err(|_| failed("the writer failed"))?
 }
 
+/// A job of many ranks that all write.
+fn job(folder: &Path, seconds: u64) -> io::Result<()> {
+    let open = |rank: u32| -> io::Result<Writer<BufWriter<File>>> {
+        let out = BufWriter::new(File::create(folder.join(format!("{rank}.jsonl")))?);
+        let mut writer = Writer::begin(out, LIVE_OF_RANK, Some(rank))?;
+        writer.out.flush()?;
+        Ok(writer)
+    };
+    let mut writers = (0..RANKS).map(open).collect::<io::Result<Vec<_>>>()?;
+    let writes = Arc::new(AtomicBool::new(true));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (is_writing, stopped) = (writes.clone(), stop.clone());
+    let producer = std::thread::spawn(move || -> io::Result<()> {
+        const BURST: u64 = 64;
+        let (mut written, mut turn) = (0, 0);
+        let mut started = Instant::now();
+        while !stopped.load(Ordering::Relaxed) {
+            if !is_writing.load(Ordering::Relaxed) {
+                (started, written) = (Instant::now(), 0);
+            }
+            let due = (started.elapsed().as_secs_f64() * EVENTS_PER_SECOND as f64) as u64;
+            while written + BURST < due {
+                let writer = &mut writers[turn % RANKS as usize];
+                for _ in 0..BURST / 2 {
+                    writer.churn()?;
+                }
+                writer.out.flush()?;
+                written += BURST;
+                turn += 1;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    });
+    let path = folder.to_string_lossy().into_owned();
+    let started = Instant::now();
+    let mut dashboard = Dashboard::start(&["view", &path])?;
+    dashboard.wait("dashboard", |text| text.contains("memlab"))?;
+    println!("{RANKS} ranks, {LIVE_OF_RANK} blocks alive in each, {EVENTS_PER_SECOND} events a second together");
+    println!("  first screen after {:.0} ms", started.elapsed().as_secs_f64() * 1000.0);
+    dashboard.wait("ranks", |text| text.contains("per step") && !text.contains("reading"))?;
+    println!("  all read after {:.2} s", started.elapsed().as_secs_f64());
+    std::thread::sleep(Duration::from_secs(2));
+    let share = |dashboard: &Dashboard, what: &str| -> io::Result<()> {
+        let (cpu, since) = (dashboard.cpu()?, Instant::now());
+        std::thread::sleep(Duration::from_secs(seconds));
+        println!("  {what}: {:.1} % of a core", (dashboard.cpu()? - cpu) / since.elapsed().as_secs_f64() * 100.0);
+        Ok(())
+    };
+    share(&dashboard, "the ranks")?;
+    for (key, what, words) in [
+        ("j", "the next rank", None),
+        ("s", "another order", None),
+        ("\r", "into the rank", Some("Device memory")),
+        ("b", "back to the ranks", Some("per step")),
+        ("1", "the overview", Some("Device memory")),
+        ("d", "the next rank there", None),
+        ("7", "the ranks", Some("per step")),
+    ] {
+        let mut answers = Vec::new();
+        for _ in 0..9 {
+            match key {
+                "\r" | "1" => {
+                    dashboard.press("7")?;
+                    dashboard.wait("ranks", |text| text.contains("per step"))?;
+                }
+                "b" | "7" => {
+                    dashboard.press("1")?;
+                    dashboard.wait("overview", |text| text.contains("Device memory"))?;
+                }
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_millis(430));
+            let before = dashboard.text();
+            dashboard.press(key)?;
+            answers.push(dashboard.wait(what, |text| words.map_or(text != before, |words| text.contains(words)))?);
+        }
+        answers.sort();
+        println!(
+            "  key to {what}: {:.1} ms (median of 9, slowest {:.1})",
+            answers[4].as_secs_f64() * 1000.0,
+            answers[8].as_secs_f64() * 1000.0
+        );
+    }
+    dashboard.press("1")?;
+    dashboard.wait("overview", |text| text.contains("Device memory"))?;
+    std::thread::sleep(Duration::from_secs(2));
+    share(&dashboard, "the overview of one")?;
+    writes.store(false, Ordering::Relaxed);
+    dashboard.press("7")?;
+    std::thread::sleep(Duration::from_secs(8));
+    share(&dashboard, "the ranks, none of which writes")?;
+    println!("  peak memory {} MiB", dashboard.peak_mib()?);
+    stop.store(true, Ordering::Relaxed);
+    drop(dashboard);
+    producer.join().map_err(|_| failed("the writer failed"))?
+}
+
 /// Writes the finished trace; returns its size in bytes.
 fn write_finished(path: &Path) -> io::Result<u64> {
-    let mut writer = Writer::begin(BufWriter::new(File::create(path)?), LIVE_OF_FINISHED)?;
+    let mut writer = Writer::begin(BufWriter::new(File::create(path)?), LIVE_OF_FINISHED, None)?;
     while std::fs::metadata(path)?.len() < 1_000_000_000 {
         for _ in 0..10_000 {
             writer.churn()?;

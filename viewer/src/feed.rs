@@ -1,8 +1,14 @@
 //! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
 
+mod comparing;
+mod figures;
 mod follow;
 mod look;
 mod rates;
+mod readers;
+mod roster;
+mod summed;
+mod visits;
 mod worker;
 mod writer;
 
@@ -11,17 +17,19 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-pub use self::follow::Followed;
+pub use self::follow::{Followed, Polled};
 pub use self::look::look;
+pub use self::roster::Roster;
+pub use self::visits::Visits;
+pub use self::worker::Finder;
 use self::worker::Worker;
-pub use self::worker::{Finder, Visit};
 use crate::query::Query;
 use crate::snapshot::Snapshot;
 
 /// What is followed.
 pub enum Source {
     /// Traces already opened.
-    Traces(Vec<Followed>),
+    Traces(Roster),
     /// Traces that appear later.
     Appearing(Finder),
 }
@@ -29,7 +37,6 @@ pub enum Source {
 /// A running background thread; it ends when this is dropped.
 pub struct Feed {
     queries: Sender<Query>,
-    visits: Sender<Visit>,
     query: Query,
     snapshots: Receiver<Arc<Snapshot>>,
     /// Dropped to stop the thread.
@@ -38,38 +45,20 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to follow, and to publish snapshots.
+    /// Begins to follow.
     pub fn start(source: Source) -> Self {
-        Self::start_thread(source, true)
-    }
-
-    /// Begins to follow for those who visit: no snapshots are made.
-    pub fn start_for_visits(source: Source) -> Self {
-        Self::start_thread(source, false)
-    }
-
-    fn start_thread(source: Source, publishes: bool) -> Self {
         let (queries, new_queries) = unbounded();
-        let (visits, visitors) = unbounded();
         let (stop, stopped) = bounded(0);
         let (published, snapshots) = bounded(1);
         let ends = (published, snapshots.clone());
         let thread = std::thread::Builder::new().name("memlab-feed".into()).spawn(move || {
-            let (followed, finder) = match source {
-                Source::Traces(followed) => (followed, None),
-                Source::Appearing(finder) => (Vec::new(), Some(finder)),
+            let (roster, finder) = match source {
+                Source::Traces(roster) => (roster, None),
+                Source::Appearing(finder) => (Roster::default(), Some(finder)),
             };
-            let mut worker = Worker::new(followed, finder, new_queries, ends, stopped);
-            (worker.visits, worker.publishes) = (visitors, publishes);
-            worker.run();
+            Worker::new(roster, finder, new_queries, ends, stopped).run();
         });
-        Self { queries, visits, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
-    }
-
-    /// Has the thread call `visit` with the traces as far as they have been read, soon. Nothing happens if the thread has ended
-    /// by a panic, which its hook has reported.
-    pub fn visit(&self, visit: Visit) {
-        let _ = self.visits.send(visit);
+        Self { queries, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
     }
 
     /// Sets what the next snapshots are to show.

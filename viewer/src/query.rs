@@ -54,6 +54,8 @@ pub struct Query {
     pub detail: Detail,
     /// Of the trace shown: others are only summed up.
     pub trace: Option<PathBuf>,
+    /// The trace in front. Of a large job only a few traces are kept as whole models: those looked at last.
+    pub front: Option<PathBuf>,
     /// The moment to show; `None`: the latest.
     pub cursor: Option<Cursor>,
     /// Two moments of one device to put side by side.

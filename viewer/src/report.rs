@@ -17,6 +17,6 @@ pub use advice::{advised, tried};
 pub use at::write_text_at;
 pub(crate) use html::live;
 pub use html::{write_html, write_html_at};
-pub use job::{write_job_html, write_job_json, write_job_text};
+pub use job::{JobFinding, RankNames, job_findings, write_job_html, write_job_json, write_job_text};
 pub use json::write_json;
 pub use text::{deep_stacks, write_advice, write_text};

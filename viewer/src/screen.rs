@@ -22,8 +22,10 @@ pub enum Screen {
     Steps,
     /// One event after the other.
     Events,
-    /// All processes and their devices.
-    Processes,
+    /// All ranks, or processes, and their devices, over time.
+    #[value(alias = "processes")]
+    #[serde(alias = "processes")]
+    Ranks,
     /// Where the GPU's time goes.
     Time,
     /// What the program prints.
@@ -39,7 +41,7 @@ impl Screen {
         Self::Segments,
         Self::Steps,
         Self::Events,
-        Self::Processes,
+        Self::Ranks,
         Self::Time,
         Self::Output,
     ];
@@ -53,7 +55,7 @@ impl Screen {
             Self::Segments => "Segments",
             Self::Steps => "Steps",
             Self::Events => "Events",
-            Self::Processes => "Processes",
+            Self::Ranks => "Ranks",
             Self::Time => "Time",
             Self::Output => "Output",
         }
@@ -64,7 +66,6 @@ impl Screen {
         match self {
             Self::Overview => "Over",
             Self::Segments => "Segs",
-            Self::Processes => "Procs",
             Self::Output => "Out",
             screen => screen.title(),
         }

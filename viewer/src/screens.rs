@@ -5,7 +5,7 @@ pub mod layers;
 pub mod lines;
 pub mod output;
 pub mod overview;
-pub mod processes;
+pub mod ranks;
 pub mod screen_state;
 pub mod segments;
 pub mod steps;

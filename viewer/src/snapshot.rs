@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memlab_job::{DeviceSummary, Job, RankSummary};
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
     AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GpuWorkView, GrowthView,
@@ -36,6 +37,8 @@ pub struct Snapshot {
     pub trace: Option<PathBuf>,
     /// Two moments side by side, if that was wanted.
     pub comparison: Option<Arc<Comparison>>,
+    /// The ranks of the job compared; `None`: there are no two, or none was read yet.
+    pub job: Option<Arc<Job>>,
 }
 
 /// Whether the process still writes its trace.
@@ -130,6 +133,8 @@ pub struct ProcessSnapshot {
     pub events: Arc<[EventView]>,
     /// The names of the ids in `events` and `segments`.
     pub names: Arc<Names>,
+    /// Only its figures are known: no whole model is kept of it, since another is in front.
+    pub is_summary: bool,
 }
 
 /// A moment of the past, as it was found.
@@ -208,6 +213,10 @@ pub struct DeviceSnapshot {
     pub totals: DeviceView,
     /// Memory over time.
     pub timeline: Timeline,
+    /// The most allocated in equal parts of the run so far; empty: not known.
+    pub strip: Vec<u64>,
+    /// How much more it holds after each step, of lines that grow steadily; `None`: no whole model was read yet.
+    pub growth_per_step: Option<f64>,
     /// By category.
     pub categories: Vec<CategoryView>,
     /// By line; with those that only had the GPU do something.
@@ -265,6 +274,40 @@ impl ProcessSnapshot {
         process
     }
 
+    /// The figures of a run of which no model is kept.
+    pub fn of_summary(summary: &RankSummary, state: ProcessState) -> Self {
+        Self {
+            path: summary.path.clone(),
+            header: summary.header.clone(),
+            state,
+            time: summary.duration,
+            events_read: summary.events,
+            steps_ended: summary.steps_ended,
+            devices: summary.devices.iter().map(|device| DeviceSnapshot::of_summary(device, summary.scope)).collect(),
+            ooms: summary.first_oom.iter().cloned().collect(),
+            oom_count: summary.oom_count,
+            scope: summary.scope,
+            warnings: crate::format::missing_events(summary.lost_events).into_iter().collect(),
+            skipped_lines: summary.skipped_lines,
+            is_summary: true,
+            ..Self::default()
+        }
+    }
+
+    /// Shows what was allocated around a moment, as the memory over time tells: the most in one part of the run.
+    pub fn show_about(&mut self, time: u64, summary: Option<&RankSummary>) {
+        for device in &mut self.devices {
+            let part = |part: u64| (part as usize).min(device.strip.len().saturating_sub(1));
+            let at = part((u128::from(time) * device.strip.len() as u128 / (u128::from(self.time) + 1)) as u64);
+            device.totals.allocated_bytes = device.strip.get(at).copied().unwrap_or(0);
+            (device.totals.reserved_bytes, device.totals.used_bytes) = (0, 0);
+        }
+        let unix_ns = self.header.start_unix_ns.saturating_add(time);
+        let later = summary.map_or(0, |summary| summary.step_ends.iter().filter(|(_, end)| *end > unix_ns).count());
+        let steps_ended = self.steps_ended.saturating_sub(later as u64);
+        self.shown_at = Some(ShownAt { time, steps_ended, phase: self.phase, is_earliest: false });
+    }
+
     /// The same run with the live figures of an earlier moment.
     pub fn at(mut self, earlier: &Replay, is_earliest: bool, detail: Detail) -> Self {
         let model = &earlier.model;
@@ -312,6 +355,11 @@ impl ProcessSnapshot {
     }
 }
 
+/// How much more lines hold after each step.
+fn steady_growth(growth: &[GrowthView]) -> f64 {
+    growth.iter().filter(|line| line.is_steady).map(|line| line.bytes_per_step.max(0.0)).sum()
+}
+
 /// The user's line that only calls libraries, on any device, where the lines of libraries are shown.
 fn dominant_library_call(model: &Model) -> Option<Arc<Line>> {
     let mut devices = model.devices().into_iter().filter(|_| model.scope() == Scope::Libraries);
@@ -349,6 +397,7 @@ impl DeviceSnapshot {
             .flat_map(|calls| calls.lines_inclusive(model.scope()))
             .map(|calls| (calls.line, calls.inclusive))
             .collect();
+        let timeline = model.timeline(index);
         let growth = model.growth(index);
         let growth_of: HashMap<Option<&Arc<Line>>, f64> =
             growth.iter().map(|view| (view.line.as_ref(), view.bytes_per_step)).collect();
@@ -364,7 +413,9 @@ impl DeviceSnapshot {
         };
         Self {
             totals,
-            timeline: model.timeline(index),
+            strip: memlab_job::strip(&timeline, model.time()),
+            growth_per_step: Some(steady_growth(&growth)),
+            timeline,
             categories: model.categories(index).to_vec(),
             lines: lines_with(model, index, work.as_ref()).into_iter().map(row).collect(),
             layers: layers_with(model, index, work.as_ref()),
@@ -381,6 +432,16 @@ impl DeviceSnapshot {
             segments: (detail == Detail::Segments).then(|| Arc::new(model.segments(index))),
             calls: calls.map(|calls| Arc::new(Calls::new(calls.in_scope(model.scope()), &growth))),
             growth,
+        }
+    }
+
+    /// The figures of a device without what they are made of.
+    fn of_summary(device: &DeviceSummary, scope: Scope) -> Self {
+        Self {
+            totals: device.view.clone(),
+            strip: device.strip.clone(),
+            growth_per_step: Some(device.growth(scope).1),
+            ..Self::default()
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Story, trained};
 use memlab_trace::ReadError;
 use memlab_viewer::clock::now_unix_ns;
-use memlab_viewer::feed::{Feed, Followed, Source};
+use memlab_viewer::feed::{Feed, Followed, Roster, Source};
 use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState};
 
 /// A trace with this process as its writer, which is alive.
@@ -53,7 +53,7 @@ fn a_growing_trace_is_followed_to_its_end() {
     let text = own(3).text;
     let cut = text[..text.len() / 2].rfind('\n').expect("lines") + 1;
     append(&path, &text[..cut]);
-    let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
+    let feed = Feed::start(Source::Traces(Roster::open(std::slice::from_ref(&path)).expect("a trace")));
     let before = wait(&feed, |process| process.state == ProcessState::Recording && process.events_read > 0);
     // WHEN it continues to write THEN the snapshots follow
     append(&path, &text[cut..]);
@@ -88,7 +88,7 @@ fn a_dead_writer_is_shown_as_killed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl");
     append(&path, &own(1).text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":4194304"));
-    let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
+    let feed = Feed::start(Source::Traces(Roster::open(std::slice::from_ref(&path)).expect("a trace")));
     // THEN it is shown with its last state, and as killed
     let process = wait(&feed, |process| process.state == ProcessState::Killed);
     assert_eq!(process.steps_ended, 1);
@@ -100,7 +100,7 @@ fn compressed_traces_are_read_completely() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl.zst");
     std::fs::write(&path, COMPRESSED).expect("written");
-    let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
+    let feed = Feed::start(Source::Traces(Roster::open(std::slice::from_ref(&path)).expect("a trace")));
     let process = wait(&feed, |process| process.state.is_over());
     assert_eq!((process.header.pid, process.failure), (7, None));
 }

@@ -311,7 +311,7 @@ fn memory_is_moved_from_the_dashboard() {
     });
     assert_looks("move-progress", |_| with_move_status(live(2), offloading()));
     assert_looks("move-offloaded", |_| with_move_status(live(2), offloaded()));
-    assert_looks("move-processes", |_| {
+    assert_looks("move-ranks", |_| {
         let mut app = with_move_status(live(2), offloaded());
         press(&mut app, "7");
         app

@@ -19,6 +19,9 @@ use crate::sink::Sink;
 /// The most bytes that one poll reads, so that the caller stays responsive.
 const POLL_BYTES: u64 = 16 << 20;
 
+/// The least read at once, where little is new: many traces that are followed keep a buffer each.
+const LEAST_BUFFER: usize = 64 << 10;
+
 /// How long to wait for a reserved line while later ones are there. A thread that takes longer to copy a line was killed or
 /// stopped in the middle of it.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,6 +44,8 @@ pub struct Follower {
     identity: (u64, u64),
     position: ReadPosition,
     buffer: Vec<u8>,
+    /// Bytes to read at once: the fewer, the less was new lately.
+    buffer_size: usize,
     writer_is_dead: bool,
     skips_holes: bool,
     /// Since when, and at which offset, a reserved line is missing.
@@ -65,6 +70,7 @@ impl Follower {
             identity,
             position: ReadPosition::default(),
             buffer: Vec::new(),
+            buffer_size: BUFFER,
             writer_is_dead: false,
             skips_holes: false,
             stuck: None,
@@ -183,7 +189,7 @@ impl Follower {
     /// Reads one buffer; whether there may be more to read immediately.
     fn read_some(&mut self, now: Instant, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let offset = self.position.feed.offset;
-        self.buffer.resize(self.buffer.len().max(BUFFER), 0);
+        self.buffer.resize(self.buffer_size, 0);
         let length = read_at(&self.file, offset, &mut self.buffer).map_err(|source| self.error(source))?;
         let never_written = self.writer_is_dead || self.skips_holes;
         let holes = if never_written { usize::MAX } else { usize::from(self.hole_timed_out(now, length)) };
@@ -196,6 +202,7 @@ impl Follower {
             if self.stuck.is_none_or(|(_, at)| at != offset) {
                 self.stuck = Some((now, offset));
             }
+            self.shrink_buffer(fed.consumed);
             return Ok(false);
         }
         self.stuck = None;
@@ -216,13 +223,24 @@ impl Follower {
                 self.position.feed.overlong();
                 self.position.feed.pass(length);
             } else {
-                let grown = self.buffer.len() * 2;
-                self.buffer.resize(grown, 0);
+                self.buffer_size *= 2;
             }
-        } else {
+        } else if is_full {
+            self.buffer_size = (self.buffer_size * 2).min(BUFFER);
             self.buffer.truncate(BUFFER);
+        } else {
+            self.shrink_buffer(fed.consumed);
         }
         Ok(is_full)
+    }
+
+    /// Halves the buffer if most of it was not needed.
+    fn shrink_buffer(&mut self, consumed: usize) {
+        if consumed < self.buffer_size / 4 {
+            self.buffer_size = (self.buffer_size / 2).max(LEAST_BUFFER);
+            self.buffer.truncate(self.buffer_size);
+            self.buffer.shrink_to_fit();
+        }
     }
 
     /// The writer is dead and its file read to the end: continues in the continuation file, if there is one.

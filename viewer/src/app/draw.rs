@@ -60,8 +60,10 @@ fn draw_body(buffer: &mut Buffer, body: Rect, app: &mut App) {
     let context = &app.context;
     match app.screen {
         Screen::Output => app.output.draw(buffer, body, context),
-        Screen::Processes if context.process().is_some() => app.processes.draw(buffer, body, context),
-        _ if context.device().is_none() => waiting::draw(buffer, body, app),
+        Screen::Ranks if context.process().is_some() => app.ranks.draw(buffer, body, context),
+        _ if context.device().is_none() || context.process().is_some_and(|process| process.is_summary) => {
+            waiting::draw(buffer, body, app)
+        }
         Screen::Overview => {
             let parts = OverviewParts { lines: &mut app.lines, layers: &mut app.layers, output: &app.output };
             app.overview.draw(buffer, body, context, parts);
@@ -72,7 +74,7 @@ fn draw_body(buffer: &mut Buffer, body: Rect, app: &mut App) {
         Screen::Steps => app.steps.draw(buffer, body, context),
         Screen::Events => app.events.draw(buffer, body, context),
         Screen::Time => app.time.draw(buffer, body, context),
-        Screen::Processes => app.processes.draw(buffer, body, context),
+        Screen::Ranks => app.ranks.draw(buffer, body, context),
     }
 }
 

@@ -97,8 +97,11 @@ fn keys(app: &App) -> Vec<FooterKey> {
         Some((false, location)) if location.moving.is_some() => keys.push(("o", "offload".to_owned())),
         _ => {}
     }
-    if context.targets().len() > 1 {
+    if context.target_count() > 1 {
         keys.push(("d", "next device".to_owned()));
+        if app.screen != Screen::Ranks {
+            keys.push(("b", "ranks".to_owned()));
+        }
     }
     keys
 }

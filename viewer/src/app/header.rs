@@ -112,7 +112,7 @@ fn who_spans(app: &App) -> Vec<Span<'static>> {
         let name = if device.totals.name.is_empty() { "device" } else { &device.totals.name };
         spans.push(Span::styled(separator, theme.dim));
         spans.push(Span::styled(format!("cuda:{} {}", device.totals.index, text::clean(name)), theme.text));
-        let targets = app.context.targets().len();
+        let targets = app.context.target_count();
         if targets > 1 {
             spans.push(Span::styled(format!(" ({}/{targets})", app.context.target() + 1), theme.dim));
         }

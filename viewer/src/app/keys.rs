@@ -78,7 +78,7 @@ impl App {
             KeyCode::Char('w') => self.context.window = self.context.window.next(),
             KeyCode::Char('T') => self.context.theme = self.context.theme.next(),
             KeyCode::Char('d') => self.context.turn_target(1),
-            KeyCode::Char('D') => self.context.turn_target(self.context.targets().len().saturating_sub(1)),
+            KeyCode::Char('D') => self.context.turn_target(self.context.target_count().saturating_sub(1)),
             KeyCode::Char('e') => {
                 // The overview and the output are no tables.
                 let has_rows = !matches!(self.screen, Screen::Overview | Screen::Output);
@@ -90,6 +90,7 @@ impl App {
             }
             KeyCode::Char('i') => self.context.inclusive = !self.context.inclusive,
             KeyCode::Char('L') => self.context.toggle_libraries(),
+            KeyCode::Char('b') | KeyCode::Backspace => self.screen = Screen::Ranks,
             KeyCode::Char('/') => self.ask_for(PromptKind::Filter),
             KeyCode::Char('s') => {
                 let (screen, context) = self.screen_mut(self.table_screen());

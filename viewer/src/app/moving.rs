@@ -10,6 +10,9 @@ use crate::screen::Screen;
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
 
+/// Up to so many processes are all asked where their memory is.
+const ALL_WATCHED: usize = 16;
+
 fn watched(process: &ProcessSnapshot) -> WatchedProcess {
     WatchedProcess { pid: process.header.pid, trace_id: process.header.id.clone() }
 }
@@ -23,15 +26,24 @@ fn who(process: &ProcessSnapshot) -> String {
 }
 
 impl App {
-    /// The processes to ask where their memory is: those that run.
+    /// The processes to ask where their memory is: those that run, or of many those on the screen.
     pub fn watched(&self) -> Vec<WatchedProcess> {
-        self.latest.processes.iter().filter(|process| !process.state.is_over()).map(watched).collect()
+        let runs = |process: &&ProcessSnapshot| !process.state.is_over();
+        let all = &self.latest.processes;
+        if all.iter().filter(runs).count() <= ALL_WATCHED {
+            return all.iter().filter(runs).map(watched).collect();
+        }
+        let front = self.context.process().into_iter();
+        let mut seen: Vec<_> =
+            front.chain(self.ranks.seen_processes(&self.context)).filter(runs).map(watched).collect();
+        seen.dedup();
+        seen
     }
 
     /// The process that the keys move: the one shown, or the one under the cursor of its table.
     pub fn moved_process(&self) -> Option<&ProcessSnapshot> {
         match self.screen {
-            Screen::Processes => self.processes.selected_process(&self.context),
+            Screen::Ranks => self.ranks.selected_process(&self.context),
             _ => self.context.process(),
         }
     }

@@ -15,7 +15,7 @@ use crate::screens::layers::LayersScreen;
 use crate::screens::lines::LinesScreen;
 use crate::screens::output::OutputScreen;
 use crate::screens::overview::OverviewScreen;
-use crate::screens::processes::ProcessesScreen;
+use crate::screens::ranks::RanksScreen;
 use crate::screens::screen_state::ScreenState;
 use crate::screens::segments::SegmentsScreen;
 use crate::screens::steps::StepsScreen;
@@ -38,7 +38,7 @@ pub struct App {
     pub segments: SegmentsScreen,
     pub steps: StepsScreen,
     pub events: EventsScreen,
-    pub processes: ProcessesScreen,
+    pub ranks: RanksScreen,
     pub time: TimeScreen,
     pub output: OutputScreen,
     /// What is drawn over the screen.
@@ -66,7 +66,7 @@ macro_rules! screen_state {
             Screen::Segments => &$($mutable)? $app.segments,
             Screen::Steps => &$($mutable)? $app.steps,
             Screen::Events => &$($mutable)? $app.events,
-            Screen::Processes => &$($mutable)? $app.processes,
+            Screen::Ranks => &$($mutable)? $app.ranks,
             Screen::Time => &$($mutable)? $app.time,
             Screen::Output => &$($mutable)? $app.output,
         };
@@ -86,7 +86,7 @@ impl App {
             segments: SegmentsScreen::default(),
             steps: StepsScreen::default(),
             events: EventsScreen::default(),
-            processes: ProcessesScreen::default(),
+            ranks: RanksScreen::default(),
             time: TimeScreen::default(),
             output: OutputScreen::default(),
             overlay: None,
@@ -148,7 +148,7 @@ impl App {
         let (new, old) = (&self.latest, &self.context.snapshot);
         let is_response = (&new.cursor, new.detail, &new.trace) != (&old.cursor, old.detail, &old.trace);
         if !self.context.paused || is_response && self.latest.cursor.is_some() {
-            self.context.snapshot = self.latest.clone();
+            self.context.set_snapshot(self.latest.clone());
             self.change_moment(|app| {
                 app.go_to_start_moment();
                 app.context.leave_an_empty_end();
@@ -210,7 +210,8 @@ impl App {
             // The moment of the pause, for figures that the snapshot shown does not have.
             self.paused_at.clone().filter(|_| !is_there || shown.cursor.is_some())
         });
-        Query { detail, trace, cursor, compare: self.comparison_query(), scope: context.scope }
+        let front = context.process().map(|process| process.path.clone());
+        Query { detail, trace, front, cursor, compare: self.comparison_query(), scope: context.scope }
     }
 
     fn comparison_query(&self) -> Option<ComparisonQuery> {
@@ -235,7 +236,9 @@ impl App {
     fn go_to_start_moment(&mut self) {
         let context = &mut self.context;
         if context.device().is_some_and(|device| device.totals.peak_used_bytes > 0)
-            && context.process().is_some_and(|process| !matches!(process.state, ProcessState::Opening { .. }))
+            && context
+                .process()
+                .is_some_and(|process| !process.is_summary && !matches!(process.state, ProcessState::Opening { .. }))
             && let Some(text) = self.start_moment.take()
         {
             context.notice = context.go_to(&text).err();

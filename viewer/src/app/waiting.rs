@@ -16,6 +16,11 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let mut lines = Vec::new();
     match app.context.process() {
         Some(process) => match process.state {
+            // Another rank was looked at: a model of this one is made first.
+            _ if process.is_summary => {
+                lines.push((format!("opening {}", process.path.display()), theme.title));
+                lines.extend(process.failure.iter().map(|failure| (failure.clone(), theme.bad)));
+            }
             ProcessState::Opening { read, total } => {
                 let share = if total == 0 { 0.0 } else { read as f64 / total as f64 };
                 let sizes = [read, total].map(|size| format::bytes(size, Units::Auto));

@@ -1,6 +1,7 @@
 //! `memlab top`: the dashboard on a program that is already running.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use crate::app::App;
 use crate::arguments::Look;
 use crate::config::Config;
 use crate::error::bad_input;
-use crate::feed::{Feed, Followed, Source};
+use crate::feed::{Feed, Roster, Source};
 use crate::offload::control::{self, Status};
 use crate::{session, terminal, text};
 
@@ -45,11 +46,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         None => choose()?,
     };
     terminal::check(hint)?;
-    let mut followed = Vec::new();
-    for status in &statuses {
-        followed.push(Followed::open(&status.trace)?);
-    }
-    let mut feed = Feed::start(Source::Traces(followed));
+    let traces: Vec<PathBuf> = statuses.into_iter().map(|status| status.trace).collect();
+    let mut feed = Feed::start(Source::Traces(Roster::open(&traces)?));
     let config = Config::read_or_say();
     let mut app = App::new(config.theme(look.theme), "opening the trace…");
     app.configure(&config);

@@ -14,7 +14,7 @@ use crate::clock::now_unix_ns;
 use crate::config::Config;
 use crate::error::bad_input;
 use crate::export::{svg, text_picture};
-use crate::feed::{Feed, Followed, Source, look};
+use crate::feed::{Feed, Roster, Source, look};
 use crate::query::Query;
 use crate::save::Destination;
 use crate::screen::Screen;
@@ -85,26 +85,24 @@ fn parse_size(text: &str) -> Result<(u16, u16), String> {
 ///
 /// If a file is no trace that can be read.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let mut followed = Vec::new();
-    let files = trace_files::traces(&options.files, true)?;
-    for file in &files {
-        followed.push(Followed::open(file)?);
-    }
+    let roster = Roster::open(&trace_files::traces(&options.files, true)?)?;
     if options.once || options.svg.is_some() {
-        return picture(followed, options);
+        return picture(roster, options);
     }
     terminal::check("add --once for one picture as text, or use `memlab report FILE`")?;
-    let mut feed = Feed::start(Source::Traces(followed));
     let config = Config::read_or_say();
-    let mut app = app(&config, config.theme(options.look.theme), options)?;
+    let mut app = app(&config, config.theme(options.look.theme), options, roster.has_ranks())?;
+    let mut feed = Feed::start(Source::Traces(roster));
     session::run(&mut app, &mut feed, None)?;
     Ok(())
 }
 
-fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> {
+fn app(config: &Config, theme: Theme, options: &Options, has_ranks: bool) -> anyhow::Result<App> {
     let mut app = App::new(theme, "opening the trace…");
     app.configure(config);
-    app.screen = options.screen.unwrap_or(app.screen);
+    // Ranks are looked at side by side first.
+    let first = if has_ranks && app.screen == Screen::default() { Screen::Ranks } else { app.screen };
+    app.screen = options.screen.unwrap_or(first);
     if let Some(moment) = &options.at {
         app.start_at(moment);
     }
@@ -117,15 +115,9 @@ fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> 
 }
 
 /// Reads the traces as far as they go and draws one screen.
-fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()> {
-    progress::report(|progress| {
-        for followed in &mut followed {
-            while followed.poll(&|| false).more {
-                let _ = progress(followed.progress());
-            }
-        }
-    });
-    let snapshot = look(&mut followed, &Query::default(), None, &|| false).unwrap_or_default();
+fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
+    progress::report(|progress| roster.read_to_end(progress));
+    let snapshot = look(&mut roster, &Query::default(), None, &|| false).unwrap_or_default();
     if let Some(failure) =
         snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events_read == 0))
     {
@@ -142,7 +134,7 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
         Some(_) => Theme::new(options.look.theme.unwrap_or_default(), Depth::True, true),
         None => Theme::detect(Some(Palette::Mono), None),
     };
-    let mut app = app(&Config::default(), theme, options)?;
+    let mut app = app(&Config::default(), theme, options, roster.has_ranks())?;
     app.on_snapshot(snapshot.into());
     app.on_tick(now_unix_ns());
     if let Some(error) = app.context.notice.take() {
@@ -150,8 +142,10 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
     }
     // Some screens need more than every snapshot has.
     let query = app.query();
+    roster.set_front(query.front.as_deref());
+    progress::report(|progress| roster.read_to_end(progress));
     if query != Query::default()
-        && let Some(snapshot) = look(&mut followed, &query, None, &|| false)
+        && let Some(snapshot) = look(&mut roster, &query, None, &|| false)
     {
         app.on_snapshot(snapshot.into());
     }

@@ -15,7 +15,7 @@ use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 use crate::theme::Theme;
 
 /// A device of a process, or a process without one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// An index into [`Snapshot::processes`].
     pub process: usize,
@@ -90,18 +90,35 @@ impl Context {
 
     /// All devices of all processes, and the processes without one.
     pub fn targets(&self) -> Vec<Target> {
-        let of_process = |(process, snapshot): (usize, &ProcessSnapshot)| -> Vec<Target> {
-            match snapshot.devices.len() {
-                0 => vec![Target { process, device: None }],
-                devices => (0..devices).map(|device| Target { process, device: Some(device) }).collect(),
-            }
+        let of_process = |(process, snapshot): (usize, &ProcessSnapshot)| {
+            let count = snapshot.devices.len();
+            (0..count.max(1)).map(move |device| Target { process, device: Some(device).filter(|_| count > 0) })
         };
         self.snapshot.processes.iter().enumerate().flat_map(of_process).collect()
     }
 
+    /// How many [`Context::targets`] there are.
+    pub fn target_count(&self) -> usize {
+        self.snapshot.processes.iter().map(|process| process.devices.len().max(1)).sum()
+    }
+
+    /// Takes over new data. The device shown stays the one shown, also where others come before it now.
+    pub fn set_snapshot(&mut self, snapshot: Arc<Snapshot>) {
+        let shown = self.process().map(|process| (process.path.clone(), process.header.pid));
+        let device = self.device().map(|device| device.totals.index);
+        self.snapshot = snapshot;
+        let is_same = |process: &ProcessSnapshot| {
+            shown.as_ref().is_some_and(|(path, pid)| (path, pid) == (&process.path, &process.header.pid))
+        };
+        let Some(process) = self.snapshot.processes.iter().position(is_same) else { return };
+        let before: usize = self.snapshot.processes[..process].iter().map(|process| process.devices.len().max(1)).sum();
+        let devices = &self.snapshot.processes[process].devices;
+        self.target = before + devices.iter().position(|found| Some(found.totals.index) == device).unwrap_or(0);
+    }
+
     /// Which of [`Context::targets`] is shown.
     pub fn target(&self) -> usize {
-        self.target.min(self.targets().len().saturating_sub(1))
+        self.target.min(self.target_count().saturating_sub(1))
     }
 
     /// Shows one of [`Context::targets`].
@@ -111,21 +128,33 @@ impl Context {
 
     /// Shows the next device, or one further on; after the last one the first.
     pub fn turn_target(&mut self, by: usize) {
-        let targets = self.targets().len();
+        let targets = self.target_count();
         if targets > 0 {
             self.target = (self.target() + by) % targets;
         }
     }
 
+    /// The target shown.
+    fn place(&self) -> Option<Target> {
+        let mut left = self.target();
+        for (process, snapshot) in self.snapshot.processes.iter().enumerate() {
+            let count = snapshot.devices.len();
+            if left < count.max(1) {
+                return Some(Target { process, device: Some(left).filter(|_| count > 0) });
+            }
+            left -= count.max(1);
+        }
+        None
+    }
+
     /// The process shown.
     pub fn process(&self) -> Option<&ProcessSnapshot> {
-        let target = *self.targets().get(self.target())?;
-        self.snapshot.processes.get(target.process)
+        self.snapshot.processes.get(self.place()?.process)
     }
 
     /// The device shown.
     pub fn device(&self) -> Option<&DeviceSnapshot> {
-        let Target { process, device } = *self.targets().get(self.target())?;
+        let Target { process, device } = self.place()?;
         self.snapshot.processes.get(process)?.devices.get(device?)
     }
 

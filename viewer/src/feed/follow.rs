@@ -92,6 +92,17 @@ impl Followed {
         &self.path
     }
 
+    /// The state after what was read so far, unless that is only the beginning; and how many garbled lines were passed over.
+    pub fn caught_up(&self) -> Option<(&Model, u64)> {
+        let is_opening = matches!(self.state, ProcessState::Opening { .. });
+        (!is_opening && self.replay.model.header().is_some()).then_some((&self.replay.model, self.skipped))
+    }
+
+    /// Whether its writer is there.
+    pub fn state(&self) -> ProcessState {
+        self.state
+    }
+
     /// How far reading it has come.
     pub fn progress(&self) -> Progress {
         let (bytes_read, bytes_total) = match self.state {
@@ -109,11 +120,6 @@ impl Followed {
     /// What it said so far.
     pub fn model(&self) -> &Model {
         &self.replay.model
-    }
-
-    /// Whether its writer still writes.
-    pub fn state(&self) -> ProcessState {
-        self.state
     }
 
     /// Why it cannot be read any further.

@@ -2,38 +2,42 @@
 
 use std::sync::Arc;
 
-use super::follow::Followed;
+use super::roster::Roster;
 use crate::query::{Comparison, ComparisonQuery, Detail, Query};
-use crate::snapshot::{ProcessSnapshot, Snapshot};
+use crate::snapshot::Snapshot;
 
 /// Makes the snapshot that a query asks for. `known` is the comparison made last. Returns `None` if `is_stale` says so
 /// before the snapshot is done.
 pub fn look(
-    followed: &mut [Followed],
+    roster: &mut Roster,
     query: &Query,
     known: Option<Arc<Comparison>>,
     is_stale: &dyn Fn() -> bool,
 ) -> Option<Snapshot> {
-    let process = |followed: &mut Followed| {
+    let mut processes = Vec::with_capacity(roster.len());
+    for trace in roster.traces_mut() {
+        let Some(followed) = &mut trace.whole else {
+            processes.push(trace.summed.snapshot(query.cursor.as_ref()));
+            continue;
+        };
         let is_shown = query.trace.as_ref().is_none_or(|trace| trace == followed.path());
         let detail = if is_shown { query.detail } else { Detail::None };
         followed.set_scope(query.scope);
-        match &query.cursor {
-            None => Some(followed.snapshot(detail)),
+        processes.push(match &query.cursor {
+            None => followed.snapshot(detail),
             Some(cursor) => match followed.snapshot_at(cursor, detail, is_stale) {
-                None if is_stale() => None,
+                None if is_stale() => return None,
                 // The trace can no longer be read; the snapshot says why.
-                None => Some(followed.snapshot(detail)),
-                found => found,
+                None => followed.snapshot(detail),
+                Some(found) => found,
             },
-        }
-    };
-    let mut processes: Vec<ProcessSnapshot> = followed.iter_mut().map(process).collect::<Option<_>>()?;
+        });
+    }
     processes.sort_by_key(|process| (process.header.rank, process.header.start_unix_ns, process.header.pid));
     let comparison = match &query.compare {
         None => None,
         Some(compare) => match known.filter(|known| known.of == *compare) {
-            None => compare_moments(followed, compare, is_stale),
+            None => compare_moments(roster, compare, is_stale),
             known => known,
         },
     };
@@ -43,15 +47,17 @@ pub fn look(
         detail: query.detail,
         trace: query.trace.clone(),
         comparison,
+        job: roster.compare_ranks(query.scope),
     })
 }
 
 fn compare_moments(
-    followed: &mut [Followed],
+    roster: &mut Roster,
     compare: &ComparisonQuery,
     is_stale: &dyn Fn() -> bool,
 ) -> Option<Arc<Comparison>> {
-    let followed = followed.iter_mut().find(|followed| followed.path() == compare.trace)?;
+    let mut wholes = roster.traces_mut().iter_mut().filter_map(|trace| trace.whole.as_mut());
+    let followed = wholes.find(|followed| followed.path() == compare.trace)?;
     let before = followed.holdings(compare.device, compare.before, is_stale)?;
     let after = followed.holdings(compare.device, compare.after, is_stale)?;
     Some(Arc::new(Comparison { of: compare.clone(), before, after }))

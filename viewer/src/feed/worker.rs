@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, never, select};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, select};
 
-use super::follow::Followed;
 use super::look::look;
+use super::roster::Roster;
 use crate::query::{Comparison, Query};
 use crate::snapshot::Snapshot;
 
@@ -16,26 +16,19 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time between two snapshots, however long it takes to make one.
 const MAX_PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 /// How long to wait when there was nothing to read.
-const IDLE: Duration = Duration::from_millis(50);
+pub(super) const IDLE: Duration = Duration::from_millis(50);
 /// The same when every process is gone.
 const IDLE_WHEN_OVER: Duration = Duration::from_millis(500);
 /// How often to look for new traces.
-const FIND_INTERVAL: Duration = Duration::from_millis(200);
+pub(super) const FIND_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Lists the traces there are by now.
 pub type Finder = Box<dyn FnMut() -> Vec<PathBuf> + Send>;
 
-/// Something to be done with the traces between two looks at their files. Traces that are taken out are no longer followed,
-/// unless the finder lists them again.
-pub type Visit = Box<dyn FnOnce(&mut Vec<Followed>) + Send>;
-
 pub struct Worker {
-    pub followed: Vec<Followed>,
+    pub roster: Roster,
     pub finder: Option<Finder>,
     pub queries: Receiver<Query>,
-    pub visits: Receiver<Visit>,
-    /// Whether to make snapshots.
-    pub publishes: bool,
     pub snapshots: Sender<Arc<Snapshot>>,
     /// The other end of `snapshots`, to take back a snapshot that was not received before the next one.
     pub unread: Receiver<Arc<Snapshot>>,
@@ -47,24 +40,13 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(
-        followed: Vec<Followed>,
+        roster: Roster,
         finder: Option<Finder>,
         queries: Receiver<Query>,
         (snapshots, unread): (Sender<Arc<Snapshot>>, Receiver<Arc<Snapshot>>),
         stop: Receiver<()>,
     ) -> Self {
-        Self {
-            followed,
-            finder,
-            queries,
-            visits: never(),
-            publishes: true,
-            snapshots,
-            unread,
-            stop,
-            last_find: None,
-            comparison: None,
-        }
+        Self { roster, finder, queries, snapshots, unread, stop, last_find: None, comparison: None }
     }
 
     pub fn run(mut self) {
@@ -72,41 +54,30 @@ impl Worker {
         let mut interval = PUBLISH_INTERVAL;
         let mut dirty = true;
         let (mut query, mut shown) = (Query::default(), Query::default());
-        let mut visit: Option<Visit> = None;
         while !self.is_stopped() {
             dirty |= self.find();
-            let mut more = false;
-            let count = self.followed.len();
             let stop = self.stop.clone();
-            for followed in &mut self.followed {
-                followed.split_checkpoint_budget(count);
-                let polled = followed.poll(&|| is_disconnected(&stop));
-                dirty |= polled.changed;
-                more |= polled.more;
-            }
-            // What came while nothing was to be read sees what has been read since.
-            for visit in visit.take().into_iter().chain(self.visits.try_iter()) {
-                visit(&mut self.followed);
-            }
+            let polled = self.roster.poll(&|| is_disconnected(&stop));
+            dirty |= polled.changed;
             query = self.queries.try_iter().last().unwrap_or(query);
+            self.roster.set_front(query.front.as_deref());
             let now = Instant::now();
             dirty |= query != shown;
             // Another moment or screen is answered at once. The comparison may change with every step that ends, and
             // waits as new data does.
             let is_urgent = Query { compare: None, ..query.clone() } != Query { compare: None, ..shown.clone() };
             let is_due = published.is_none_or(|published| now.duration_since(published) >= interval);
-            if self.publishes && (is_urgent || dirty && is_due) {
+            if is_urgent || dirty && is_due {
                 dirty = !self.publish(&query);
                 shown = query.clone();
                 published = Some(now);
                 // Making snapshots takes at most a fortieth of a core.
                 interval = (now.elapsed() * 40).clamp(PUBLISH_INTERVAL, MAX_PUBLISH_INTERVAL);
             }
-            if !more && self.queries.is_empty() && self.visits.is_empty() {
-                let over = self.finder.is_none() && self.followed.iter().all(Followed::is_over) && !dirty;
+            if !polled.more && self.queries.is_empty() {
+                let over = self.finder.is_none() && self.roster.is_over() && !dirty;
                 select! {
                     recv(self.queries) -> next => query = next.unwrap_or(query),
-                    recv(self.visits) -> next => visit = next.ok(),
                     recv(self.stop) -> _ => {}
                     default(if over { IDLE_WHEN_OVER } else { IDLE }) => {}
                 }
@@ -122,7 +93,7 @@ impl Worker {
     fn publish(&mut self, query: &Query) -> bool {
         let (stop, queries) = (self.stop.clone(), self.queries.clone());
         let is_stale = || is_disconnected(&stop) || !queries.is_empty();
-        let Some(snapshot) = look(&mut self.followed, query, self.comparison.clone(), &is_stale) else { return false };
+        let Some(snapshot) = look(&mut self.roster, query, self.comparison.clone(), &is_stale) else { return false };
         self.comparison.clone_from(&snapshot.comparison);
         let mut snapshot = Arc::new(snapshot);
         while let Err(TrySendError::Full(newer)) = self.snapshots.try_send(snapshot) {
@@ -139,18 +110,10 @@ impl Worker {
             return false;
         }
         self.last_find = Some(Instant::now());
-        let before = self.followed.len();
-        for path in finder() {
-            if !self.followed.iter().any(|followed| followed.path() == path)
-                && let Ok(followed) = Followed::open(&path)
-            {
-                self.followed.push(followed);
-            }
-        }
-        self.followed.len() != before
+        finder().iter().fold(false, |found, path| found | self.roster.add(path))
     }
 }
 
-fn is_disconnected(stop: &Receiver<()>) -> bool {
+pub(super) fn is_disconnected(stop: &Receiver<()>) -> bool {
     stop.try_recv() == Err(TryRecvError::Disconnected)
 }

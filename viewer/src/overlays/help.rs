@@ -30,10 +30,11 @@ const TABLES: [HelpKey; 7] = [
     ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
 ];
 
-const REST: [HelpKey; 8] = [
+const REST: [HelpKey; 9] = [
     ("q", "leave"),
     ("Tab, 1 2 3 …", "the next screen, that screen"),
     ("d  D", "the next, the previous device or rank"),
+    ("b", "back to the ranks"),
     ("A", "advice: what to change so that the program takes less"),
     ("w", "chart: whole run, 5 min, 1 min, 10 s"),
     ("T", "theme: dark, light, high contrast, none"),

@@ -7,6 +7,8 @@ mod json;
 mod names;
 mod text;
 
+pub use findings::{JobFinding, job_findings};
 pub use html::write_job_html;
 pub use json::write_job_json;
+pub use names::RankNames;
 pub use text::write_job_text;

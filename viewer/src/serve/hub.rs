@@ -12,7 +12,7 @@ use super::discovery::{Discovery, Found, lock};
 use super::figures::{Figures, ProcessFigures};
 use super::fragment::{self, Fragment, Wish};
 use super::strip;
-use crate::feed::{Feed, Followed, Source};
+use crate::feed::{Followed, Visits};
 use crate::offload::control::{MoveState, OperationKind};
 use crate::offload::mover::{MemoryLocation, MoveOrder, Mover, MoverUpdate, WatchedProcess};
 use crate::offload::operation;
@@ -77,7 +77,7 @@ struct Kept {
 
 /// Everything that is served.
 pub struct Hub {
-    feed: Feed,
+    traces: Visits,
     found: Arc<Mutex<Found>>,
     ended: Arc<Mutex<Ended>>,
     last: Mutex<Figures>,
@@ -99,9 +99,9 @@ impl Hub {
         let discovery = Discovery::start()?;
         let found = discovery.found();
         let to_follow = found.clone();
-        let feed = Feed::start_for_visits(Source::Appearing(Box::new(move || lock(&to_follow).traces())));
+        let traces = Visits::start(Box::new(move || lock(&to_follow).traces()))?;
         Ok(Self {
-            feed,
+            traces,
             found,
             ended: Arc::default(),
             last: Mutex::default(),
@@ -248,7 +248,7 @@ impl Hub {
     /// What `answer` makes of the traces; `None`: their thread has ended.
     async fn ask<T: Send + 'static>(&self, answer: impl FnOnce(&mut Vec<Followed>) -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
-        self.feed.visit(Box::new(move |followed| {
+        self.traces.visit(Box::new(move |followed| {
             // Whoever asked may be gone by now.
             if !sender.is_closed() {
                 let _ = sender.send(answer(followed));

@@ -21,6 +21,10 @@ pub trait Column: Copy + PartialEq + 'static {
     fn figure(self, row: &Self::Item) -> Option<f64>;
     /// The name of a row, for sorting by it and between equals.
     fn compare_names(a: &Self::Item, b: &Self::Item) -> Ordering;
+    /// What a row is sorted by that has no figure, before its name.
+    fn compare_texts(self, _a: &Self::Item, _b: &Self::Item) -> Ordering {
+        Ordering::Equal
+    }
     /// The figure as it is shown.
     fn text(self, row: &Self::Item, units: Units) -> String;
     /// The column that only a trace with GPU time has, if the table has one.
@@ -73,7 +77,7 @@ impl<C: Column> TableState<C> {
         let names = C::compare_names(a, b);
         let order = match (self.sort.figure(a), self.sort.figure(b)) {
             (Some(a), Some(b)) => b.total_cmp(&a),
-            _ => names,
+            _ => self.sort.compare_texts(a, b).then(names),
         };
         let order = if self.ascending { order.reverse() } else { order };
         let of_moment = |row| C::of_moment(moment).and_then(|column| column.figure(row)).unwrap_or(0.0);

@@ -8,11 +8,12 @@ pub mod process;
 pub mod session;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use memlab_trace::{Replay, Sink, decode_line};
 use memlab_viewer::app::App;
-use memlab_viewer::feed::{Followed, look};
+use memlab_viewer::feed::{Roster, look};
 use memlab_viewer::query::Detail;
 use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState};
 
@@ -78,7 +79,7 @@ impl Story {
         self.text.push('\n');
     }
 
-    fn pass(&mut self, milliseconds: u64) {
+    pub fn pass(&mut self, milliseconds: u64) {
         self.time += milliseconds * 1_000_000;
     }
 
@@ -183,6 +184,12 @@ impl Story {
         self.pass(50);
     }
 
+    /// Ends an optimizer step.
+    pub fn end_step(&mut self, step: u64) {
+        let time = self.time;
+        self.line(&format!(r#"["step",{time},1,{step}]"#));
+    }
+
     /// Frees every live block.
     pub fn free_all(&mut self) {
         let address =
@@ -230,7 +237,8 @@ impl Story {
 /// Traces in files, and answers to a dashboard's queries about them.
 pub struct Opened {
     _folder: tempfile::TempDir,
-    followed: Vec<Followed>,
+    paths: Vec<PathBuf>,
+    roster: Roster,
 }
 
 impl Opened {
@@ -239,26 +247,28 @@ impl Opened {
         let open = |(index, story): (usize, &&Story)| {
             let path = folder.path().join(format!("{index}.jsonl"));
             std::fs::write(&path, &story.text).expect("written");
-            let mut followed = Followed::open(&path).expect("a trace");
-            while followed.poll(&|| false).more {}
-            followed
+            path
         };
-        let followed = stories.iter().enumerate().map(open).collect();
-        Self { _folder: folder, followed }
+        let paths: Vec<PathBuf> = stories.iter().enumerate().map(open).collect();
+        let mut roster = Roster::open(&paths).expect("traces");
+        roster.read_to_end(&mut |_| ControlFlow::Continue(()));
+        Self { _folder: folder, paths, roster }
     }
 
     /// Writes and reads the events that were added to the stories.
     pub fn rewrite(&mut self, stories: &[&Story]) {
-        for (followed, story) in std::iter::zip(&mut self.followed, stories) {
-            std::fs::write(followed.path(), &story.text).expect("written");
-            while followed.poll(&|| false).more {}
+        for (path, story) in std::iter::zip(&self.paths, stories) {
+            std::fs::write(path, &story.text).expect("written");
         }
+        self.roster.read_to_end(&mut |_| ControlFlow::Continue(()));
     }
 
     /// Answers the dashboard's queries until there are no more.
     pub fn show(&mut self, app: &mut App) {
         for _ in 0..3 {
-            let snapshot = look(&mut self.followed, &app.query(), None, &|| false).expect("is not cancelled");
+            self.roster.set_front(app.query().front.as_deref());
+            self.roster.read_to_end(&mut |_| ControlFlow::Continue(()));
+            let snapshot = look(&mut self.roster, &app.query(), None, &|| false).expect("is not cancelled");
             app.on_snapshot(snapshot.into());
         }
         assert!(!app.is_seeking());

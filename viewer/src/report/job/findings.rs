@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use memlab_job::{FigureKind, FirstOom, Held, Job, RankSummary};
 
-use super::names::Names;
+use super::names::RankNames;
 use crate::findings::Words;
 use crate::format::{self, Units};
 use crate::text::typed_path;
@@ -16,25 +16,31 @@ const GROWTH: u64 = 100;
 const LINES: usize = 2;
 
 /// One finding.
-pub(super) struct JobFinding {
+#[derive(Clone, Debug)]
+pub struct JobFinding {
     /// Its name in reports' JSON.
-    pub(super) kind: &'static str,
+    pub kind: &'static str,
     /// The ranks that it is about, by their places.
-    pub(super) ranks: Vec<usize>,
+    pub ranks: Vec<usize>,
     /// The bytes that it is about.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// What was found.
-    pub(super) what: Words,
+    pub what: Words,
     /// What to do about it.
-    pub(super) next: String,
+    pub next: String,
 }
 
 /// All findings on a job, the most urgent first.
-pub(super) fn findings(names: &Names<'_>) -> Vec<JobFinding> {
+pub(super) fn findings(names: &RankNames<'_>) -> Vec<JobFinding> {
     let job = names.job;
     let first = job.first_oom.as_ref().map(|first| out_of_memory(names, first));
     let rest = [growth(names), more(names), less(names), behind(names)].into_iter().flatten();
     first.into_iter().chain(rest).chain(strays(names)).collect()
+}
+
+/// All findings on a job, the most urgent first.
+pub fn job_findings(job: &Job) -> Vec<JobFinding> {
+    findings(&RankNames::new(job))
 }
 
 /// The rank that a reader should look at first, by its place.
@@ -65,7 +71,7 @@ fn report_of(rank: &RankSummary) -> String {
     format!("memlab report {}", typed_path(&rank.path))
 }
 
-fn out_of_memory(names: &Names<'_>, first: &FirstOom) -> JobFinding {
+fn out_of_memory(names: &RankNames<'_>, first: &FirstOom) -> JobFinding {
     let (job, oom) = (names.job, &first.oom);
     let rank = &job.ranks[first.at];
     let mut what = Words::strong("Out of memory").and(format!(
@@ -101,7 +107,9 @@ fn out_of_memory(names: &Names<'_>, first: &FirstOom) -> JobFinding {
     }
     let is_alone =
         held.is_some_and(|[_, median, _]| oom.allocated_bytes.saturating_sub(median) > oom.allocated_bytes / 10);
-    let next = if is_alone {
+    let next = if held.is_none() {
+        format!("`{}` says what it held then.", report_of(rank))
+    } else if is_alone {
         format!("It held more than the others: `{}` says what.", report_of(rank))
     } else {
         format!(
@@ -113,7 +121,7 @@ fn out_of_memory(names: &Names<'_>, first: &FirstOom) -> JobFinding {
 }
 
 /// Ranks that hold more after every step.
-fn growth(names: &Names<'_>) -> Option<JobFinding> {
+fn growth(names: &RankNames<'_>) -> Option<JobFinding> {
     let job = names.job;
     let mut grown: Vec<(usize, u64, f64)> = Vec::new();
     for (at, rank) in job.ranks.iter().enumerate() {
@@ -142,16 +150,16 @@ fn growth(names: &Names<'_>) -> Option<JobFinding> {
 }
 
 /// Ranks with a higher peak than the others.
-fn more(names: &Names<'_>) -> Option<JobFinding> {
+fn more(names: &RankNames<'_>) -> Option<JobFinding> {
     difference(names, true)
 }
 
 /// Ranks with a lower peak than the others.
-fn less(names: &Names<'_>) -> Option<JobFinding> {
+fn less(names: &RankNames<'_>) -> Option<JobFinding> {
     difference(names, false)
 }
 
-fn difference(names: &Names<'_>, is_more: bool) -> Option<JobFinding> {
+fn difference(names: &RankNames<'_>, is_more: bool) -> Option<JobFinding> {
     let job = names.job;
     let peak = job.differences.iter().find(|found| found.held == Held::Peak && found.is_more() == is_more)?;
     let (most, word) = (peak.ranks.first()?, if is_more { "more" } else { "less" });
@@ -185,7 +193,7 @@ fn difference(names: &Names<'_>, is_more: bool) -> Option<JobFinding> {
 }
 
 /// Ranks that have ended fewer steps.
-fn behind(names: &Names<'_>) -> Option<JobFinding> {
+fn behind(names: &RankNames<'_>) -> Option<JobFinding> {
     let steps = names.job.figure(FigureKind::Steps)?;
     // When a job ends by force, ranks are a step apart.
     if steps.most.value - steps.least.value < 2 {
@@ -203,7 +211,7 @@ fn behind(names: &Names<'_>) -> Option<JobFinding> {
 }
 
 /// Contexts on devices of other ranks, one finding for each such device.
-fn strays(names: &Names<'_>) -> Vec<JobFinding> {
+fn strays(names: &RankNames<'_>) -> Vec<JobFinding> {
     let mut by_device: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for stray in &names.job.stray_contexts {
         let host = names.job.ranks[stray.at].header.host.as_str();

@@ -7,7 +7,7 @@ use memlab_job::{FigureKind, FirstOom, HeldThen, Job, RankSummary};
 
 use super::findings::findings;
 use super::heat::heat_map;
-use super::names::{Names, ranges};
+use super::names::{RankNames, ranges};
 use super::text::{compared, devices, endings, figure_name, notes, parallel, ranks_and_hosts, signed, then_row};
 use crate::format;
 use crate::page;
@@ -26,7 +26,7 @@ const ROWS: usize = 400;
 ///
 /// What `out` says.
 pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
-    let names = Names::new(job);
+    let names = RankNames::new(job);
     let command = job.ranks.first().map_or_else(String::new, |rank| short_command(&rank.header.command));
     let mut body = header(&names, &command);
     body += "<main>\n";
@@ -54,7 +54,7 @@ pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
     out.write_all(page::document("report", &command, &source, &body).as_bytes())
 }
 
-fn header(names: &Names<'_>, command: &str) -> String {
+fn header(names: &RankNames<'_>, command: &str) -> String {
     let job = names.job;
     let (begin, end) = job.span_unix_ns();
     let mut facts = vec![ranks_and_hosts(job)];
@@ -73,7 +73,7 @@ fn header(names: &Names<'_>, command: &str) -> String {
     )
 }
 
-fn verdict(names: &Names<'_>) -> String {
+fn verdict(names: &RankNames<'_>) -> String {
     let found = findings(names);
     let class = match found.first().map(|finding| finding.kind) {
         Some("out_of_memory") => "verdict bad",
@@ -91,7 +91,7 @@ fn verdict(names: &Names<'_>) -> String {
     section + "</section>\n"
 }
 
-fn figures(names: &Names<'_>) -> String {
+fn figures(names: &RankNames<'_>) -> String {
     let head = ["least", "rank", "median", "most", "rank"].map(|title| (title, Column::Number));
     let mut table = Table::new("figures", &[&head[..], &[("of each rank’s fullest device", Column::Name)]].concat());
     for figure in &names.job.figures {
@@ -116,7 +116,7 @@ fn figures(names: &Names<'_>) -> String {
     table.finish(None)
 }
 
-fn ranks(names: &Names<'_>) -> String {
+fn ranks(names: &RankNames<'_>) -> String {
     let job = names.job;
     let columns = ["rank", "peak", "reserved", "used", "context", "at the end", "a step more", "steps", "pid"];
     let head = columns.map(|title| (title, Column::Number));
@@ -145,7 +145,7 @@ fn ranks(names: &Names<'_>) -> String {
     table.finish(None)
 }
 
-fn differences(names: &Names<'_>) -> String {
+fn differences(names: &RankNames<'_>) -> String {
     let found = &names.job.differences;
     let head = [
         ("difference", Column::Number),
@@ -170,7 +170,7 @@ fn differences(names: &Names<'_>) -> String {
 }
 
 /// What all ranks held when the first one ran out of memory.
-fn then(names: &Names<'_>, first: &FirstOom) -> String {
+fn then(names: &RankNames<'_>, first: &FirstOom) -> String {
     let oom = &first.oom;
     let head = ["rank", "allocated", "reserved", "used"].map(|title| (title, Column::Number));
     let mut table = Table::new("then", &[&head[..], &[("at that moment", Column::Name)]].concat());

@@ -8,7 +8,7 @@ use memlab_trace::{Category, Line};
 use serde::Serialize;
 
 use super::findings::{JobFinding, findings};
-use super::names::Names;
+use super::names::RankNames;
 use crate::json;
 use crate::json::parts::{Place, Places};
 use crate::parallel::Parallel;
@@ -215,7 +215,7 @@ pub fn write_job_json(out: &mut impl Write, job: &Job) -> io::Result<()> {
 }
 
 fn report(job: &Job) -> Report {
-    let names = Names::new(job);
+    let names = RankNames::new(job);
     let directory = job.ranks.first().map_or("", |rank| rank.header.directory.as_str());
     let places = Places::in_directory(directory);
     Report {
@@ -251,7 +251,7 @@ fn job_row(job: &Job) -> JobRow {
     }
 }
 
-fn finding_row(names: &Names<'_>, finding: JobFinding) -> FindingRow {
+fn finding_row(names: &RankNames<'_>, finding: JobFinding) -> FindingRow {
     FindingRow {
         kind: finding.kind,
         ranks: finding.ranks.iter().map(|at| names.rank(*at)).collect(),
@@ -315,7 +315,7 @@ fn device_row(job: &Job, device: &DeviceSummary, places: &Places) -> DeviceRow {
     }
 }
 
-fn figure_row(names: &Names<'_>, figure: &Figure) -> FigureRow {
+fn figure_row(names: &RankNames<'_>, figure: &Figure) -> FigureRow {
     FigureRow {
         name: figure.kind.as_str(),
         least: figure.least.value,
@@ -326,7 +326,7 @@ fn figure_row(names: &Names<'_>, figure: &Figure) -> FigureRow {
     }
 }
 
-fn difference_row(names: &Names<'_>, difference: &Difference, places: &Places) -> DifferenceRow {
+fn difference_row(names: &RankNames<'_>, difference: &Difference, places: &Places) -> DifferenceRow {
     let median = difference.median_bytes;
     let rank = |rank: &memlab_job::RankBytes| RankDifference {
         rank: names.rank(rank.at),
@@ -353,7 +353,7 @@ fn place(places: &Places, line: Option<&Arc<Line>>) -> Place {
     places.of(line.map(Arc::as_ref))
 }
 
-fn oom_row(names: &Names<'_>, first: &FirstOom, places: &Places) -> OomRow {
+fn oom_row(names: &RankNames<'_>, first: &FirstOom, places: &Places) -> OomRow {
     let oom = &first.oom;
     OomRow {
         rank: names.rank(first.at),
@@ -397,7 +397,7 @@ fn then_row(rank: u32, held: &HeldThen) -> ThenRow {
     }
 }
 
-fn stray_row(names: &Names<'_>, stray: &StrayContext, places: &Places) -> StrayRow {
+fn stray_row(names: &RankNames<'_>, stray: &StrayContext, places: &Places) -> StrayRow {
     StrayRow {
         rank: names.rank(stray.at),
         owner: stray.owner.map(|owner| names.rank(owner)),

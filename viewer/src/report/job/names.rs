@@ -13,14 +13,15 @@ use crate::text::{NO_LAYER, NO_LINE, clean, place};
 const RANGES: usize = 4;
 
 /// Names things of one job.
-pub(super) struct Names<'j> {
+pub struct RankNames<'j> {
     pub(super) job: &'j Job,
     directory: &'j str,
     several_roots: bool,
 }
 
-impl<'j> Names<'j> {
-    pub(super) fn new(job: &'j Job) -> Self {
+impl<'j> RankNames<'j> {
+    /// Of a job.
+    pub fn new(job: &'j Job) -> Self {
         let directory = job.ranks.first().map_or("", |rank| rank.header.directory.as_str());
         let layers = job.ranks.iter().filter_map(RankSummary::own_device).flat_map(|device| &device.layers);
         let mut roots = layers.filter_map(|(layer, _)| layer.root.as_ref());
@@ -65,7 +66,7 @@ impl<'j> Names<'j> {
     }
 
     /// What kind of thing differs, and its name.
-    pub(super) fn held(&self, held: &Held) -> (&'static str, String) {
+    pub fn held(&self, held: &Held) -> (&'static str, String) {
         match held {
             Held::Peak => ("peak", "all that PyTorch allocated".to_owned()),
             Held::Category(category) => ("category", category_names(*category).0.to_owned()),

@@ -7,7 +7,7 @@ use memlab_job::{Difference, FigureKind, FirstOom, HeldThen, Job, RankSummary};
 use memlab_trace::record::MeshDimension;
 
 use super::findings::{findings, most_telling, typical};
-use super::names::{Names, ranges};
+use super::names::{RankNames, ranges};
 use crate::format::{self, Units};
 use crate::report::sections::{section, wrapped};
 use crate::report::table::Table;
@@ -36,7 +36,7 @@ const THEN: usize = 4;
 ///
 /// What `out` says.
 pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Result<()> {
-    let names = Names::new(job);
+    let names = RankNames::new(job);
     let columns = style.columns;
     let parts = vec![
         title(&names),
@@ -56,7 +56,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// Which job this is, and how its ranks ended.
-fn title(names: &Names<'_>) -> Vec<String> {
+fn title(names: &RankNames<'_>) -> Vec<String> {
     let job = names.job;
     let command = job.ranks.first().map_or_else(String::new, |rank| short_command(&rank.header.command));
     let (begin, end) = job.span_unix_ns();
@@ -73,7 +73,7 @@ fn title(names: &Names<'_>) -> Vec<String> {
 }
 
 /// How the ranks train in parallel: `mesh dp=4 × tp=2 · 2 stages of a pipeline: 0 on ranks 0–3, 1 on ranks 4–7`.
-pub(super) fn parallel(names: &Names<'_>) -> Option<String> {
+pub(super) fn parallel(names: &RankNames<'_>) -> Option<String> {
     let ranks = &names.job.ranks;
     let mut facts = Vec::new();
     let dimension = |of: &MeshDimension| format!("{}={}", clean(&of.name), of.size);
@@ -119,7 +119,7 @@ pub(super) fn devices(job: &Job) -> Option<String> {
 }
 
 /// How the ranks ended: `all ended with exit code 0`.
-pub(super) fn endings(names: &Names<'_>) -> String {
+pub(super) fn endings(names: &RankNames<'_>) -> String {
     let mut ways: BTreeMap<(bool, String), Vec<usize>> = BTreeMap::new();
     for (at, rank) in names.job.ranks.iter().enumerate() {
         let way = match rank.end.map(|end| (end.code, end.signal)) {
@@ -136,7 +136,7 @@ pub(super) fn endings(names: &Names<'_>) -> String {
     ways.join(" · ")
 }
 
-fn look_at(names: &Names<'_>, columns: usize) -> Vec<String> {
+fn look_at(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     let mut lines = vec!["What to look at".to_owned()];
     let found = findings(names);
     for finding in &found {
@@ -150,7 +150,7 @@ fn look_at(names: &Names<'_>, columns: usize) -> Vec<String> {
 }
 
 /// A bar for each rank, as high as its peak.
-fn bars(names: &Names<'_>, columns: usize) -> Vec<String> {
+fn bars(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     let job = names.job;
     let Some(most) = job.figure(FigureKind::Allocated).map(|figure| figure.most.value) else { return Vec::new() };
     let bar = |rank: &RankSummary| match FigureKind::Allocated.of(rank, job.scope) {
@@ -166,7 +166,7 @@ fn bars(names: &Names<'_>, columns: usize) -> Vec<String> {
     lines
 }
 
-fn figures(names: &Names<'_>, columns: usize) -> Vec<String> {
+fn figures(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     let job = names.job;
     let mut table = Table::new(&["least", "rank", "median", "most", "rank", "of each rank's fullest device"]);
     for figure in &job.figures {
@@ -198,7 +198,7 @@ pub(super) fn figure_name(kind: FigureKind) -> &'static str {
     }
 }
 
-fn differences(names: &Names<'_>, columns: usize) -> Vec<String> {
+fn differences(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["difference", "median", "rank", "", "what"]);
     let kind = |difference: &Difference| names.held(&difference.held).0;
     let mut left_out = 0;
@@ -229,7 +229,7 @@ fn differences(names: &Names<'_>, columns: usize) -> Vec<String> {
 }
 
 /// Which ranks are compared with each other.
-pub(super) fn compared(names: &Names<'_>) -> &'static str {
+pub(super) fn compared(names: &RankNames<'_>) -> &'static str {
     if names.job.has_stages { "ranks at the same stages" } else { "ranks" }
 }
 
@@ -239,7 +239,7 @@ pub(super) fn signed(difference: &Difference) -> String {
 }
 
 /// What ranks held at the first out-of-memory: the one that failed, and those that held most.
-fn then(names: &Names<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
+fn then(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
     let oom = &first.oom;
     let mut table = Table::new(&["rank", "allocated", "reserved", "used", "at that moment"]);
     table.row(vec![
@@ -279,7 +279,7 @@ pub(super) fn then_row(held: &HeldThen) -> [String; 4] {
 }
 
 /// The commands that say more.
-fn next(names: &Names<'_>) -> Vec<String> {
+fn next(names: &RankNames<'_>) -> Vec<String> {
     let job = names.job;
     let Some(most) = most_telling(job, &findings(names)) else { return Vec::new() };
     let path = |at: usize| typed_path(&job.ranks[at].path);
@@ -293,7 +293,7 @@ fn next(names: &Names<'_>) -> Vec<String> {
 }
 
 /// What the reader should know of the traces.
-pub(super) fn notes(names: &Names<'_>) -> Vec<String> {
+pub(super) fn notes(names: &RankNames<'_>) -> Vec<String> {
     let job = names.job;
     let mut lines = Vec::new();
     if job.missing.count > 0 {

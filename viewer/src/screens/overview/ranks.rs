@@ -6,7 +6,7 @@ use ratatui::text::Span;
 
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::format::{self, Units};
-use crate::screens::processes::{Imbalance, ProcessItem, device_items, draw_bar, imbalance_words, state_style, who};
+use crate::screens::ranks::{Imbalance, RankItem, device_items, draw_bar, imbalance_words, state_style};
 use crate::text;
 use crate::widgets::pane::{Fact, frame, put, put_right};
 
@@ -14,6 +14,10 @@ use crate::widgets::pane::{Fact, frame, put, put_right};
 const GAP: u16 = 3;
 /// A bar is at least this wide.
 const BAR: u16 = 6;
+/// Of more devices than so many, only those around the one shown are here: all are on the screen of the ranks.
+const MANY: usize = 64;
+const MANY_ROWS: usize = 4;
+
 /// Columns of a percentage.
 const PERCENT: u16 = 6;
 
@@ -26,7 +30,7 @@ pub fn wanted_rows(context: &Context, width: u16) -> (u16, u16) {
     }
     let rows = |form: Form| {
         let lines = items.len().div_ceil(across(width.saturating_sub(4), columns(&items, form)));
-        2 + lines.min(1000) as u16
+        2 + if items.len() > MANY { lines.min(MANY_ROWS) } else { lines } as u16
     };
     (rows(Form::long(context.units)), rows(Form::Short))
 }
@@ -93,7 +97,7 @@ fn draw_entry(
     buffer: &mut Buffer,
     area: Rect,
     context: &Context,
-    item: &ProcessItem,
+    item: &RankItem,
     (name, name_columns): (&str, u16),
     form: Form,
 ) {
@@ -122,21 +126,21 @@ fn draw_entry(
     }
 }
 
-fn name(item: &ProcessItem, all: &[ProcessItem], form: Form) -> String {
+fn name(item: &RankItem, all: &[RankItem], form: Form) -> String {
     match form {
         Form::Short if item.rank.is_none() && all.iter().filter(|other| other.pid == item.pid).count() == 1 => {
             item.pid.to_string()
         }
-        _ => who(item, all),
+        _ => item.name.clone(),
     }
 }
 
-fn name_columns(items: &[ProcessItem], form: Form) -> u16 {
+fn name_columns(items: &[RankItem], form: Form) -> u16 {
     items.iter().map(|item| text::width(&name(item, items, form))).max().unwrap_or(0).min(24) as u16
 }
 
 /// Columns of an entry.
-fn columns(items: &[ProcessItem], form: Form) -> u16 {
+fn columns(items: &[RankItem], form: Form) -> u16 {
     let bar = if form == Form::Short { BAR } else { 2 * BAR };
     name_columns(items, form) + 1 + bar + PERCENT + form.peak_columns()
 }
@@ -147,7 +151,7 @@ fn across(width: u16, columns: u16) -> usize {
 }
 
 /// Which peak is the highest, and by how much.
-fn imbalance_fact(imbalance: &Imbalance, items: &[ProcessItem], context: &Context) -> Fact {
+fn imbalance_fact(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> Fact {
     let theme = &context.theme;
     let (words, style) = imbalance_words(imbalance, items, context);
     vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(words, style)]

@@ -1,13 +1,19 @@
-//! The rows of the processes: ranks and children, a row for each device of each.
+//! The rows of the ranks: ranks and children, a row for each device of each.
 
-use super::item::ProcessItem;
+use std::collections::HashMap;
+
+use memlab_trace::DeviceView;
+use memlab_trace::record::Header;
+
+use super::imbalance::Imbalance;
+use super::item::RankItem;
 use crate::context::{Context, ShownMoment, Target};
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
 
 /// A row for each of [`Context::targets`], at the moment shown: the latest, that of the cursor, or each at its own
 /// peak.
-pub fn device_items(context: &Context) -> Vec<ProcessItem> {
+pub fn device_items(context: &Context) -> Vec<RankItem> {
     let processes = &context.snapshot.processes;
     let (depths, order) = family(processes);
     let mut places = vec![0; order.len()];
@@ -15,18 +21,22 @@ pub fn device_items(context: &Context) -> Vec<ProcessItem> {
         places[*index] = place;
     }
     let targets = context.targets();
-    let item = |(target, &Target { process: index, device }): (usize, &Target)| {
+    let none = DeviceView::default();
+    let item = |(target, &of): (usize, &Target)| {
+        let Target { process: index, device } = of;
         let process = &processes[index];
         let device = device.map(|device| &process.devices[device]);
-        let totals = device.map(|device| device.totals.clone()).unwrap_or_default();
+        let totals = device.map_or(&none, |device| &device.totals);
         let [allocated_bytes, reserved_bytes, used_bytes] = match context.moment {
             ShownMoment::Now | ShownMoment::Then => [totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes],
             ShownMoment::Peak => {
                 [totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak]
             }
         };
-        ProcessItem {
+        RankItem {
             target,
+            of,
+            name: name(process, of.device.map(|_| totals.index)),
             pid: process.header.pid,
             depth: depths[index],
             order: places[index] * targets.len() + target,
@@ -35,7 +45,10 @@ pub fn device_items(context: &Context) -> Vec<ProcessItem> {
             moved: context.memory_location_word(process),
             device: device.map(|_| format!("cuda:{} {}", totals.index, totals.name)).unwrap_or_default(),
             allocated_bytes,
+            is_about: process.is_summary && context.moment == ShownMoment::Then,
             peak_allocated_bytes: totals.peak_allocated_bytes,
+            over_median_bytes: None,
+            growth_per_step: device.and_then(|device| device.growth_per_step),
             reserved_bytes,
             used_bytes,
             total_bytes: totals.total_bytes,
@@ -45,18 +58,48 @@ pub fn device_items(context: &Context) -> Vec<ProcessItem> {
             host: process.header.host.clone(),
         }
     };
-    targets.iter().enumerate().map(item).collect()
+    let mut items: Vec<RankItem> = targets.iter().enumerate().map(item).collect();
+    if let Some(median) = Imbalance::of(&items).map(|imbalance| imbalance.median_bytes) {
+        let has_ranks = items.iter().any(|item| item.rank.is_some());
+        let is_compared = |item: &RankItem| item.peak_allocated_bytes > 0 && (!has_ranks || item.rank.is_some());
+        for item in items.iter_mut().filter(|item| is_compared(item)) {
+            item.over_median_bytes = Some(
+                item.peak_allocated_bytes.saturating_sub(median) as i64
+                    - median.saturating_sub(item.peak_allocated_bytes) as i64,
+            );
+        }
+    }
+    items
+}
+
+/// What a device is called beside others.
+fn name(process: &ProcessSnapshot, device: Option<i32>) -> String {
+    let device = device.map(|device| format!(" cuda:{device}")).unwrap_or_default();
+    match process.header.rank {
+        Some(rank) if process.devices.len() < 2 => format!("rank {rank}"),
+        Some(rank) => format!("rank {rank}{device}"),
+        None => format!("{}{device}", process.header.pid),
+    }
 }
 
 /// For each process its depth below its parents among them, and the order in which children follow parents.
 fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
-    let parent_of = |child: &ProcessSnapshot| {
-        processes.iter().position(|parent| {
-            let (parent, child) = (&parent.header, &child.header);
-            parent.pid == child.parent_pid && parent.host == child.host && parent.pid != child.pid
-        })
+    let place = |host: &str, pid: u32| (host.to_owned(), pid);
+    let mut by_pid: HashMap<(String, u32), usize> = HashMap::new();
+    for (index, Header { host, pid, .. }) in processes.iter().map(|process| &process.header).enumerate() {
+        by_pid.entry(place(host, *pid)).or_insert(index);
+    }
+    let parent_of = |process: &ProcessSnapshot| {
+        let Header { host, pid, parent_pid, .. } = &process.header;
+        by_pid.get(&place(host, *parent_pid)).copied().filter(|_| parent_pid != pid)
     };
     let parents: Vec<Option<usize>> = processes.iter().map(parent_of).collect();
+    let mut children = vec![Vec::new(); processes.len()];
+    for (child, parent) in parents.iter().enumerate() {
+        if let Some(parent) = parent {
+            children[*parent].push(child);
+        }
+    }
     let mut depths = vec![0; processes.len()];
     let mut order = Vec::with_capacity(processes.len());
     let mut is_placed = vec![false; processes.len()];
@@ -70,8 +113,7 @@ fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
             }
             depths[index] = depth;
             order.push(index);
-            let children = (0..processes.len()).rev().filter(|child| parents[*child] == Some(index));
-            open.extend(children.map(|child| (child, depth.saturating_add(1))));
+            open.extend(children[index].iter().rev().map(|child| (*child, depth.saturating_add(1))));
         }
     }
     (depths, order)
@@ -79,8 +121,6 @@ fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use memlab_trace::record::Header;
-
     use super::*;
 
     fn process(pid: u32, parent_pid: u32, host: &str) -> ProcessSnapshot {

@@ -1,11 +1,11 @@
-//! What a device is called beside others, its bar, and how its state looks.
+//! How a device and its state look.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::imbalance::Imbalance;
-use super::item::ProcessItem;
+use super::item::RankItem;
 use crate::context::Context;
 use crate::format;
 use crate::snapshot::ProcessState;
@@ -13,7 +13,7 @@ use crate::theme::Theme;
 use crate::widgets::gauge::Gauge;
 
 /// A device's allocated, reserved and used memory and its peak, of all there is.
-pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &ProcessItem, theme: &Theme) {
+pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &RankItem, theme: &Theme) {
     let edges = [(item.allocated_bytes, 0), (item.reserved_bytes, 2), (item.used_bytes, 3)];
     let most = item.used_bytes.max(item.reserved_bytes).max(item.allocated_bytes).max(item.peak_allocated_bytes);
     let whole = if item.total_bytes > 0 { item.total_bytes } else { most };
@@ -24,25 +24,12 @@ pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &ProcessItem, theme: &The
     }
 }
 
-/// What a device is called beside others: `rank 3`, `rank 3 cuda:1` where a rank has several, `4242 cuda:1`.
-pub fn who(item: &ProcessItem, all: &[ProcessItem]) -> String {
-    let device = item.device.split(' ').next().unwrap_or_default();
-    match item.rank {
-        Some(rank) if all.iter().all(|other| other.rank != item.rank || other.target == item.target) => {
-            format!("rank {rank}")
-        }
-        Some(rank) => format!("rank {rank} {device}").trim_end().to_owned(),
-        None => format!("{} {device}", item.pid).trim_end().to_owned(),
-    }
-}
-
-/// The same in words, and how they look: the more uneven, the louder.
-pub fn imbalance_words(imbalance: &Imbalance, items: &[ProcessItem], context: &Context) -> (String, Style) {
+/// How unevenly devices are filled, in words, and how they look: the more uneven, the louder.
+pub fn imbalance_words(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> (String, Style) {
     let theme = &context.theme;
     let over = imbalance.peak_bytes.saturating_sub(imbalance.median_bytes);
     let size = |bytes| format::bytes(bytes, context.units);
-    let name =
-        items.iter().find(|item| item.target == imbalance.highest).map(|item| who(item, items)).unwrap_or_default();
+    let name = items.iter().find(|item| item.target == imbalance.highest).map_or("", |item| &item.name);
     // A hundredth is noise.
     if over < imbalance.median_bytes / 100 {
         return (format!("peaks are alike: {}", size(imbalance.peak_bytes)), theme.dim);

@@ -1,6 +1,6 @@
 //! How unevenly the devices of a job are filled.
 
-use super::item::ProcessItem;
+use super::item::RankItem;
 
 /// How unevenly devices are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Imbalance {
 
 impl Imbalance {
     /// Of these rows; of ranks alone where there are any. `None`: there are no two to compare.
-    pub fn of(items: &[ProcessItem]) -> Option<Self> {
+    pub fn of(items: &[RankItem]) -> Option<Self> {
         let has_ranks = items.iter().any(|item| item.rank.is_some());
         let compared = items.iter().filter(|item| !has_ranks || item.rank.is_some());
         let mut compared: Vec<_> = compared.filter(|item| item.peak_allocated_bytes > 0).collect();
@@ -45,8 +45,8 @@ impl Imbalance {
 mod tests {
     use super::*;
 
-    fn item(target: usize, rank: Option<u32>, peak_allocated_bytes: u64, steps_ended: u64) -> ProcessItem {
-        ProcessItem { target, rank, peak_allocated_bytes, steps_ended, ..ProcessItem::default() }
+    fn item(target: usize, rank: Option<u32>, peak_allocated_bytes: u64, steps_ended: u64) -> RankItem {
+        RankItem { target, rank, peak_allocated_bytes, steps_ended, ..RankItem::default() }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The screens of steps and of processes, and their parts on the overview.
+//! The screens of steps and of ranks, and their parts on the overview.
 
 mod common;
 
@@ -238,7 +238,7 @@ fn steps_without_colours_and_without_unicode() {
         files.show(&mut app);
         app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
         assert_looks(name, &mut app);
-        for screen in [Screen::Steps, Screen::Processes, Screen::Overview] {
+        for screen in [Screen::Steps, Screen::Ranks, Screen::Overview] {
             app.screen = screen;
             let beyond = |row: &String| !unicode && !row.is_ascii();
             assert!(!self::screen(&mut app, (120, 40)).iter().any(beyond));
@@ -386,16 +386,16 @@ fn eight_ranks() -> Vec<ProcessSnapshot> {
 
 #[test]
 fn eight_ranks_and_a_child() {
-    let mut app = app_on(Screen::Processes, eight_ranks());
+    let mut app = app_on(Screen::Ranks, eight_ranks());
     press(&mut app, "jj");
-    assert_looks("processes", &mut app);
+    assert_looks("ranks", &mut app);
     // THEN the child is below its parent, although it started after the last rank
-    let items = app.processes.items(&app.context);
+    let items = app.ranks.items(&app.context);
     let pids: Vec<_> = items.iter().map(|item| (item.pid, item.depth)).take(4).collect();
     assert_eq!(pids, [(5000, 0), (5001, 0), (6001, 1), (5002, 0)]);
     // AND the failed rank shows its complete reason
     press(&mut app, "G");
-    assert_looks("processes-failed", &mut app);
+    assert_looks("ranks-failed", &mut app);
     // AND Enter shows it
     app.on_key(KeyCode::Enter.into());
     assert_eq!((app.screen, app.context.process().map(|process| process.header.pid)), (Screen::Overview, Some(5007)));
@@ -403,7 +403,7 @@ fn eight_ranks_and_a_child() {
 
 #[test]
 fn one_process() {
-    assert_looks("processes-one", &mut app_on(Screen::Processes, vec![trained(3).process(ProcessState::Recording)]));
+    assert_looks("ranks-one", &mut app_on(Screen::Ranks, vec![trained(3).process(ProcessState::Recording)]));
 }
 
 #[test]
@@ -465,12 +465,12 @@ fn any_app(state: usize) -> App {
         0 => app_on(Screen::Steps, Vec::new()),
         1 => opened(Screen::Steps, &[&leaking(7)]).0,
         2 => opened(Screen::Steps, &[&hostile()]).0,
-        3 => app_on(Screen::Processes, eight_ranks()),
+        3 => app_on(Screen::Ranks, eight_ranks()),
         4 => app_on(
             Screen::Steps,
             vec![hostile().process(ProcessState::Killed), hostile().process(ProcessState::Recording)],
         ),
-        _ => app_on(Screen::Processes, vec![ProcessSnapshot::default(), trained(2).process(ProcessState::Killed)]),
+        _ => app_on(Screen::Ranks, vec![ProcessSnapshot::default(), trained(2).process(ProcessState::Killed)]),
     }
 }
 
@@ -484,7 +484,7 @@ fn assert_harmless(buffer: &Buffer) {
 fn small_screens_do_not_panic() {
     for state in 0..6 {
         let mut app = any_app(state);
-        for screen in [Screen::Overview, Screen::Steps, Screen::Processes] {
+        for screen in [Screen::Overview, Screen::Steps, Screen::Ranks] {
             app.screen = screen;
             for columns in (1..=46).step_by(3) {
                 for rows in 1..=26 {

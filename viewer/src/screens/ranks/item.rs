@@ -1,13 +1,18 @@
-//! A row of the processes: one device of one process.
+//! A row of the ranks: one device of one process.
 
+use crate::context::Target;
 use crate::filter::{Field, Filterable};
 use crate::snapshot::ProcessState;
 
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ProcessItem {
+pub struct RankItem {
     /// Its place in [`Context::targets`](crate::context::Context::targets).
     pub target: usize,
+    /// Its process and device in the snapshot.
+    pub of: Target,
+    /// What it is called beside others: `rank 3`, `rank 3 cuda:1` where a rank has several, `4242 cuda:1`.
+    pub name: String,
     /// The process id.
     pub pid: u32,
     /// How many of its parents, and of theirs, are among those shown.
@@ -24,8 +29,14 @@ pub struct ProcessItem {
     pub device: String,
     /// Handed out by PyTorch's allocator.
     pub allocated_bytes: u64,
+    /// `allocated_bytes` is the most of a part of the run around the moment shown: no model is kept of it.
+    pub is_about: bool,
     /// The most of that.
     pub peak_allocated_bytes: u64,
+    /// By how much its peak is over the median of all ranks, or under it; `None`: there is none to compare with.
+    pub over_median_bytes: Option<i64>,
+    /// How much more its lines hold after each step.
+    pub growth_per_step: Option<f64>,
     /// Held by PyTorch's allocator.
     pub reserved_bytes: u64,
     /// The whole device's use.
@@ -42,9 +53,9 @@ pub struct ProcessItem {
     pub host: String,
 }
 
-impl Filterable for ProcessItem {
+impl Filterable for RankItem {
     fn texts(&self) -> Vec<&str> {
-        vec![&self.command, &self.device, &self.host]
+        vec![&self.name, &self.command, &self.device, &self.host]
     }
 
     fn bytes(&self) -> u64 {

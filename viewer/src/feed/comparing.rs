@@ -1,0 +1,62 @@
+//! The comparison of the ranks of a job, made anew now and then while they run.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memlab_job::{Job, RankSummary, TraceFile, ranks_of};
+use memlab_trace::Scope;
+
+/// The shortest time between two comparisons.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Comparing takes at most this part of a core.
+const SHARE: u32 = 100;
+
+/// The last comparison, and when the next is due.
+#[derive(Default)]
+pub struct RankComparison {
+    job: Option<Arc<Job>>,
+    scope: Option<Scope>,
+    is_current: bool,
+    due: Option<Instant>,
+}
+
+impl RankComparison {
+    /// Something was read since.
+    pub fn set_outdated(&mut self) {
+        self.is_current = false;
+    }
+
+    /// Whether another is to be made of what was read.
+    pub fn is_overdue(&self) -> bool {
+        !self.is_current && self.due.is_none_or(|due| Instant::now() >= due)
+    }
+
+    /// Whether another is to be made.
+    pub fn is_due(&self, scope: Option<Scope>) -> bool {
+        scope != self.scope || self.is_overdue()
+    }
+
+    /// The last one.
+    pub fn job(&self) -> Option<Arc<Job>> {
+        self.job.clone()
+    }
+
+    /// Compares the ranks of the job that began last, as far as they are read.
+    pub fn compare(&mut self, read: &[&RankSummary], scope: Option<Scope>) -> Option<Arc<Job>> {
+        let began = Instant::now();
+        let file = |summary: &&RankSummary| TraceFile { path: summary.path.clone(), header: summary.header.clone() };
+        let files: Vec<TraceFile> = read.iter().filter(|summary| summary.header.rank.is_some()).map(file).collect();
+        let newest = files.iter().max_by_key(|file| file.header.start_unix_ns);
+        let members = newest.map_or_else(Vec::new, |newest| ranks_of(&newest.header, &files));
+        let by_path: HashMap<&PathBuf, &RankSummary> = read.iter().map(|summary| (&summary.path, *summary)).collect();
+        let ranks: Vec<RankSummary> =
+            members.iter().filter_map(|file| by_path.get(&file.path).copied().cloned()).collect();
+        self.job = (ranks.len() > 1).then(|| Arc::new(Job::of(ranks, scope)));
+        (self.scope, self.is_current) = (scope, true);
+        self.due = Some(Instant::now() + (began.elapsed() * SHARE).max(INTERVAL));
+        self.job.clone()
+    }
+}

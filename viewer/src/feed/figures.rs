@@ -1,0 +1,121 @@
+//! How much memory a process has, without what it is for: a model that is small enough to keep for each rank of a large job.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use memlab_job::RankSummary;
+use memlab_trace::record::{Alloc, DriverAlloc, Oom};
+use memlab_trace::{Follower, Model, ReadError, Record, Sink};
+
+/// A trace that is followed for its figures only.
+pub struct FollowedFigures {
+    follower: Follower,
+    figures: Figures,
+    /// The time of the trace when its history was last shortened.
+    shortened_at: u64,
+}
+
+/// Between two polls at most so much is read, so that others get their turn.
+const READS: usize = 4;
+
+/// How often the history is halved after the first reading: from some thousand points to some hundred.
+const HALVES: usize = 3;
+
+impl FollowedFigures {
+    /// Reads a trace up to now.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read. `stop` is asked now and then; what was read until then remains.
+    pub fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Self, ReadError> {
+        let mut follower = Follower::open(path)?;
+        let mut figures = Figures::default();
+        while follower.poll(&mut figures)?.more && !stop() {}
+        let mut followed = Self { follower, figures, shortened_at: 0 };
+        for _ in 0..HALVES {
+            followed.shorten();
+        }
+        Ok(followed)
+    }
+
+    /// Reads what is new; whether there was any.
+    ///
+    /// # Errors
+    ///
+    /// If the trace can no longer be read.
+    pub fn poll(&mut self) -> Result<bool, ReadError> {
+        let mut is_new = false;
+        for _ in 0..READS {
+            let polled = self.follower.poll(&mut self.figures)?;
+            is_new |= polled.events > 0 || polled.restarted;
+            if !polled.more {
+                break;
+            }
+        }
+        if self.figures.model.time() / 2 > self.shortened_at {
+            self.shorten();
+        }
+        Ok(is_new)
+    }
+
+    /// Takes the figures over into a summary.
+    pub fn update(&self, summary: &mut RankSummary) {
+        let Figures { model, passed_over } = &self.figures;
+        summary.update(model, model.events() + passed_over, self.follower.skipped().count);
+    }
+
+    /// The writer is gone: what it left unwritten is passed over from now on.
+    pub fn set_writer_dead(&mut self) {
+        self.follower.set_writer_dead();
+    }
+
+    fn shorten(&mut self) {
+        self.figures.model.shorten_history();
+        self.shortened_at = self.figures.model.time();
+    }
+}
+
+/// A model that is told of memory, but not of stacks, layers and tags.
+#[derive(Default)]
+struct Figures {
+    model: Model,
+    /// Events that it was not told of.
+    passed_over: u64,
+}
+
+impl Sink for Figures {
+    #[inline]
+    fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+        match record {
+            Record::Alloc(event) => self.model.apply(Record::Alloc(Alloc { stack: 0, layer: 0, ..event })),
+            Record::DriverAlloc(event) => {
+                self.model.apply(Record::DriverAlloc(DriverAlloc { stack: 0, layer: 0, ..event }))
+            }
+            Record::Oom(event) => self.model.apply(Record::Oom(Oom { stack: 0, layer: 0, ..event })),
+            Record::Frame(_)
+            | Record::Source(_)
+            | Record::Stack(_)
+            | Record::Layer(_)
+            | Record::Range(_)
+            | Record::Kernel(_)
+            | Record::Trained(_)
+            | Record::Tag(_)
+            | Record::ReadBack(_)
+            | Record::Work(_)
+            | Record::StepWork(_)
+            | Record::Busy(_)
+            | Record::Ran(_)
+            | Record::InRange(_) => self.passed_over += u64::from(record.time().is_some()),
+            record => self.model.apply(record),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn restart(&mut self) {
+        *self = Self::default();
+    }
+}

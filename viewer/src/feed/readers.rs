@@ -1,0 +1,115 @@
+//! A few threads that read whole traces of ranks for their summaries, so that the screen fills while they do.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use memlab_job::{Interned, RankSummary};
+use memlab_trace::ReadError;
+
+use super::figures::FollowedFigures;
+use super::writer::WriterState;
+use crate::snapshot::ProcessState;
+
+/// The most threads; each holds one model.
+const THREADS: usize = 4;
+
+/// A trace to read.
+pub struct ReadOrder {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether it is to be followed from then on, if its writer lives.
+    pub follow: bool,
+}
+
+/// A trace that was read.
+pub struct ReadTrace {
+    /// The file.
+    pub path: PathBuf,
+    /// What is kept of it.
+    pub summary: Result<RankSummary, ReadError>,
+    /// Whether its writer lives.
+    pub state: ProcessState,
+    /// What follows it from now on.
+    pub followed: Option<FollowedFigures>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The threads; they end when this is dropped.
+pub struct Readers {
+    orders: Option<Sender<ReadOrder>>,
+    done: Receiver<ReadTrace>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Readers {
+    /// Starts them. Names of lines and layers are shared by all traces.
+    pub fn start(names: &Arc<Interned>) -> Self {
+        let (orders, to_read) = unbounded::<ReadOrder>();
+        let (done_here, done) = unbounded();
+        let stop = Arc::new(AtomicBool::new(false));
+        let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let start = |_| {
+            let (to_read, done, stop, names) = (to_read.clone(), done_here.clone(), stop.clone(), names.clone());
+            let work = move || {
+                for order in to_read {
+                    if stop.load(Ordering::Relaxed) || done.send(read(order, &names, &stop)).is_err() {
+                        return;
+                    }
+                }
+            };
+            thread::Builder::new().name("memlab-reader".into()).spawn(work).ok()
+        };
+        let threads = (0..count).filter_map(start).collect();
+        Self { orders: Some(orders), done, stop, threads }
+    }
+
+    /// Has a trace read.
+    pub fn order(&self, order: ReadOrder) {
+        if let Some(orders) = &self.orders {
+            // Without the threads, whose panic hook reports why, nothing is read.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// What was read since this was last asked.
+    pub fn done(&self) -> impl Iterator<Item = ReadTrace> + '_ {
+        self.done.try_iter()
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.orders.take());
+        for thread in self.threads.drain(..) {
+            // A panic there has been reported by its hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn read(order: ReadOrder, names: &Interned, stop: &AtomicBool) -> ReadTrace {
+    use std::ops::ControlFlow::{Break, Continue};
+    let began = Instant::now();
+    let is_stopped = || stop.load(Ordering::Relaxed);
+    let ReadOrder { path, follow } = order;
+    let mut summary = RankSummary::read(&path, names, &mut |_| if is_stopped() { Break(()) } else { Continue(()) });
+    let state = summary.as_ref().map_or(ProcessState::Unreadable, |summary| match summary.end {
+        Some(end) => ProcessState::Ended { code: end.code, signal: end.signal },
+        None => WriterState::default().check(Some(&summary.header), &path, true),
+    });
+    let followed = match &mut summary {
+        // A compressed trace cannot grow.
+        Ok(summary) if follow && !state.is_over() => {
+            FollowedFigures::open(&path, &is_stopped).inspect(|followed| followed.update(summary)).ok()
+        }
+        _ => None,
+    };
+    ReadTrace { path, summary, state, followed, took: began.elapsed() }
+}
