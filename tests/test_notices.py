@@ -8,6 +8,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -76,8 +77,10 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     # The second may have followed before the first was seen.
     message, what = (text.replace(" 2 times, first", "") for text in (oom["message"], findings["out_of_memory"]["what"]))
     assert (oom["bytes"], message) == (64 << 30, what)
-    assert leak["bytes"] % MIB == 0 and "program.py:12 <module> held" in leak["message"]
-    assert low["bytes"] == (2 << 30) - device["peak_used_bytes"]
+    assert leak["bytes"] % MIB == 0 and "program.py:11 <module> held" in leak["message"]
+    # It may fall further after that was told.
+    assert (2 << 30) - device["peak_used_bytes"] <= low["bytes"] < 1.8 * (1 << 30)
+    assert low["bytes"] <= low["total_bytes"] - low["used_bytes"]
     assert {notice["pid"] for notice in notices.values()} == {report["process"]["pid"]}
     assert {notice["trace"] for notice in notices.values()} == {str(run.trace)}
     assert oom["steps"] == 40 and oom["allocated_bytes"] == device["allocated_bytes"]
@@ -212,10 +215,11 @@ def test_a_webhook_over_https(memlab, hook, tmp_path):
     assert "memlab: --webhook: localhost: " in run.errors and "SECRET" not in run.errors
 
 
-def test_a_webhook_that_nobody_answers(memlab, hook):
+def test_a_webhook_that_nobody_answers(memlab):
     """GIVEN an address without a server WHEN there is a notice THEN a line says so, and the program's end is its own."""
-    hook.server_close()
-    run = record(memlab, "--webhook", f"http://127.0.0.1:{hook.server_port}/", "--notify-leak-steps", 100)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    run = record(memlab, "--webhook", f"http://127.0.0.1:{port}/", "--notify-leak-steps", 100)
     assert run.code == 7
     assert "memlab: --webhook: 127.0.0.1: " in run.errors
 
