@@ -31,7 +31,8 @@
 //! offload::control                               the socket of a traced process
 //! simulation, preload                            what a simulated card and libmemlab.so need
 //! filter, findings, input, json, kernels, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
-//! category, clock, error, format, holdings, offload::cuda_driver, parallel, query, signals, source_file, text
+//! parallel                                       where ranks are in meshes and pipelines, in words
+//! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! shared_library                                 libraries that are opened by name
 //! ```
 

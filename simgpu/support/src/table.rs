@@ -15,7 +15,14 @@ pub struct Table<T> {
     objects: Mutex<Option<HashMap<usize, T>>>,
 }
 
+impl<T> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table::new()
+    }
+}
+
 impl<T> Table<T> {
+    /// No objects.
     pub const fn new() -> Table<T> {
         Table { objects: Mutex::new(None) }
     }
