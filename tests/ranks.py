@@ -16,7 +16,7 @@ class Nursery:
     def __init__(self, folder, command=(), env=None):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLAB", "SIMGPU", "LD_PRELOAD"))}
         environment |= {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"} | (env or {})
-        program = [*command, PYTHON, PROGRAMS / "rank.py"]
+        program = [*command, PYTHON, PROGRAMS / "told_rank.py"]
         self.folder = folder
         self.process = subprocess.Popen(program, stdin=subprocess.PIPE, text=True, env=environment)
 
@@ -33,7 +33,7 @@ class Nursery:
 
 
 class Rank:
-    """A process that runs tests/programs/rank.py."""
+    """A process that runs tests/programs/told_rank.py."""
 
     count = 0
 

@@ -1,95 +1,17 @@
-"""Processes of a job. Each makes a model, and does what it is told, in Python; what tests ask for often is here.
+"""One rank of a torchrun job on gloo: trains briefly on its own device."""
 
-Forks one for each line on standard input: three files, separated by tabs, for its input, output and errors. It runs each
-line of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python finds the package.
-"""
-
-import json
 import os
-import signal
-import sys
-import time  # noqa: F401 (for lines of tests)
 
-import memlab
 import torch
-from memlab._paging import arena, host_sharing  # noqa: F401 (for lines of tests)
-from torch import nn
+import torch.distributed as dist
 
-torch.set_num_threads(1)
-WIDTH = 512
-
-
-def make(seed=0, layers=24):
-    """A model of 1 MiB a layer, and its result for `x`."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).eval().requires_grad_(False)
-    return model, model(x)
-
-
-def page(model, device="cpu", **options):
-    return memlab.page(model, device, **{"budget": "4MiB", "max_layer_size": 1, "shared": "host"} | options)
-
-
-def computes(model, expected, forwards=4):
-    """Whether forwards of every stage compute the same."""
-    with torch.no_grad():
-        return all(torch.equal(model(x).cpu(), expected) for _ in range(forwards))
-
-
-def pss(of_weights):
-    """Bytes of this process, with pages that several processes map divided among them: of shared weights, or of all else."""
-    total, counts = 0, False
-    with open("/proc/self/smaps") as lines:
-        for line in lines:
-            first, *rest = line.split()
-            if not first.endswith(":"):
-                counts = ("memlab-weights" in line) is of_weights
-            elif counts and first == "Pss:":
-                total += int(rest[0]) << 10
-    return total
-
-
-def weights_file():
-    """Which memory this process maps as shared weights: numbers that no two have at a time."""
-    with open("/proc/self/maps") as lines:
-        return sorted({line.split()[4] for line in lines if "memlab-weights" in line})
-
-
-def failure(action):
-    """The exception that `action` raises, as text."""
-    try:
-        action()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-x = torch.ones(2, WIDTH)
-
-
-def obey():
-    """Runs lines until there are no more."""
-    print(json.dumps(os.getpid()), flush=True)
-    for line in sys.stdin:
-        try:
-            code = compile(line, "<test>", "eval")
-        except SyntaxError:
-            exec(line, globals())
-            print("null", flush=True)
-        else:
-            print(json.dumps(eval(code, globals()), default=repr), flush=True)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ranks that end are no zombies.
-    for line in sys.stdin:
-        files = line.rstrip("\n").split("\t")
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number, (file, flags) in enumerate(
-                zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT), strict=True)
-            ):
-                os.dup2(os.open(file, flags, 0o600), number)
-            sys.stdin = open(0)  # noqa: SIM115 (the parent's has read ahead)
-            obey()
-            os._exit(0)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+device = torch.device("cuda", rank % torch.cuda.device_count())
+model = torch.nn.Linear(64, 64 * (rank + 1)).to(device)
+for _ in range(3):
+    model(torch.randn(16, 64, device=device)).sum().backward()
+total = torch.tensor([rank])
+dist.all_reduce(total)
+print(f"rank {rank} of {dist.get_world_size()}: {total.item()}, local {os.environ['LOCAL_RANK']}", flush=True)
+dist.destroy_process_group()
