@@ -180,7 +180,10 @@ fn commands_of_the_docs_that_read_a_trace_read_it() {
         if !(READERS.contains(&words[1].as_str()) || is_once) || !done.insert(words.clone()) {
             continue;
         }
-        let words: Vec<String> = words.iter().map(|word| steps.replace_all(word, "step:1").into_owned()).collect();
+        // What docs call the folder of a job that hosts share.
+        let here = |word: &String| word.replace("/shared/traces", "job").replace("$folder", "job");
+        let words: Vec<String> =
+            words.iter().map(here).map(|word| steps.replace_all(&word, "step:1").into_owned()).collect();
         let names = words.iter().map(|word| word.split('@').next().unwrap_or(word));
         let files = names.filter(|word| word.contains(".jsonl") || ["FILE", "A", "B"].contains(word));
         for file in files {
