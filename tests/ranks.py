@@ -83,7 +83,22 @@ def all_asked(ranks, line):
     return [rank.answer() for rank in ranks]
 
 
+def names_of(*ranks):
+    """The names of sockets by which these ranks share weights now."""
+    sockets = set()
+    for rank in ranks:
+        for descriptor in os.listdir(f"/proc/{rank.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                sockets.add(os.readlink(f"/proc/{rank.pid}/fd/{descriptor}"))
+    return {name for name, socket in _names() if f"socket:[{socket}]" in sockets}
+
+
 def names_taken():
-    """The names of sockets that processes of this user which share weights hold now."""
+    """All such names of processes of this user."""
+    return {name for name, _ in _names()}
+
+
+def _names():
     with open("/proc/net/unix") as lines:
-        return [line.split()[-1] for line in lines if f"@memlab/{os.geteuid()}/" in line]
+        words = [line.split() for line in lines if f"@memlab/{os.geteuid()}/" in line]
+    return [(line[-1], line[-2]) for line in words]

@@ -270,7 +270,7 @@ def test_it_says_what_is_in_the_way_and_ends_at_once(served):
     served.server.send_signal(signal.SIGINT)
     # THEN it ends
     assert served.server.wait(PATIENCE) == 0
-    assert "memlab run -- CMD" in served.server.stderr.read()
+    assert f"{served.address}/metrics" in served.server.stderr.read()
 
 
 # Prometheus.

@@ -4,6 +4,8 @@ Forks one for each line on standard input: three files, separated by tabs, for i
 line of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python finds the package.
 """
 
+import ctypes
+import gc
 import json
 import os
 import signal
@@ -36,15 +38,26 @@ def computes(model, expected, forwards=4):
         return all(torch.equal(model(x).cpu(), expected) for _ in range(forwards))
 
 
-def pss(of_weights):
-    """Bytes of this process, with pages that several processes map divided among them: of shared weights, or of all else."""
+def pss_of_weights():
+    """Bytes of shared weights, with pages that several processes map divided among them."""
+    return _mapped("Pss:", of_weights=True)
+
+
+def own_bytes():
+    """Bytes of all else that this process shares with nobody, not even the one that forked it, and has not freed."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # The C library keeps freed memory, more or less of it.
+    return _mapped("Private_Dirty:", of_weights=False)
+
+
+def _mapped(figure, of_weights):
     total, counts = 0, False
     with open("/proc/self/smaps") as lines:
         for line in lines:
             first, *rest = line.split()
             if not first.endswith(":"):
                 counts = ("memlab-weights" in line) is of_weights
-            elif counts and first == "Pss:":
+            elif counts and first == figure:
                 total += int(rest[0]) << 10
     return total
 

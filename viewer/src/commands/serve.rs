@@ -96,13 +96,7 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 /// Says where it is; the address alone is on standard output, for scripts.
 fn announce(address: SocketAddr, count: usize, access: &Access) {
-    match count {
-        0 => eprintln!(
-            "memlab: no traced process of yours is running yet: start one with `memlab run -- CMD`, and it appears by itself"
-        ),
-        1 => eprintln!("memlab: serving one traced process, and those to come"),
-        count => eprintln!("memlab: serving {count} traced processes, and those to come"),
-    }
+    eprintln!("memlab: {}", what_is_served(count));
     if !access.is_local() {
         eprintln!("memlab: other machines can reach this; it wants the token, but is not encrypted");
     }
@@ -111,9 +105,24 @@ fn announce(address: SocketAddr, count: usize, access: &Access) {
     let _ = writeln!(io::stdout(), "http://{address}/{}", access.fragment());
 }
 
+fn what_is_served(count: usize) -> String {
+    match count {
+        0 => "no traced process of yours is running yet: start one with `memlab run -- CMD`, and it appears by itself"
+            .to_owned(),
+        1 => "serving one traced process, and those to come".to_owned(),
+        count => format!("serving {count} traced processes, and those to come"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_processes_it_says_how_to_start_one() {
+        assert!(what_is_served(0).contains("memlab run -- CMD"));
+        assert_eq!([1, 2].map(what_is_served).map(|said| said.starts_with("serving ")), [true; 2]);
+    }
 
     #[test]
     fn addresses_have_a_port() {
