@@ -106,7 +106,7 @@ def test_every_kind_of_memory(memlab):
     # AND the same without NVML's figures, where the size of the context must be measured
     libraries = memlab.folder / "libraries"
     libraries.mkdir()
-    for name in ("cuda", "cudart", "cupti", "libraries"):
+    for name in ("cuda", "cudart", "cupti", "libraries", "nccl"):
         os.symlink(RELEASE / f"libsimgpu_{name}.so", libraries / f"libsimgpu_{name}.so")
     shutil.copy(RELEASE / "libsimgpu_cudart.so", libraries / "libsimgpu_nvml.so")  # a library without NVML's functions
     run = memlab.run(program, "kinds", env={"MEMLAB_LIMIT": "1GiB", "SIMGPU_LIBS": libraries})
