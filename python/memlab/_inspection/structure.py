@@ -10,6 +10,8 @@ import importlib
 import io
 import pickle
 import sys
+from collections.abc import Callable
+from types import CodeType
 from typing import Any, BinaryIO
 
 import torch
@@ -100,6 +102,7 @@ def _pickler_class() -> Any:
     class StructurePickler(base):  # type: ignore[misc, unused-ignore]
         def __init__(self, file: BinaryIO, registered: list[torch.Tensor], by_value: list[torch.Tensor]) -> None:
             super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+            self._ways = getattr(self, "dispatch_table", {})
             self._by_value = {id(tensor) for tensor in by_value}
             self._storages: dict[int, StorageSize] = {}
             self._registered = {id(tensor) for tensor in registered}
@@ -111,6 +114,9 @@ def _pickler_class() -> Any:
                     self._registered.update(id(tensor) for tensor in getattr(obj, name).values())
             elif isinstance(obj, torch.Tensor) and self._travels_as_structure(obj):
                 return self._structure_of(obj)
+            elif isinstance(obj, CodeType) and CodeType in self._ways:
+                # Cloudpickle from 3.1.3 on sends code without the name of its file.
+                return in_its_file, (obj.co_filename, self._ways[CodeType](obj))
             return super().reducer_override(obj)
 
         def _travels_as_structure(self, tensor: torch.Tensor) -> bool:
@@ -130,6 +136,12 @@ def _pickler_class() -> Any:
             return tensor_on_device, (size, *form, parameter)
 
     return StructurePickler
+
+
+def in_its_file(name: str, made: tuple[Callable[..., CodeType], tuple[Any, ...]]) -> CodeType:
+    """Code that was sent, with the name of the file it was read from."""
+    make, parts = made
+    return make(*parts).replace(co_filename=name)
 
 
 class _PicklerWithoutMain(pickle.Pickler):
