@@ -25,6 +25,8 @@ pub struct Due {
     told: HashMap<(NoticeKind, i32), u64>,
     looked_for_leaks: Option<Instant>,
     leak_interval: Duration,
+    /// Something has changed since the last look for leaks, which was too recent for another.
+    owes_leaks: bool,
 }
 
 impl Due {
@@ -37,7 +39,17 @@ impl Due {
             told: HashMap::new(),
             looked_for_leaks: None,
             leak_interval: LEAK_INTERVAL,
+            owes_leaks: false,
         }
+    }
+
+    /// Whether there is something to look for though nothing has changed since the last look.
+    pub fn is_overdue(&self) -> bool {
+        self.owes_leaks && self.is_time_for_leaks()
+    }
+
+    fn is_time_for_leaks(&self) -> bool {
+        self.looked_for_leaks.is_none_or(|looked| looked.elapsed() >= self.leak_interval)
     }
 
     /// What is due now. `is_over`: nothing more will come.
@@ -54,8 +66,8 @@ impl Due {
             }
             notices.extend(self.low_memory(model, device));
         }
-        let is_due = self.looked_for_leaks.is_none_or(|looked| looked.elapsed() >= self.leak_interval);
-        if is_over || is_due {
+        self.owes_leaks = !(is_over || self.is_time_for_leaks());
+        if !self.owes_leaks {
             let now = Instant::now();
             notices.extend(devices.iter().filter_map(|device| self.leak(model, device, several)));
             self.leak_interval = (now.elapsed() * 40).clamp(LEAK_INTERVAL, MAX_LEAK_INTERVAL);
@@ -140,5 +152,32 @@ impl Due {
             used_bytes: device.used_bytes,
             total_bytes: device.total_bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memlab_trace::record::Header;
+
+    use super::*;
+
+    #[test]
+    fn a_look_for_leaks_that_was_too_soon_is_made_up_for() {
+        // GIVEN a process that was looked at a moment ago
+        let process = NoticedProcess { header: Header::default(), trace: "trace.jsonl".into() };
+        let mut due = Due::new(&Options::default(), process);
+        let mut model = Model::new();
+        due.look(&mut model, false);
+        assert!(!due.is_overdue());
+        // WHEN it changes once more before it is time to look for leaks again, and then idles
+        due.leak_interval = Duration::from_secs(3600);
+        due.look(&mut model, false);
+        assert!(!due.is_overdue());
+        due.leak_interval = Duration::ZERO;
+        // THEN it is looked at once more, and then no more
+        assert!(due.is_overdue());
+        due.look(&mut model, false);
+        due.leak_interval = Duration::ZERO;
+        assert!(!due.is_overdue());
     }
 }

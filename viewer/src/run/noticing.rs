@@ -111,7 +111,7 @@ impl Followed {
                 }
             }
         }
-        if has_changed {
+        if has_changed || self.due.is_overdue() {
             for notice in self.due.look(&mut self.model, is_over) {
                 deliveries.deliver(&notice);
             }
