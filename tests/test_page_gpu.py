@@ -65,6 +65,14 @@ def test_share_of_the_card(memlab):
     assert len(found["cleared"]) == 2 and max(found["cleared"]) < 64 << 20
 
 
+def test_a_forked_child(memlab):
+    # GIVEN a model in pinned memory, which the system keeps from children; WHEN a child takes it back
+    (found,) = lines(memlab.python(PROGRAMS / "paged.py", "forked", preload=False, env=environment()))
+    # THEN the child is told that it has no weights and what to do, and its parent goes on
+    assert found["pinned"] and found["count"] == 6
+    assert "no copy of its weights, whose memory is pinned" in found["error"] and "spawn" in found["error"]
+
+
 @pytest.mark.parametrize("nth", [1, 2])
 def test_pinning_refused(memlab, nth):
     # GIVEN a system that pins no memory

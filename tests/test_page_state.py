@@ -5,10 +5,13 @@ import io
 import os
 import pickle
 import threading
+from dataclasses import replace
 
 import memlab
 import pytest
 import torch
+from memlab._paging.settings import Settings
+from memlab.paging import page_with
 from paging.small import behave_alike, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import call
 from torch import nn
@@ -111,7 +114,9 @@ def test_unpaging_during_a_forward(before):
 
 
 def test_a_forked_child():
-    model = paged(mlp(), budget="min")
+    # (One whose copies are so slow that one runs at the fork: those for the next forward begin in the last one.)
+    slow = replace(Settings.checked("cpu", budget="min"), bytes_per_second=200_000.0)
+    model = page_with(mlp(), slow)
     x = (torch.randn(2, 64),)
     for _ in range(3):
         expected = call(model, x)

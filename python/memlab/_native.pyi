@@ -210,6 +210,10 @@ class Arena:
     @property
     def pinned(self) -> bool: ...
     @property
+    def inherited(self) -> bool:
+        """Whether a forked child has the bytes: pinned pages are kept from it."""
+
+    @property
     def refused(self) -> str | None:
         """Why the system refused to pin."""
 

@@ -85,6 +85,12 @@ impl Arena {
         self.inner.is_pinned()
     }
 
+    /// Whether a forked child has the bytes.
+    #[getter]
+    fn inherited(&self) -> bool {
+        self.inner.is_inherited()
+    }
+
     /// Why the last attempt could not pin all of it.
     #[getter]
     fn refused(&self) -> Option<String> {

@@ -7,6 +7,7 @@ Prints one JSON line per model. PYTHONPATH=tests:python finds the zoo and the pa
 import argparse
 import copy
 import json
+import os
 import threading
 
 import memlab
@@ -210,8 +211,8 @@ def share(real):
     cleared = []  # PyTorch's memory on the GPU when nothing is placed.
     clear = DevicePool.clear
 
-    def clear_and_note(self):
-        clear(self)
+    def clear_and_note(self, *how):
+        clear(self, *how)
         cleared.append(torch.cuda.memory_reserved())
 
     DevicePool.clear = clear_and_note
@@ -236,8 +237,32 @@ def share(real):
     return said | {"resident": model.memlab.resident_bytes, "cleared": cleared}
 
 
+def forked(real):
+    """A child that is forked from the process that paged the model."""
+    _, model, inputs, wanted = layers(real)
+    with torch.no_grad():
+        results = [model(x) for x in inputs[:3]]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            memlab.unpage(model)
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        error = said.read()
+    os.waitpid(child, 0)
+    with torch.no_grad():
+        results += [model(x) for x in inputs[3:]]
+    good = [torch.equal(ours, theirs) for ours, theirs in zip(results, wanted, strict=True)]
+    return {"equal": all(good) or not real, "count": len(good), "pinned": memlab.plan_of(model).pinned, "error": error}
+
+
 HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "trained": trained}
-HOW |= {"chunked": chunked, "share": share}
+HOW |= {"chunked": chunked, "share": share, "forked": forked}
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()

@@ -80,6 +80,11 @@ impl Arena {
         !self.pinned.lock().is_exposed
     }
 
+    /// Whether a child that is forked now has the bytes: pinned pages of this process's own are kept from it.
+    pub fn is_inherited(&self) -> bool {
+        self.shared_bytes() == self.bytes || self.pinned.lock().chunks.is_empty()
+    }
+
     /// Makes it pageable again. No copy may be in progress.
     pub fn unpin(&self) {
         let pinned = &mut *self.pinned.lock();

@@ -115,14 +115,13 @@ class DevicePool:
         self.placed[index] = placed
         return ranges
 
-    def clear(self) -> None:
-        """Gives the device memory back, once nothing uses it any more."""
-        self.pipeline.synchronize()
-        if self.placed:
-            # No units: nothing may be copied to freed memory if no placement follows.
-            self.pipeline.configure([], [], [], {}, None, self.stream())
-        if self.device.type == "cuda" and self.blocks:
-            torch.cuda.synchronize(self.device)
+    def clear(self, is_forked: bool = False) -> None:
+        """Gives the device memory back, once nothing uses it any more.
+
+        In a forked child nothing does: the thread that copies, its locks and the device are its parent's.
+        """
+        if not is_forked:
+            self._end_uses()
         for paged in [paged for placed in self.placed.values() for paged in placed.tensors]:
             paged.on_device = None
             paged.unloaded = _unloaded(paged)
@@ -130,9 +129,17 @@ class DevicePool:
         self.placed.clear()
         self.edits.units_cleared()
         self.blocks = []
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and not is_forked:
             # PyTorch's cache has blocks of the last placement and of the traced forward, whose sizes are not needed again.
             torch.cuda.empty_cache()
+
+    def _end_uses(self) -> None:
+        self.pipeline.synchronize()
+        if self.placed:
+            # No units: nothing may be copied to freed memory if no placement follows.
+            self.pipeline.configure([], [], [], {}, None, self.stream())
+        if self.device.type == "cuda" and self.blocks:
+            torch.cuda.synchronize(self.device)
 
     def forget(self, weight: Weight) -> None:
         """Stops paging a weight. To be called when no unit is placed."""

@@ -116,10 +116,7 @@ class Pager:
     def _outermost_call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a call that is in no other call of this model: the forward is this call."""
         if os.getpid() != self.process:
-            raise RuntimeError(
-                "this process was forked from the one that paged the model, and has none of the threads that copy its "
-                "weights: call memlab.unpage(model) in this process, and memlab.page(model) to page it here"
-            )
+            raise self._forked()
         if torch.jit.is_tracing():
             raise RuntimeError(
                 "torch.jit.trace records the addresses of weights, which change in a paged model: call "
@@ -236,8 +233,11 @@ class Pager:
         # KeyboardInterrupt can skip `_leave`: an entry of this thread may be left over.
         if self.thread_state.context is not None or self.active_forwards.keys() - {threading.get_ident()}:
             raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
+        is_forked = os.getpid() != self.process
+        if is_forked and not self.memory.arena.inherited:
+            raise self._forked()
         self.released = True
-        self.pool.clear()
+        self.pool.clear(is_forked)
         self.swap.release()
         self.patch.release()
         for weight in self.stages.weights:
@@ -246,4 +246,17 @@ class Pager:
                     own = self.memory.of_tensor(paged)
                     paged.tensor.data = view_of(own, paged.tensor.dtype, 0, paged.tensor.shape, paged.tensor.stride())
             weight.drop_references()
-        self.memory.arena.unpin()
+        if not is_forked:
+            self.memory.arena.unpin()
+
+    def _forked(self) -> RuntimeError:
+        forked = "this process was forked from the one that paged the model, and has "
+        if not self.memory.arena.inherited:
+            return RuntimeError(
+                f"{forked}no copy of its weights, whose memory is pinned: load and page the model in this process, or start "
+                'it with the method "spawn"'
+            )
+        return RuntimeError(
+            f"{forked}none of the threads that copy its weights: call memlab.unpage(model) in this process, and "
+            "memlab.page(model) to page it here"
+        )
