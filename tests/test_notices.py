@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from textwrap import dedent
@@ -58,18 +59,20 @@ def record(memlab, *options, waits_for=(), simgpu="2GiB", env=None, **more):
 def told(memlab):
     """What a command that appends its input to a file was told, by kind."""
     notices = [json.loads(line) for line in (memlab.folder / "told").read_text().splitlines()]
-    return {notice["notice"]: notice for notice in sorted(notices, key=lambda notice: notice["bytes"])}, len(notices)
+    latest = {notice["notice"]: notice for notice in sorted(notices, key=lambda notice: notice["bytes"])}
+    return latest, Counter(notice["notice"] for notice in notices)
 
 
 def test_a_command_is_told_while_the_program_runs(memlab):
     """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits until that was told
     WHEN it runs with a command to be told
-    THEN each is told once, with figures of the trace, in the environment and as JSON."""
+    THEN each is told, with figures of the trace, in the environment and as JSON (a leak again, if it doubles)."""
     command = 'cat >> told; env | grep ^MEMLAB_ > $MEMLAB_NOTICE; echo "to the terminal: $MEMLAB_NOTICE"'
     run = record(memlab, "--notify", command, "--notify-free", "1.8GiB", waits_for=KINDS)
     assert (run.code, run.output.split("\n")[:2]) == (7, ["begins", "saw leak low-memory out-of-memory"]), run.errors
     notices, count = told(memlab)
-    assert sorted(notices) == KINDS and count == 3
+    assert sorted(notices) == KINDS
+    assert (count["out-of-memory"], count["low-memory"]) == (1, 1)
     report = memlab.report(run.trace)
     (device,) = report["devices"]
     findings = {finding["kind"]: finding for finding in report["findings"]}
@@ -99,8 +102,8 @@ def test_what_was_not_asked_for_is_not_told(memlab):
     THEN only the out-of-memory is told."""
     run = record(memlab, "--notify", "cat >> told", "--notify-leak-steps", 100)
     assert run.code == 7
-    notices, count = told(memlab)
-    assert (list(notices), count) == (["out-of-memory"], 1)
+    _, count = told(memlab)
+    assert count == {"out-of-memory": 1}
 
 
 def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
@@ -126,7 +129,7 @@ def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
     WHEN they are told THEN the program ends as without them, and a line says what became of each."""
     run = record(memlab, "--notify", "exit 3")
     assert run.code == 7 and "saw" in run.output
-    assert run.errors.count("memlab: --notify: `exit 3` ended with exit code 3\n") == 2
+    assert run.errors.count("memlab: --notify: `exit 3` ended with exit code 3\n") >= 2
     hanging = "trap '' TERM; echo $$ > $MEMLAB_NOTICE; sleep 1000 & wait; sleep 1000"
     run = record(memlab, "--force", "--notify", hanging, "--notify-leak-steps", 100)
     assert run.code == 7
@@ -251,8 +254,8 @@ def test_a_command_is_told_under_the_dashboard(memlab):
     if ended is None:
         os.kill(process, signal.SIGKILL)
     assert ended == 7, screen[-2000:]
-    notices, count = told(memlab)
-    assert (list(notices), count) == (["out-of-memory"], 1)
+    _, count = told(memlab)
+    assert count == {"out-of-memory": 1}
     assert b"SHOULD NOT BE SEEN" not in screen
 
 
