@@ -30,7 +30,7 @@
 //! sources, sampler, python::state, limit::card, ranges::open    parts of the recorder
 //! ranges::table              ids of ranges
 //! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; querying the driver
-//! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
+//! thread_sanitizer, mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
 //! symbols, ranges::names, cuda::types, python::layout, frame_role
 //! file_names, config
 //! attribution::result, clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
@@ -70,6 +70,7 @@ mod sampler;
 mod sources;
 mod stderr;
 mod symbols;
+mod thread_sanitizer;
 mod thread_state;
 mod torch;
 mod vmm;

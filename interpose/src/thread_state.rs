@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::frame_role::FrameRole;
 use crate::intern::Frame;
 use crate::python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
+use crate::thread_sanitizer::{handed_over, taken_over};
 
 /// One frame of the last stack (outermost first), with the attribution of the frames up to it.
 #[derive(Clone, Copy)]
@@ -191,10 +192,12 @@ impl LargePage {
             }
             libc::madvise(ptr::with_exposed_provenance_mut(address), Self::BYTES, libc::MADV_HUGEPAGE);
         }
+        handed_over(&FIRST_STATES);
         Some(Self { address, taken: AtomicUsize::new(0) })
     }
 
     fn take(&self) -> Option<*mut ThreadState> {
+        taken_over(&FIRST_STATES);
         let offset = self.taken.fetch_add(STATE_BYTES, Ordering::Relaxed);
         let fits = offset + STATE_BYTES <= Self::BYTES;
         fits.then(|| ptr::with_exposed_provenance_mut(self.address + offset))
@@ -313,7 +316,8 @@ static SPARE: SpareStates =
 
 impl SpareStates {
     fn take(&self) -> Option<*mut ThreadState> {
-        self.spare.iter().map(|slot| slot.swap(ptr::null_mut(), Ordering::AcqRel)).find(|state| !state.is_null())
+        let mut spare = self.spare.iter().map(|slot| slot.swap(ptr::null_mut(), Ordering::AcqRel));
+        spare.find(|state| !state.is_null()).inspect(|state| taken_over(*state))
     }
 
     fn hand_back_at_thread_exit(&self, state: *mut ThreadState) {
@@ -344,6 +348,7 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     STATE.with(|cell| cell.set(ptr::null_mut()));
     // SAFETY: made in `prepare` for this thread, which ends.
     unsafe { ThreadState::forget(state.cast()) };
+    handed_over(state);
     for slot in &SPARE.spare {
         if slot.compare_exchange(ptr::null_mut(), state.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
