@@ -20,6 +20,7 @@ CHOSEN = {
     "test_gpu_time.py": "",
     "test_pytest_plugin.py": "need_too_much or leave_memory",
     "test_parallel.py": "",
+    "test_kv_caches.py": "",
 }
 # Of those that run on several GPUs, on how many the smallest does. Tests for more skip themselves.
 GPUS = {"test_parallel.py": 2}

@@ -44,7 +44,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         // frames before, the optimizer may have called backward.)
         let steps = own.roles.intersects(FrameRole::OPTIMIZER_STEP) && backward.frame_at_entry.is_null();
         let phase = if steps { Phase::Optimizer as u32 } else { Phase::Backward as u32 };
-        let flags = phase | again | exchanged(own.roles) | workspace;
+        let flags = phase | again | kept_for(own.roles) | workspace;
         return Attribution { stack: own.stack, layer: own.layer, flags };
     }
     let own = walk(recorder, python, thread, innermost, (0, 0));
@@ -69,7 +69,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let moved = if own.roles.intersects(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
     let differentiable = if differentiable { Flags::GRADIENT_NODE } else { 0 };
     let outside = if own.roles.intersects(FrameRole::OUTSIDE) { Flags::OUTSIDE } else { 0 };
-    let flags = phase | differentiable | moved | outside | exchanged(own.roles) | workspace;
+    let flags = phase | differentiable | moved | outside | kept_for(own.roles) | workspace;
     Attribution { stack: own.stack, layer: own.layer, flags }
 }
 
@@ -79,21 +79,24 @@ fn benchmark(own: Walked, workspace: u32) -> Attribution {
     Attribution { stack: own.stack, layer: 0, flags: Phase::Other as u32 | Flags::BENCHMARK | workspace }
 }
 
-/// The flags of communication between ranks.
+/// The flags of memory that is known by the function that allocates it.
 #[inline]
-fn exchanged(roles: FrameRole) -> u32 {
-    if roles.intersects(FrameRole::COMMUNICATION) { purpose(roles) } else { 0 }
+fn kept_for(roles: FrameRole) -> u32 {
+    if roles.intersects(FrameRole::KEPT_FOR) { purpose(roles) } else { 0 }
 }
 
 #[cold]
 fn purpose(roles: FrameRole) -> u32 {
     let purposes = [
+        (FrameRole::KV_CACHE, Flags::KV_CACHE),
+        (FrameRole::WORKSPACE, Flags::WORKSPACE),
+        (FrameRole::COMMUNICATION, Flags::COMMUNICATION),
         (FrameRole::GATHERED, Flags::GATHERED),
         (FrameRole::REDUCE_SCATTER, Flags::REDUCE_SCATTER),
         (FrameRole::DDP_BUCKET, Flags::DDP_BUCKET),
     ];
     let flag = |(role, flag)| if roles.intersects(role) { flag } else { 0 };
-    purposes.into_iter().map(flag).fold(Flags::COMMUNICATION, |flags, flag| flags | flag)
+    purposes.into_iter().map(flag).fold(0, |flags, flag| flags | flag)
 }
 
 #[derive(Clone, Copy)]

@@ -1,11 +1,14 @@
 //! The role of a Python function in attribution, by its file and name.
 
+mod serving;
+
 use bitflags::bitflags;
+use serving::Purpose;
 
 bitflags! {
     /// The role of a Python frame in attribution, besides its line. No bit: none.
     #[derive(Clone, Copy, PartialEq, Eq)]
-    pub struct FrameRole: u16 {
+    pub struct FrameRole: u32 {
         /// `nn.Module.__call__`: its first local is the module that runs.
         const MODULE_CALL = 1;
         /// `Optimizer.step`.
@@ -39,6 +42,12 @@ bitflags! {
         const REDUCE_SCATTER = 8192;
         /// Communication for DDP's buckets of gradients.
         const DDP_BUCKET = 16384;
+        /// Keeps the keys and values of tokens: an inference server's pool, a `Cache` of Hugging Face.
+        const KV_CACHE = 32768;
+        /// Keeps a workspace: an inference server's backends of attention.
+        const WORKSPACE = 65536;
+        /// Memory that is known by the function that allocates it. The innermost such function decides.
+        const KEPT_FOR = Self::COMMUNICATION.bits() | Self::PURPOSE.bits() | Self::KV_CACHE.bits() | Self::WORKSPACE.bits();
         /// What communication is for.
         const PURPOSE = Self::GATHERED.bits() | Self::REDUCE_SCATTER.bits() | Self::DDP_BUCKET.bits();
         /// Frames that call a layer.
@@ -48,14 +57,14 @@ bitflags! {
 
 impl FrameRole {
     /// The roles of a stack that ends in a frame of role `inner`. A layer called by an optimizer's step (which runs a
-    /// closure) is forward, not optimizer; it is also not part of the communication that calls it.
+    /// closure) is forward, not optimizer; it is also not part of the communication, cache or workspace that calls it.
     pub fn with(self, inner: Self) -> Self {
         let ended = if inner.intersects(Self::LAYER) {
-            Self::OPTIMIZER_STEP.union(Self::COMMUNICATION).union(Self::PURPOSE)
+            Self::OPTIMIZER_STEP.union(Self::KEPT_FOR)
         } else if inner.intersects(Self::INPUTS) {
             Self::COMMUNICATION.union(Self::PURPOSE)
-        } else if inner.intersects(Self::COMMUNICATION) {
-            Self::PURPOSE
+        } else if inner.intersects(Self::KEPT_FOR) {
+            Self::KEPT_FOR
         } else {
             Self::empty()
         };
@@ -73,8 +82,8 @@ impl FrameRole {
         }
     }
 
-    /// The role by file and name, which identify PyTorch's own functions.
-    pub fn of(file: &str, name: &str) -> Self {
+    /// The role by file, name and qualified name, which identify functions of PyTorch and of inference servers.
+    pub fn of(file: &str, name: &str, qualified: &str) -> Self {
         if file.ends_with("torch/nn/modules/module.py") {
             match name {
                 "_wrapped_call_impl" | "_call_impl" => Self::MODULE_CALL,
@@ -100,7 +109,12 @@ impl FrameRole {
         } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
             Self::of_distributed(distributed, name)
         } else {
-            Self::empty()
+            match serving::purpose(file, name, qualified) {
+                Some(Purpose::KvCache) => Self::KV_CACHE,
+                Some(Purpose::Workspace) => Self::WORKSPACE,
+                Some(Purpose::Communication) => Self::COMMUNICATION,
+                None => Self::empty(),
+            }
         }
     }
 
@@ -214,18 +228,18 @@ mod tests {
     #[test]
     fn files_of_inductor_are_known_by_their_names() {
         let hash = "y6cxv52evlhklg5ji5hxqyxgbfwq2uebjuzibunqrh6oe4qmtqn";
-        let of = |folder: &str, hash: &str| FrameRole::of(&format!("/tmp/cache/{folder}/c{hash}.py"), "call");
+        let of = |folder: &str, hash: &str| FrameRole::of(&format!("/tmp/cache/{folder}/c{hash}.py"), "call", "call");
         assert!(of("y6", hash) == FrameRole::WRAPPER);
         assert!(of("zz", hash) == FrameRole::empty(), "another folder");
         assert!(of("y6", &hash[1..]) == FrameRole::empty(), "too short");
         assert!(of("y6", &hash.replace('x', "8")) == FrameRole::empty(), "not base 32");
-        assert!(FrameRole::of(&format!("/tmp/cache/y6/c{hash}.py"), "<module>") == FrameRole::empty());
+        assert!(FrameRole::of(&format!("/tmp/cache/y6/c{hash}.py"), "<module>", "<module>") == FrameRole::empty());
     }
 
     #[test]
     fn communication_is_distinguished_from_computation() {
         let stack = |frames: &[(&str, &str)]| {
-            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
+            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name, name);
             frames.iter().map(of).fold(FrameRole::empty(), FrameRole::with).intersects(FrameRole::COMMUNICATION)
         };
         let (ddp, call) = ("nn/parallel/distributed.py", ("nn/modules/module.py", "_call_impl"));
@@ -240,7 +254,7 @@ mod tests {
     #[test]
     fn the_innermost_communication_says_what_it_is_for() {
         let stack = |frames: &[(&str, &str)]| {
-            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
+            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name, name);
             let all = frames.iter().map(of).fold(FrameRole::empty(), FrameRole::with);
             all.intersection(FrameRole::COMMUNICATION | FrameRole::PURPOSE)
         };
@@ -252,5 +266,16 @@ mod tests {
         assert!(stack(&[(fsdp, "foreach_reduce"), (fsdp, "allocate")]) == plain | FrameRole::REDUCE_SCATTER);
         assert!(stack(&[(fsdp, "foreach_reduce"), call]) == FrameRole::empty(), "a module called meanwhile");
         assert!(stack(&[("distributed/pipelining/stage.py", "_make_tensor_from_meta")]) == plain);
+    }
+
+    #[test]
+    fn the_innermost_of_cache_workspace_and_layer_decides() {
+        let stack = |roles: &[FrameRole]| roles.iter().fold(FrameRole::empty(), |outer, inner| outer.with(*inner));
+        let (cache, workspace, layer) = (FrameRole::KV_CACHE, FrameRole::WORKSPACE, FrameRole::MODULE_CALL);
+        assert!(stack(&[layer, cache, FrameRole::empty()]) == layer | cache);
+        assert!(stack(&[cache, layer]) == layer, "a layer that a cache calls");
+        assert!(stack(&[cache, workspace]) == workspace);
+        assert!(stack(&[workspace, cache]) == cache);
+        assert!(stack(&[cache, FrameRole::COMMUNICATION]) == FrameRole::COMMUNICATION);
     }
 }

@@ -214,7 +214,7 @@ impl Interner {
         let file = absolute(python.file(raw.code));
         let file = numbered_cell(&file).unwrap_or(file);
         let (function, line) = (python.qualified_name(raw), python.line(raw));
-        let (role, is_cell) = (FrameRole::of(&file, &python.name(raw.code)), is_cell(&file));
+        let (role, is_cell) = (FrameRole::of(&file, &python.name(raw.code), &function), is_cell(&file));
         let is_made = file.starts_with('<') && !is_cell;
         let is_joined = is_made && tables.made_frames >= MAX_NUMBERED_FRAMES;
         let file = if is_joined { without_numbers(&file) } else { file };

@@ -128,6 +128,26 @@ fn buffers_for_communication_are_told_apart_by_what_they_are_for() {
 }
 
 #[test]
+fn key_value_caches_are_known_from_their_allocation() {
+    // GIVEN a server's cache, a cache that a layer keeps in forward, a buffer of a module in one, and a workspace of attention
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,4096,1,0,65536]"#,
+        r#"["a",2,1,0,10000,2048,3,7,65537]"#,
+        r#"["a",3,1,0,20000,1024,3,7,65537]"#,
+        r#"["tag",4,0,20000,"buffer",1024,3,"h.0.attn.kv_cache.k"]"#,
+        r#"["a",5,1,0,30000,512,1,0,8]"#,
+        // WHEN what the layer kept is replaced
+        r#"["a",6,1,0,40000,3072,3,7,65537]"#,
+        r#"["f",7,1,0,10000]"#,
+        r#"["a",8,1,0,50000,512,1,0,0]"#,
+    ]);
+    // THEN all of it is of the cache from its allocation on, and neither activations nor buffers
+    assert_eq!(category(&model, Category::KvCache), (4096 + 1024 + 3072, 4096 + 2048 + 1024 + 3072));
+    assert_eq!(category(&model, Category::Workspace), (512, 512));
+    assert_eq!([category(&model, Category::Activation).1, category(&model, Category::Buffer).1], [0, 0]);
+}
+
+#[test]
 fn blocks_from_before_memlab_have_their_own_category() {
     // GIVEN a process that memlab was loaded into: the blocks it found, and one allocated before the search
     let model = model_of(&[

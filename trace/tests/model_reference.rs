@@ -96,9 +96,9 @@ fn event() -> impl Strategy<Value = Event> {
     let device = || prop_oneof![4 => Just(0), 1 => Just(1)];
     let address = || (0..12_u64).prop_map(|slot| 0x7000_0000 + slot * 0x1_0000);
     let bytes = || (1..20_u64).prop_map(|pages| pages * 512);
-    const EXCHANGED: [u32; 7] = [256, 257, 258, 257 | 8192, 258 | 8192, 258 | 16384, 257 | 32768];
+    const KEPT: [u32; 9] = [256, 257, 258, 257 | 8192, 258 | 8192, 258 | 16384, 257 | 32768, 65536, 1 | 65536];
     const OTHERS: [u32; 19] = [0, 0, 4, 1, 1, 5, 5, 5, 2, 2, 2 | 16, 2 | 16, 2 | 32, 3, 3, 8, 1 | 8, 64, 2 | 8];
-    let flags = prop_oneof![6 => prop::sample::select(&OTHERS[..]), 1 => prop::sample::select(&EXCHANGED[..])];
+    let flags = prop_oneof![6 => prop::sample::select(&OTHERS[..]), 1 => prop::sample::select(&KEPT[..])];
     let category = prop::sample::select(vec![
         TagCategory::Parameter,
         TagCategory::Gradient,

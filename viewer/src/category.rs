@@ -4,14 +4,15 @@ use memlab_trace::Category;
 
 /// One letter for each category, in the order of [`Category::ALL`]: for bars without colour.
 pub const LETTERS: [&str; Category::COUNT] =
-    ["P", "G", "O", "B", "A", "I", "T", "g", "r", "d", "N", "W", "k", "b", "c", "n", "x", "o", "?"];
+    ["P", "G", "O", "B", "K", "A", "I", "T", "g", "r", "d", "N", "W", "k", "b", "c", "n", "x", "o", "?"];
 
 /// The categories of blocks. Memory of the others is not in blocks.
-pub const BLOCK_CATEGORIES: [Category; 15] = [
+pub const BLOCK_CATEGORIES: [Category; 16] = [
     Category::Parameter,
     Category::Gradient,
     Category::OptimizerState,
     Category::Buffer,
+    Category::KvCache,
     Category::Activation,
     Category::Input,
     Category::Temporary,
@@ -37,6 +38,7 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
         Category::Gradient => ("gradients", "grad"),
         Category::OptimizerState => ("optimizer state", "optim"),
         Category::Buffer => ("buffers", "buf"),
+        Category::KvCache => ("KV cache", "kv"),
         Category::Activation => ("activations", "activ"),
         Category::Input => ("inputs", "input"),
         Category::Temporary => ("temporary", "temp"),

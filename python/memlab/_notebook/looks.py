@@ -23,6 +23,7 @@ _LOOKS = {
     "gradient": _Look("gradients", "G", "#de8f05", "#0a0e12"),
     "optimizer_state": _Look("optimizer state", "O", "#028a66", "#fff"),
     "buffer": _Look("buffers", "B", "#7867b2", "#fff"),
+    "kv_cache": _Look("KV cache", "K", "#109698", "#0a0e12"),
     "activation": _Look("activations", "A", "#cc4c00", "#fff"),
     "input": _Look("inputs", "I", "#d6c414", "#0a0e12"),
     "temporary": _Look("temporary", "T", "#c26094", "#0a0e12"),

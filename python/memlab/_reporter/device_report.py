@@ -96,6 +96,7 @@ _WORDS = {
     "before_memlab": "from before memlab was there",
     "cached": "cached (reserved, not allocated)",
     "input": "held for backward (an input)",
+    "kv_cache": "KV cache",
     "optimizer_state": "optimizer state",
     "other_processes": "other processes",
     "unknown": "not a tensor that Python holds",

@@ -14,6 +14,8 @@ pub enum Category {
     OptimizerState,
     /// Buffers of modules.
     Buffer,
+    /// Keys and values of tokens, kept by inference servers and by caches of Hugging Face.
+    KvCache,
     /// Allocated in forward and still live when it ended.
     Activation,
     /// Allocated outside modules: batches, labels.
@@ -48,7 +50,7 @@ pub enum Category {
 
 impl Category {
     /// How many there are.
-    pub const COUNT: usize = 19;
+    pub const COUNT: usize = 20;
 
     /// All categories, in the order in which they are shown.
     pub const ALL: [Self; Self::COUNT] = [
@@ -56,6 +58,7 @@ impl Category {
         Self::Gradient,
         Self::OptimizerState,
         Self::Buffer,
+        Self::KvCache,
         Self::Activation,
         Self::Input,
         Self::Temporary,
@@ -80,6 +83,7 @@ impl Category {
             Self::Gradient => "gradient",
             Self::OptimizerState => "optimizer_state",
             Self::Buffer => "buffer",
+            Self::KvCache => "kv_cache",
             Self::Activation => "activation",
             Self::Input => "input",
             Self::Temporary => "temporary",

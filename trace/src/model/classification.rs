@@ -15,8 +15,9 @@
 //! A block that outlives steps without being replaced is neither a batch nor part of a graph. Such inputs, and activations that
 //! no layer allocated, become "other" ([`super::long_lived`]), unless a module was called with them.
 //!
-//! A tag overrides these rules, with one exception: parameters and buffers in a buffer for communication are temporary
-//! copies, gathered from all ranks. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
+//! A tag overrides these rules, with two exceptions: parameters and buffers in a buffer for communication are temporary
+//! copies, gathered from all ranks. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards). And a key-value
+//! cache stays one if it is a buffer of a module.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,7 @@ pub(crate) enum Classification {
     Gradient,
     OptimizerState,
     Buffer,
+    KvCache,
     Activation,
     Input,
     Temporary,
@@ -63,6 +65,7 @@ impl Classification {
             Self::Gradient | Self::InBackward => Category::Gradient,
             Self::OptimizerState => Category::OptimizerState,
             Self::Buffer => Category::Buffer,
+            Self::KvCache => Category::KvCache,
             Self::Activation | Self::InForward => Category::Activation,
             Self::Input | Self::BeforeForward => Category::Input,
             Self::Temporary | Self::InOptimizer => Category::Temporary,
@@ -111,9 +114,15 @@ impl Classification {
         }
     }
 
-    /// Whether it is for what ranks exchange.
-    pub(crate) fn is_communication(self) -> bool {
-        matches!(self, Self::Gathered | Self::ReduceScatter | Self::DdpBucket | Self::Communication)
+    /// Whether it stays what it is if a tensor in it is tagged as one of `category`.
+    pub(crate) fn outranks(self, category: TagCategory) -> bool {
+        match self {
+            Self::Gathered | Self::ReduceScatter | Self::DdpBucket | Self::Communication => {
+                matches!(category, TagCategory::Parameter | TagCategory::Buffer)
+            }
+            Self::KvCache => category == TagCategory::Buffer,
+            _ => false,
+        }
     }
 
     /// Whether it was allocated outside modules, so that a module call with it makes it an input.
@@ -166,6 +175,9 @@ pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: boo
     }
     if flags.has(Flags::COMMUNICATION) {
         return communication(flags);
+    }
+    if flags.has(Flags::KV_CACHE) {
+        return Classification::KvCache;
     }
     if flags.has(Flags::MOVED_MODULE) {
         return Classification::Parameter;

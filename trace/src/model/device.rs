@@ -297,8 +297,7 @@ impl DeviceState {
             }
             return;
         }
-        let is_copy = matches!(event.category, TagCategory::Parameter | TagCategory::Buffer);
-        if is_copy && key.classification.is_communication() {
+        if key.classification.outranks(event.category) {
             return;
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));

@@ -47,20 +47,19 @@ pub struct CategoryPoint {
     pub last: CategoryBytes,
 }
 
-/// Bytes by category; also from keyframes in which buffers for communication were one category, and NCCL's memory was of
-/// libraries.
+/// Bytes by category; also from keyframes without key-value caches, and from those in which buffers for communication were one
+/// category, too, and NCCL's memory was of libraries.
 fn of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<CategoryBytes, D::Error> {
-    const EARLIER: usize = Category::COUNT - 4;
+    const NEWER: [&[Category]; 3] = [
+        &[],
+        &[Category::KvCache],
+        &[Category::KvCache, Category::Gathered, Category::ReduceScatter, Category::DdpBucket, Category::Nccl],
+    ];
     let bytes = Vec::<u64>::deserialize(from)?;
-    let is_earlier = bytes.len() == EARLIER;
-    let expected = if is_earlier { EARLIER } else { Category::COUNT };
-    if bytes.len() != expected {
+    let Some(newer) = NEWER.into_iter().find(|newer| bytes.len() + newer.len() == Category::COUNT) else {
         return Err(D::Error::invalid_length(bytes.len(), &"the bytes of each category"));
-    }
-    let is_new = |category: &Category| {
-        matches!(category, Category::Gathered | Category::ReduceScatter | Category::DdpBucket | Category::Nccl)
     };
-    let places = Category::ALL.into_iter().filter(|category| !(is_earlier && is_new(category)));
+    let places = Category::ALL.into_iter().filter(|category| !newer.contains(category));
     let mut of_all = CategoryBytes::default();
     for (category, bytes) in places.zip(bytes) {
         of_all[category as usize] = bytes;
@@ -223,5 +222,17 @@ mod tests {
         assert!(
             serde_json::from_value::<CategoryPoint>(serde_json::json!({"time": 7, "most": [1], "last": [1]})).is_err()
         );
+    }
+
+    #[test]
+    fn keyframes_of_before_key_value_caches_are_read() {
+        // GIVEN a point with nineteen categories: the fourth was buffers, the fifth activations
+        let bytes: Vec<u64> = (1..=19).collect();
+        let earlier = serde_json::json!({"time": 7, "most": &bytes, "last": &bytes});
+        // THEN each figure is in its category
+        let CategoryPoint { most, .. } = serde_json::from_value(earlier).unwrap();
+        let of = |category: Category| most[category as usize];
+        assert_eq!([of(Category::Buffer), of(Category::KvCache), of(Category::Activation)], [4, 0, 5]);
+        assert_eq!([of(Category::Gathered), of(Category::Other)], [8, 19]);
     }
 }

@@ -45,6 +45,8 @@ impl Flags {
     pub const REDUCE_SCATTER: u32 = 16384;
     /// With [`COMMUNICATION`](Self::COMMUNICATION): a bucket of gradients of `DistributedDataParallel`.
     pub const DDP_BUCKET: u32 = 32768;
+    /// Keys and values of tokens that are kept: an inference server's cache, a `Cache` of Hugging Face.
+    pub const KV_CACHE: u32 = 65536;
 
     /// The phase of the program.
     #[inline]

@@ -192,8 +192,9 @@ impl Reference {
             Event::Alloc { thread, device, layer, flags, .. } => Some((thread, device, phase(layer, flags))),
             _ => None,
         };
-        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE | Flags::COMMUNICATION) != 0;
+        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE | Flags::COMMUNICATION | Flags::KV_CACHE) != 0;
         let is_exchanged = flags & Flags::COMMUNICATION != 0 && flags & Flags::WORKSPACE == 0;
+        let is_cache = flags & Flags::KV_CACHE != 0 && flags & (Flags::WORKSPACE | Flags::COMMUNICATION) == 0;
         let is_scripts = own == Phase::Other && !is_known;
         let seen_forward = self.passes(born) > 0;
         // The event of the decision if it survives until then, the category then, and the one before.
@@ -207,6 +208,8 @@ impl Reference {
             ];
             let known = purposes.into_iter().find(|(flag, _)| flags & flag != 0);
             (Some(born), known.map_or(Category::Communication, |(_, category)| category))
+        } else if is_cache {
+            (Some(born), Category::KvCache)
         } else if flags & Flags::MOVED_MODULE != 0 {
             (Some(born), Category::Parameter)
         } else {
@@ -259,6 +262,7 @@ impl Reference {
             let is_copy = matches!(category, TagCategory::Parameter | TagCategory::Buffer);
             if category != TagCategory::Input
                 && !(is_exchanged && is_copy && tags.is_empty())
+                && !(is_cache && category == TagCategory::Buffer && tags.is_empty())
                 && on == device
                 && inside >= address
                 && inside - address < bytes

@@ -95,6 +95,10 @@ fn by_category(category: Category) -> Option<&'static str> {
         Category::Parameter => {
             "Parameters hold {}: load them in bfloat16, or share or offload them (FSDP, device_map)."
         }
+        Category::KvCache => {
+            "The KV cache holds {}: fewer or shorter sequences at once (max_model_len, max_num_seqs, max_new_tokens), keys and values in \
+             8 bits (kv_cache_dtype=\"fp8\"), or a smaller share of the card (gpu_memory_utilization, mem_fraction_static)."
+        }
         Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
         Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
         Category::Gathered => {

@@ -1,0 +1,188 @@
+//! The functions of inference servers and of Hugging Face that allocate key-value caches and workspaces.
+//!
+//! They are known by their files and names, as in vLLM 0.9, 0.13, 0.24 and 0.33 (and its first engine, in 0.6), SGLang 0.3.6, 0.4.10,
+//! 0.5.5, 0.5.15 and 0.5.23, and transformers 5.24.
+
+/// What a function allocates memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    KvCache,
+    Workspace,
+    Communication,
+}
+
+/// The purpose by file, name and qualified name (`KVCache.update`).
+pub(super) fn purpose(file: &str, name: &str, qualified: &str) -> Option<Purpose> {
+    let (package, rest) = package(file)?;
+    let is_cache = match package {
+        Package::Vllm => allocates_cache_of_vllm(rest, name),
+        Package::Sglang => rest.strip_prefix("srt/mem_cache/").is_some_and(|file| allocates_pool_of_sglang(file, name)),
+        Package::Transformers => keeps_states_of_transformers(rest, name, qualified),
+        Package::Flashinfer | Package::Other => false,
+    };
+    if is_cache || is_of_cache_class(qualified) {
+        return Some(Purpose::KvCache);
+    }
+    let is_setup = name == "__init__" || name.contains("buffer");
+    match package {
+        Package::Vllm | Package::Sglang if rest.contains("distributed/device_communicators/") => {
+            is_setup.then_some(Purpose::Communication)
+        }
+        Package::Vllm if rest == "v1/worker/workspace.py" => Some(Purpose::Workspace),
+        Package::Vllm | Package::Sglang | Package::Flashinfer => {
+            let sets_up = is_setup || name == "init_cuda_graph_state";
+            (name.contains("workspace") || is_backend(package, rest) && sets_up).then_some(Purpose::Workspace)
+        }
+        Package::Transformers | Package::Other => None,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Package {
+    Vllm,
+    Sglang,
+    Transformers,
+    Flashinfer,
+    /// Any other file that is not part of PyTorch.
+    Other,
+}
+
+/// The package of a file, and the path inside it; `None` for PyTorch's files, whose roles are known elsewhere.
+fn package(file: &str) -> Option<(Package, &str)> {
+    let packages = [
+        ("/vllm/", Package::Vllm),
+        ("/sglang/", Package::Sglang),
+        ("/transformers/", Package::Transformers),
+        ("/flashinfer/", Package::Flashinfer),
+    ];
+    // A checkout is a folder of the same name: `vllm/vllm/v1/…`.
+    for (folder, package) in packages {
+        if let Some((_, rest)) = file.rsplit_once(folder) {
+            return Some((package, rest));
+        }
+    }
+    (!file.contains("/torch/")).then_some((Package::Other, file))
+}
+
+/// vLLM's engines: of versions 0 and 1, with both of the latter's model runners.
+fn allocates_cache_of_vllm(file: &str, name: &str) -> bool {
+    (file.starts_with("worker/") || file.starts_with("v1/worker/"))
+        && matches!(
+            name,
+            "_allocate_kv_cache"
+                | "_allocate_kv_cache_tensors"
+                | "allocate_kv_cache"
+                | "allocate_uniform_kv_caches"
+                | "initialize_kv_cache_tensors"
+                | "init_kv_cache"
+        )
+}
+
+/// SGLang's pools, with the tables that say where a request's tokens are. What they allocate while requests come and go is no cache.
+fn allocates_pool_of_sglang(file: &str, name: &str) -> bool {
+    let is_pool = file.contains("pool") && !file.contains("host")
+        || matches!(
+            file,
+            "kv_vmm_backing.py" | "index_key_cache.py" | "dsa_cache_layer_split.py" | "deepseek_v4_compress_state.py"
+        );
+    let name = name.trim_start_matches('_');
+    let makes = ["init", "create_buffer", "alloc_", "allocate_"].into_iter().any(|prefix| name.starts_with(prefix));
+    is_pool && makes
+}
+
+/// Whether it makes or replaces the keys and values of a `Cache`, or the pool of continuous batching, and not something that is read
+/// from one, such as a mask.
+fn keeps_states_of_transformers(file: &str, name: &str, qualified: &str) -> bool {
+    match file {
+        "cache_utils.py" => !name.starts_with("get_"),
+        _ if file.starts_with("generation/continuous_batching") => qualified == "PagedAttentionCache.__init__",
+        _ => false,
+    }
+}
+
+/// Whether it is a method of a class that is called a KV cache: `KVCache.update`. What `forward` allocates is its layer's.
+fn is_of_cache_class(qualified: &str) -> bool {
+    qualified
+        .rsplit_once('.')
+        .is_some_and(|(class, name)| class.to_ascii_lowercase().ends_with("kvcache") && name != "forward")
+}
+
+/// Whether the file is a backend of attention, which keeps a workspace and the buffers of its metadata.
+fn is_backend(package: Package, file: &str) -> bool {
+    match package {
+        Package::Vllm => file.starts_with("v1/attention/backends/") || file.starts_with("attention/backends/"),
+        Package::Sglang => file.starts_with("srt/layers/attention/") && file.ends_with("_backend.py"),
+        Package::Flashinfer => true,
+        Package::Transformers | Package::Other => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Purpose;
+
+    fn of(file: &str, qualified: &str) -> Option<Purpose> {
+        let name = qualified.rsplit('.').next().unwrap_or(qualified);
+        super::purpose(&format!("/venv/lib/python3.12/site-packages/{file}"), name, qualified)
+    }
+
+    #[test]
+    fn key_value_caches_are_known_by_who_allocates_them() {
+        for (file, function) in [
+            ("vllm/v1/worker/utils.py", "allocate_kv_cache"),
+            ("vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner._allocate_kv_cache_tensors"),
+            ("vllm/v1/worker/gpu/attn_utils.py", "_allocate_kv_cache"),
+            ("vllm/worker/cache_engine.py", "CacheEngine._allocate_kv_cache"),
+            ("sglang/srt/mem_cache/memory_pool.py", "MHATokenToKVPool._create_buffers_normal"),
+            ("sglang/srt/mem_cache/memory_pool.py", "ReqToTokenPool.__init__"),
+            ("sglang/srt/mem_cache/unified_memory_pool.py", "UnifiedKVPool.__init__"),
+            ("transformers/cache_utils.py", "DynamicLayer.update"),
+            ("transformers/cache_utils.py", "StaticLayer.lazy_initialization"),
+            ("transformers/generation/continuous_batching/cache.py", "PagedAttentionCache.__init__"),
+            ("torchtune/modules/kv_cache.py", "KVCache.__init__"),
+            ("gptfast/model.py", "KVCache.update"),
+        ] {
+            assert_eq!(of(file, function), Some(Purpose::KvCache), "{file} {function}");
+        }
+        for (file, function) in [
+            ("vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner._dummy_run"),
+            ("vllm/v1/core/kv_cache_utils.py", "allocate_kv_cache"),
+            ("sglang/srt/mem_cache/memory_pool.py", "HybridReqToTokenPool.alloc"),
+            ("sglang/srt/mem_cache/memory_pool_host.py", "MHATokenToKVPoolHost.init_kv_buffer"),
+            ("sglang/srt/mem_cache/allocator.py", "TokenToKVPoolAllocator.__init__"),
+            ("transformers/cache_utils.py", "DynamicLayer.get_mask_sizes"),
+            ("transformers/generation/continuous_batching/cache.py", "PagedAttentionCache.update"),
+            ("transformers/generation/continuous_batching/input_outputs.py", "ContinuousBatchingIOs.__init__"),
+            ("transformers/modeling_utils.py", "PreTrainedModel.update"),
+            ("mine/cache.py", "Cache.update"),
+            ("mine/cache.py", "KVCache.forward"),
+        ] {
+            assert_eq!(of(file, function), None, "{file} {function}");
+        }
+    }
+
+    #[test]
+    fn workspaces_of_servers_are_known_by_who_allocates_them() {
+        for (file, function) in [
+            ("vllm/v1/worker/workspace.py", "WorkspaceManager._ensure_workspace_size"),
+            ("vllm/v1/attention/backends/flashinfer.py", "FlashInferMetadataBuilder._get_workspace_buffer"),
+            ("vllm/v1/attention/backends/flash_attn.py", "FlashAttentionMetadataBuilder.__init__"),
+            ("sglang/srt/layers/attention/flashinfer_backend.py", "FlashInferAttnBackend.__init__"),
+            ("sglang/srt/layers/attention/triton_backend.py", "TritonAttnBackend.init_cuda_graph_state"),
+            ("flashinfer/prefill.py", "BatchPrefillWithPagedKVCacheWrapper.__init__"),
+        ] {
+            assert_eq!(of(file, function), Some(Purpose::Workspace), "{file} {function}");
+        }
+        for (file, function) in [
+            ("vllm/v1/attention/backends/flash_attn.py", "FlashAttentionImpl.forward"),
+            ("sglang/srt/layers/attention/mamba/mamba.py", "MambaMixer2.__init__"),
+        ] {
+            assert_eq!(of(file, function), None, "{file} {function}");
+        }
+        let reduce = "distributed/device_communicators/custom_all_reduce.py";
+        for file in [format!("vllm/{reduce}"), format!("sglang/srt/{reduce}")] {
+            assert_eq!(of(&file, "CustomAllreduce.__init__"), Some(Purpose::Communication));
+            assert_eq!(of(&file, "CustomAllreduce.all_reduce"), None, "its result");
+        }
+    }
+}
