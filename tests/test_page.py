@@ -166,6 +166,35 @@ def test_a_branch_not_taken_before():
     assert model.memlab.counters["on_demand"] > 0
 
 
+@pytest.mark.parametrize("order", ["aaabab", "abbbab"])
+def test_weights_of_one_module_that_were_not_used_before(order):
+    # GIVEN modules with two weights each, of which a forward uses one
+    class Choosing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.randn(64, 64)), nn.Parameter(torch.randn(64, 64))
+
+        def forward(self, x, which):
+            return x @ getattr(self, which) / 8
+
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Choosing() for _ in range(6))
+
+        def forward(self, x, which):
+            for layer in self.layers:
+                x = layer(x, which)
+            return x
+
+    twin, model = pair(Layers())
+    # THEN both are loaded together where there is room, and the results are right
+    x = torch.randn(3, 64)
+    with torch.no_grad():
+        for which in order:
+            assert torch.equal(model(x, which), twin(x, which)), which
+
+
 def test_layers_called_by_themselves():
     # GIVEN a paged model with resident layers, streamed layers, and one that was never used
     twin = mlp()

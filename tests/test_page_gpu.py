@@ -106,3 +106,46 @@ def test_ranks_of_torchrun_share_weights(memlab, read_only):
     for rank in together["ranks"]:
         assert (rank["gathered"] > 0) == read_only
         assert read_only or "pins no memory for reading only" in rank["notes"][0]
+
+
+@pytest.mark.parametrize("budget", [[], ["--budget", "min"]], ids=["all", "min"])
+def test_on_two_gpus(memlab, budget):
+    # GIVEN the zoo over two simulated GPUs, with room for all of it or for two units each
+    names = [name for name in ZOO if name != "branches"]
+    run = memlab.python(PROGRAMS / "paged_devices.py", *names, *budget, preload=False, env=environment(), devices=2)
+    found = lines(run)
+    # THEN the bytes of each unit are on its device whenever it is used, and the unpaged model is complete
+    assert [one["model"] for one in found] == names
+    for one in found:
+        assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
+        # AND results are on the first device, which is the program's own as before
+        assert one["results"] == ["cuda:0"] and one["current"] == 0, one
+        # AND each forward after the first hops once
+        assert one["hops"] == 4 * (len(one["devices"]) - 1), one
+    assert sum(len(one["devices"]) == 2 for one in found) > len(found) // 2
+    assert all((one["streamed"] > 0) == bool(budget) for one in found if one["model"] in ("resnet101", "gpt2", "llama"))
+
+
+def test_ways_to_run_on_two_gpus(memlab):
+    # GIVEN budgets for each, threads, gradients, caches that a forward leaves for the next one, and a capture
+    ways = ["budgets", "threads", "frozen", "trained", "caching", "caching object", "graph", "refused"]
+    run = memlab.python(PROGRAMS / "paged_devices.py", *ways, preload=False, env=environment(), devices=2)
+    found = {one["model"]: one for one in lines(run)}
+    # THEN all of them run (results are compared on real GPUs, with --real)
+    assert list(found) == ways and all(found[way]["stage"] == "settled" for way in ways if way != "refused")
+    # AND each device is within its budget, and copies the rest
+    budgets = found["budgets"]
+    assert all(0 < budgets["taken"][device] <= budgets["given"][device] for device in ("cuda:0", "cuda:1"))
+    assert budgets["streamed"] > 0
+    # AND weights train on the device of their layers, and what a layer keeps is there, too
+    assert found["trained"]["trained"] == ["cuda:0", "cuda:1"]
+    for way in ("caching", "caching object"):
+        assert found[way]["cached"] == ["cuda:0"] * 3 + ["cuda:1"] * 3
+    # AND what does not work says so
+    assert "a CUDA graph is of one device" in found["graph"]["error"]
+    errors = found["refused"]["errors"]
+    assert found["refused"]["untouched"] and len(errors) == 5
+    assert "cuda:0 is there twice" in errors["cuda:0, cuda:0"] and "cuda:0 is there twice" in errors["cuda, cuda:0"]
+    assert "all must be GPUs" in errors["cuda:0, cpu"]
+    assert "PyTorch finds 2 CUDA device(s)" in errors["cuda:0, cuda:99"]
+    assert "must be a device" in errors["cuda:0, tpu"]

@@ -95,6 +95,8 @@ def alone():
         yield f"paging zoo {budget}", paging.check_zoo, budget
     yield "paging ways", paging.check_ways
     yield "paging shared", paging.check_shared
+    yield "paging devices", paging.check_devices
+    yield "paging devices speed", paging.measure_devices
     for way in offload.WAYS:
         yield f"moving {way}", offload.check_cycles, way
     yield "moving parts", offload.check_parts

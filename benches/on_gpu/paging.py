@@ -1,12 +1,14 @@
-"""Pages models on the real GPU: the zoo, the ways to run a paged model, and ranks that share their weights."""
+"""Pages models on real GPUs: the zoo, the ways to run a paged model, ranks that share weights, a model over two GPUs."""
 
 import json
 import sys
 
-from harness import PROGRAMS, ROOT, Failed, Skip
+from harness import OWN_PROGRAMS, PROGRAMS, ROOT, Failed, Skip
 
 WAYS = ["graph", "threads", "compiled", "frozen", "trained", "chunked", "share"]
+WAYS_OVER_DEVICES = ["budgets", "threads", "frozen", "trained", "caching", "caching object", "graph", "refused"]
 BUDGETS = ["min", "3MiB"]
+SHARES = ["0.25", "0.6"]  # Of the weights, on each of two GPUs: half of them wait in host memory, or none.
 
 
 def paged(harness, folder, *arguments):
@@ -67,4 +69,50 @@ def check_shared(harness, folder):
         for rank in way["ranks"]:
             if not (rank["pinned"] and rank["equal"] and rank["stage"] == "settled" and rank["compared"] > 0):
                 wrong.append(f"shared={way['shared']}: {rank}")
+    return wrong
+
+
+def rows_of(harness, folder, program, *arguments):
+    """What a program on two GPUs prints as JSON lines."""
+    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+    real = [] if harness.simulated else ["--real"]
+    command = (sys.executable, program, *real, *arguments)
+    run = harness.run(folder, *command, memlab=False, env=env, devices=2, timeout=300)
+    if run.code != 0:
+        raise Failed(run.errors[-3000:])
+    return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+
+
+def check_devices(harness, folder):
+    """Models over two GPUs: every unit's bytes whenever it is used, and results, to the last bit those of one GPU."""
+    if harness.devices < 2:
+        return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}")
+    names = ["resnet101", "vit", "attention", "direct-use", "tied", "shared", "recurrent", "mixed", "writing", "encoder"]
+    names += ["names", "bf16", "gpt2", "llama", "t5"]
+    found = rows_of(harness, folder, PROGRAMS / "paged_devices.py", *names)
+    found += rows_of(harness, folder, PROGRAMS / "paged_devices.py", *names, "--budget", "min")
+    ways = rows_of(harness, folder, PROGRAMS / "paged_devices.py", *WAYS_OVER_DEVICES)
+    harness.note("over two GPUs", found + ways)
+    wrong = [
+        f"{one['model']}: {one}"
+        for one in found
+        if not (one["state"] and one["pinned"] and one["stage"] == "settled" and one["equal"])
+    ]
+    return wrong + [f"{one['model']}: {one}" for one in ways if not one["equal"] and not harness.simulated]
+
+
+def measure_devices(harness, folder):
+    """memlab.page over two GPUs beside accelerate's dispatch_model, each with the same memory for weights."""
+    if harness.devices < 2:
+        return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}")
+    # 6.4 GB of weights in bfloat16.
+    size = [] if harness.simulated else ["--width", "8192", "--layers", "48", "--tokens", "1024", "--forwards", "20"]
+    wrong = []
+    for share in SHARES:
+        ways = rows_of(harness, folder, OWN_PROGRAMS / "dispatched.py", *size, "--share", share)
+        for way in ways:
+            harness.note(f"{way['way']}, {share} of the weights on each GPU", way)
+        if len(ways) < 2:
+            harness.note("dispatch_model", "accelerate is not installed")
+        wrong += [f"{way['way']}: {way}" for way in ways if not way["equal"]]
     return wrong

@@ -42,7 +42,7 @@ def load(
     Args:
         path_or_index: a .safetensors file, the .safetensors.index.json of a sharded one, or the folder of either.
         model: any module. Its tensors have the shapes of those in the file.
-        device: as for `memlab.page`.
+        device: one device, as for `memlab.page`.
         dtype: what floating-point weights are converted to; None for the type in the file, whatever the model says.
         strict: raise if the file and the model do not have the same names.
         options: those of `memlab.page`.

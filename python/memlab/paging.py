@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from memlab._arguments import require_model
-from memlab._paging.collect import collect
+from memlab._paging.collect import collect, tensors_of
 from memlab._paging.host_sharing import arena_memory, fill_from_model
 from memlab._paging.micro_batches import repeated_blocks
 from memlab._paging.module_patch import Mark, is_patched, mark_on
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.settings import OnChange, Settings
 from memlab._paging.sizes import readable
-from memlab._paging.start import refuse_patched, start_paging
+from memlab._paging.start import refuse_patched, start_paging, start_spreading
 from memlab.plan import Plan
 
 Model = TypeVar("Model", bound=nn.Module)
+Budget = int | str | None
 
 
 def page(
     model: Model,
-    device: torch.device | str = "cuda",
+    device: torch.device | str | Sequence[torch.device | str] = "cuda",
     max_layer_size: int = -1,
     *,
-    budget: int | str | None = None,
+    budget: Budget | Sequence[Budget] | Mapping[torch.device | str, Budget] = None,
     prefetch: str | int = "auto",
     micro_batch: int | None = None,
     order: str = "traced",
@@ -42,10 +44,15 @@ def page(
 
     Args:
         model: any module. Its weights move to one piece of pinned host memory.
-        device: where it runs: ``"cuda"``, ``"cuda:1"``, or ``"cpu"`` (the same pipeline, copied by a thread; for tests).
+        device: where it runs: ``"cuda"``, ``"cuda:1"``, or ``"cpu"`` (the same pipeline, copied by a thread; for tests). A
+            list, ``["cuda:0", "cuda:1"]``: the layers in their order over several devices, each with a stretch of them.
+            Inputs go to the first device, activations to the next one where its stretch begins, and results back to the
+            first. What fits on its device stays there, and the rest is copied over the device's own bus. The first forward
+            runs on the first device, and the third is timed.
         max_layer_size: a module of at most this many parameters is copied as one; -1: neighbours of up to 16 MiB are.
         budget: device memory for weights, in bytes or as ``"8GiB"``; ``"min"`` for two units; None for as little as still
-            hides the copies behind the computing (all there is, if they cannot be hidden).
+            hides the copies behind the computing (all there is, if they cannot be hidden). For several devices: one for
+            each, as a list or by device, or one that each has; None for what is free on each.
         prefetch: how many units are copied ahead: ``"auto"`` for as many as the ring holds, 0 for none.
         micro_batch: samples (of the first dimension of tensors) that go through a block at a time, so that a batch large
             enough to hide the copies needs less memory. For blocks that treat samples independently.
@@ -60,10 +67,12 @@ def page(
     Returns: the model.
 
     Raises:
-        RuntimeError: the model is paged already, or PyTorch finds no CUDA device.
+        RuntimeError: the model is paged already, or PyTorch finds no CUDA device, or not that one.
         TypeError: `model` is not an `nn.Module`, or `device` not a device; says what to give.
-        ValueError: another argument is wrong, the budget is too small for one weight, or a weight has other values than in
-            the processes that share it; says which, and how much is needed.
+        ValueError: another argument is wrong (a list of devices has one twice, or the CPU beside GPUs), the budget is too
+            small for one weight, or a weight has other values than in the processes that share it; says which, and how much
+            is needed. Of several devices, the first or second forward raises it if their budgets are too small. Tensors
+            that are no plain memory (quantized, sparse) and `micro_batch` are for one device.
 
     >>> import memlab, torch
     >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -77,17 +86,19 @@ def page(
     RuntimeError: this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first
     """
     require_model("page", model)
-    settings = Settings.checked(
-        device,
-        max_layer_size,
-        budget=budget,
-        prefetch=prefetch,
-        micro_batch=micro_batch,
-        order=order,
-        on_change=on_change,
-        shared=shared,
-    )
-    return page_with(model, settings)
+    options: dict[str, Any] = {
+        "max_layer_size": max_layer_size,
+        "prefetch": prefetch,
+        "micro_batch": micro_batch,
+        "order": order,
+        "on_change": on_change,
+        "shared": shared,
+    }
+    if not isinstance(device, (list, tuple)):
+        one: Any = budget  # Refused unless it is for one device.
+        return page_with(model, Settings.checked(device, budget=one, **options))
+    several = Settings.several(device, budget, **options)
+    return page_with(model, several[0]) if len(several) == 1 else _page_with_several(model, several)
 
 
 def page_with(model: Model, settings: Settings) -> Model:
@@ -103,6 +114,27 @@ def page_with(model: Model, settings: Settings) -> Model:
     with torch.no_grad(), torch.inference_mode(False):
         fill_from_model(weights, memory)
     pager = start_paging(model, weights, residents, memory, settings)
+    pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
+    return model
+
+
+def _page_with_several(model: Model, settings: list[Settings]) -> Model:
+    """`page` with checked arguments, one for each device."""
+    refuse_patched(model)
+    weights, residents = collect(model, settings[0].device, small_buffers_stay=False)
+    if not weights:
+        raise ValueError("this model has no weights to page: move it to the device as it is")
+    filled = [tensor for tensors in residents for tensor in tensors if tensor.numel()]
+    if filled:
+        names = {id(tensor): name for name, tensor, _ in tensors_of(model)}
+        raise ValueError(
+            f"{names[id(filled[0])]} is no plain memory (quantized, sparse, or another subclass of torch.Tensor), and such "
+            "tensors are kept on one device only: page the model to one device"
+        )
+    memory = arena_memory(model, weights, settings[0].shared)
+    with torch.no_grad(), torch.inference_mode(False):
+        fill_from_model(weights, memory)
+    pager = start_spreading(model, weights, residents, memory, settings)
     pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
     return model
 

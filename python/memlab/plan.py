@@ -42,8 +42,16 @@ class Plan:
 
     @property
     def device(self) -> str:
-        """Where the model runs, such as ``"cuda:0"``."""
+        """Where the model runs, such as ``"cuda:0"``, or ``"cuda:0, cuda:1"``."""
         return self._state.device
+
+    @property
+    def devices(self) -> list[Plan]:
+        """The plans of the devices, of which the figures here are the sums; of one device, this plan.
+
+        Those of several devices are known from the second forward on. A device that has nothing to do has none.
+        """
+        return [Plan(part, PlanQueries()) for part in self._state.parts] or [self]
 
     @property
     def stage(self) -> str:
@@ -151,7 +159,8 @@ class Plan:
         """Since the model was paged: ``forwards``, ``copies``, ``copied_bytes``, ``on_demand``, and more.
 
         ``on_demand`` counts units that were not prefetched in time, ``out_of_order`` turns that the first forward did not
-        take, ``reloads`` units that were copied once more.
+        take, ``reloads`` units that were copied once more. On several devices, ``hops`` counts how often a forward went on
+        on another one, and ``hop_bytes`` what it took there.
         """
         return dict(sorted(self._queries.counters().items()))
 

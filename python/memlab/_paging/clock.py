@@ -28,14 +28,14 @@ class Clock:
             pairs = self.thread_state.__dict__.setdefault("pairs", [_pair(), _pair()])
             pairs.reverse()
             self.thread_state.began = pairs[0]
-            pairs[0][0].record()
+            pairs[0][0].record(torch.cuda.current_stream(self.device))
 
     def __exit__(self, *_: object) -> None:
         began = self.thread_state.began
         if self.device.type == "cpu":
             self.nanoseconds = time.perf_counter_ns() - began
         elif began is not None:
-            began[1].record()
+            began[1].record(torch.cuda.current_stream(self.device))
             self.last_pair = began
 
     def last_ns(self) -> int:

@@ -38,7 +38,9 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, ModuleEntry]]:
                         yield f"{dot}{attribute}.{index}", tensor, ModuleEntry(module, attribute, index, is_weak)
 
 
-def collect(model: nn.Module, rnn_layout_for: torch.device | None = None) -> tuple[list[Weight], list[list[Tensor]]]:
+def collect(
+    model: nn.Module, rnn_layout_for: torch.device | None = None, *, small_buffers_stay: bool = True
+) -> tuple[list[Weight], list[list[Tensor]]]:
     """The weights to be paged, in the order of registration, and the residents: tensors on the device for good.
 
     Residents are small buffers and tensors that are not plain memory; those over one storage come in one list. The tensors
@@ -66,7 +68,7 @@ def collect(model: nn.Module, rnn_layout_for: torch.device | None = None) -> tup
     for key, group in by_storage.items():
         tensors = [tensor for _, tensor, _ in group]
         buffers = all(not isinstance(tensor, nn.Parameter) for tensor in tensors)
-        if buffers and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER:
+        if buffers and small_buffers_stay and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER:
             residents.append(tensors)
         else:
             weights.append(makers[key](len(weights)) if key in makers else _weight(len(weights), group))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,14 +12,19 @@ from torch import Tensor
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """The value with its tensors on the device. Tensors without dimensions stay where they are: PyTorch takes them too.
+    """The value with its tensors on the device. Tensors without dimensions stay where they are: PyTorch takes them too."""
+    return with_tensors(value, lambda tensor: tensor if tensor.device == device or tensor.dim() == 0 else tensor.to(device))
+
+
+def with_tensors(value: Any, moved: Callable[[Tensor], Tensor]) -> Any:
+    """The value with `moved` of its tensors, in containers and dataclasses.
 
     A container of which nothing has to move is returned itself, so that a model can fill its caller's list or dictionary.
     """
     if isinstance(value, Tensor):
-        return value if value.device == device or value.dim() == 0 else value.to(device)
+        return moved(value)
     if isinstance(value, dict):
-        entries = {key: to_device(entry, device) for key, entry in value.items()}
+        entries = {key: with_tensors(entry, moved) for key, entry in value.items()}
         if all(entries[key] is entry for key, entry in value.items()):
             return value
         if type(value) is dict:
@@ -29,14 +35,14 @@ def to_device(value: Any, device: torch.device) -> Any:
             result[key] = entry
         return result
     if isinstance(value, (list, tuple)):
-        parts = [to_device(entry, device) for entry in value]
-        if all(new is old for new, old in zip(parts, value, strict=True)):
+        several = [with_tensors(entry, moved) for entry in value]
+        if all(new is old for new, old in zip(several, value, strict=True)):
             return value
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return type(value)(*several) if hasattr(value, "_fields") else type(value)(several)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changes = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        moved = {name: to_device(entry, device) for name, entry in changes.items()}
-        return value if all(moved[name] is changes[name] for name in changes) else dataclasses.replace(value, **moved)
+        parts = {name: with_tensors(entry, moved) for name, entry in changes.items()}
+        return value if all(parts[name] is changes[name] for name in changes) else dataclasses.replace(value, **parts)
     return value
 
 

@@ -169,7 +169,12 @@ class EditTracker:
                 f"{paged.name} was replaced by another tensor, or removed, after memlab.page, and its memory is shared with "
                 "other processes of this host: unpage the model before changing what it is made of"
             )
-        if self.on_change == "error" or not isinstance(tensor, type(paged.tensor)) or len(paged.entries) > 1:
+        if (
+            self.on_change == "error"
+            or not isinstance(tensor, type(paged.tensor))
+            or len(paged.entries) > 1
+            or paged.other_holders
+        ):
             raise RuntimeError(
                 f"{paged.name} was replaced by another tensor, or removed, after memlab.page: unpage the model before "
                 'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared), and '

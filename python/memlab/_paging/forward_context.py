@@ -40,19 +40,27 @@ class ForwardContext:
                 held.add(unit)
                 pool.unit_acquired(unit)
 
+    def pause(self) -> None:
+        """The thread goes on on another device: releases all units, as at the forward's end, and loads those of the next."""
+        self._before_release(set())
+        self._release_all()
+
     def leave(self) -> None:
         refused = None
         try:
             self._before_release(set())
         except RuntimeError as error:
             refused = error
+        self._release_all()
+        if refused is not None and self.ended:
+            raise refused
+
+    def _release_all(self) -> None:
         for unit in self.session.leave(self.pool.stream()):
             if unit in self.held:
                 self.held.discard(unit)
                 self.pool.unit_released(unit)
         self.held.clear()
-        if refused is not None and self.ended:
-            raise refused
 
     def _before_release(self, needed: set[int]) -> None:
         """Saves what the next step may overwrite. A unit of which a view is alive is held until the forward's end."""
@@ -77,6 +85,7 @@ class TracedContext:
     held: frozenset[int] = frozenset()
 
     def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
         self.reach = tracer.boundary
         self.ended = False
         self.view_sessions: dict[int, _native.Session] = {}

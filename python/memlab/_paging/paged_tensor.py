@@ -51,6 +51,7 @@ class Weight:
     own_use_count: int = 0  # How many of the users of that storage are the model's own tensors.
     shared: bool = False  # Other processes of the host hold the same memory, and nobody writes to it.
     separate: bool = False  # Its tensors have a storage each where the model is not paged.
+    other_stretches: int = 0  # How many other devices have the same bytes as a weight of their own.
     mapped_storage: torch.UntypedStorage | None = None  # Its bytes, as memory of the device, if that can read them.
 
     @property
@@ -94,6 +95,7 @@ class PagedTensor:
     version: int = 0
     address: int = 0
     layout: Layout | None = None  # When the model was paged.
+    other_holders: int = 0  # Entries and paged tensors of other devices that hold the same tensor.
 
     def view_over(self, storage: torch.UntypedStorage) -> Tensor:
         """This tensor, laid out as when the model was paged, over other memory, whose first byte is the weight's."""
@@ -136,7 +138,9 @@ class PagedTensor:
         """Whether others than the model hold the tensor or its memory, and can write to it unseen."""
         storage = self.weight.arena_storage
         assert storage is not None
-        known = sum(not entry.is_weak for entry in self.entries) + 2  # And `self.tensor`, and the call's argument.
+        known = (
+            sum(not entry.is_weak for entry in self.entries) + self.other_holders + 2
+        )  # And `self.tensor`, and the call's argument.
         others = use_count(storage_key(storage)) > self.weight.own_use_count
         return others or sys.getrefcount(self.tensor) > known
 

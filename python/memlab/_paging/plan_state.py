@@ -59,6 +59,7 @@ class PlanState:
     floor_ns: int = 0
     predicted_ns: int = 0
     notes: list[str] = field(default_factory=list)
+    parts: list[PlanState] = field(default_factory=list)  # Of each device, of several.
 
     def add_resident(self, reason: str, nbytes: int) -> None:
         """Counts bytes that are on the device for good and are in no unit."""

@@ -50,10 +50,18 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
         [several for several in units_by_module(units).values() if len(several) > 1],
     )
     placement = Placement(**found)
-    fitting = [
-        unit for unit in unused if _place_unused(unit, placement, allowed - placement.ring_bytes - placement.resident_bytes)
-    ]
-    schedule.units = units + fitting
+    schedule.units = units
+    of_modules = units_by_module(units)
+    for unit in unused:
+        modules = {entry.module for weight in unit.weights for paged in weight.tensors for entry in paged.entries}
+        # Units of one module are loaded together when it is called.
+        others = {index for module in modules for index in of_modules.get(module, ())}
+        beside = [place for index in others if (place := placement.places[index]) is not None]
+        room = allowed - placement.ring_bytes - placement.resident_bytes
+        if _place_unused(unit, placement, beside, room):
+            for module in modules:
+                of_modules.setdefault(module, []).append(len(schedule.units))
+            schedule.units.append(unit)
     return placement
 
 
@@ -71,13 +79,19 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> N
             )
 
 
-def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:
-    """Places a unit that the traced forward did not use, if it fits. Otherwise it is read over the bus."""
-    if unit.nbytes <= placement.ring_bytes and not unit.must_be_resident:
-        placement.places.append((0, unit.nbytes))
-        placement.resident.append(False)
-        return True
-    if (placement.ring_bytes == 0 or unit.must_be_resident) and unit.nbytes <= room:
+def _place_unused(unit: Unit, placement: Placement, beside: list[tuple[int, int]], room: int) -> bool:
+    """Places a unit that the traced forward did not use, if it fits. Otherwise it is read over the bus.
+
+    `beside`: the places that it must not overlap.
+    """
+    starts = [] if unit.must_be_resident else [0, *(offset + nbytes for offset, nbytes in beside)]
+    for start in starts:
+        end = start + unit.nbytes
+        if end <= placement.ring_bytes and all(end <= offset or offset + nbytes <= start for offset, nbytes in beside):
+            placement.places.append((start, unit.nbytes))
+            placement.resident.append(False)
+            return True
+    if (not placement.ring_bytes or unit.must_be_resident or beside) and unit.nbytes <= room:
         placement.places.append(None)
         placement.resident.append(True)
         placement.resident_bytes += unit.nbytes

@@ -25,6 +25,7 @@ class _SavedView:
 
     name: str
     storage: torch.UntypedStorage  # The weight's bytes in the arena.
+    device: torch.device
     versions: list[tuple[weakref.ref[Tensor], int]]  # Of its tensors: an edit before the backward would falsify it.
     dtype: torch.dtype
     byte_offset: int
@@ -48,14 +49,21 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
     def __init__(self, weights: list[Weight], device: torch.device) -> None:
         super().__init__(self._pack, self._unpack)
-        self.device = device
         self.thread_state = threading.local()
-        self.by_storage: dict[int | None, Weight] = {}
+        self.by_storage: dict[int | None, tuple[Weight, torch.device]] = {}
         for weight in weights:
             for paged in weight.tensors:
                 for form in (paged.on_device, paged.unloaded):
                     if form is not None:
-                        self.by_storage[storage_key(form.untyped_storage())] = weight
+                        self.by_storage[storage_key(form.untyped_storage())] = weight, device
+
+    @classmethod
+    def joined(cls, several: list[SavedTensors]) -> SavedTensors:
+        """One for the weights of several devices. (Each would be others' hooks to the next.)"""
+        one = cls([], torch.device("cpu"))
+        for each in several:
+            one.by_storage |= each.by_storage
+        return one
 
     def __enter__(self) -> None:
         self.thread_state.__dict__.setdefault("before", []).append(saved_tensor_hooks())
@@ -66,7 +74,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         self.thread_state.before.pop()
 
     def _pack(self, tensor: Tensor) -> Tensor | _SavedView | _PackedByOthers:
-        weight = self.by_storage.get(tensor_key(tensor))
+        weight, device = self.by_storage.get(tensor_key(tensor), (None, None))
         others = self.thread_state.before[-1]
         if others is not None:
             pack, unpack = others
@@ -74,11 +82,13 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
                 # Rebound, so that this frame keeps no view: checkpointing ends here with an exception.
                 tensor = tensor.clone()
             return _PackedByOthers(pack(tensor), unpack)
-        if weight is None or weight.arena_storage is None:
+        if weight is None or device is None or weight.arena_storage is None:
             return tensor
         start = tensor.storage_offset() * tensor.element_size()
         versions = [(weakref.ref(paged.tensor), version_of(paged.tensor)) for paged in weight.tensors]
-        return _SavedView(weight.name, weight.arena_storage, versions, tensor.dtype, start, tensor.shape, tensor.stride())
+        return _SavedView(
+            weight.name, weight.arena_storage, device, versions, tensor.dtype, start, tensor.shape, tensor.stride()
+        )
 
     def _unpack(self, saved: Tensor | _SavedView | _PackedByOthers) -> Tensor:
         if isinstance(saved, Tensor):
@@ -92,6 +102,6 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
                     f"{saved.name} was edited in place between a forward and its backward, whose gradient would be wrong"
                 )
         storage = saved.storage
-        if self.device.type != "cpu":
-            storage = all_bytes(storage).to(self.device).untyped_storage()
+        if saved.device.type != "cpu":
+            storage = all_bytes(storage).to(saved.device).untyped_storage()
         return view_of(storage, saved.dtype, saved.byte_offset // saved.dtype.itemsize, saved.shape, saved.stride)

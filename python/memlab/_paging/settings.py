@@ -29,6 +29,34 @@ class Settings:
     bytes_per_second: float | None = None  # Paces the copies of the host backend, for benchmarks; not an argument of `page`.
 
     @classmethod
+    def several(cls, devices: list[Any] | tuple[Any, ...], budget: Any = None, **options: Any) -> list[Settings]:
+        """The same for several devices. `budget`: one for each device, by position or by device, or one that each has."""
+        if not devices:
+            raise _refusal("device", devices, 'a device, such as "cuda", or a list of them')
+        if options.get("micro_batch") is not None:
+            raise ValueError("micro_batch is for a model on one device: leave it out, or give one device")
+        where = [device_of(device) for device in devices]
+        twice = next((device for device in where if where.count(device) > 1), None)
+        if twice is not None:
+            raise ValueError(f"device={list(map(str, devices))}: {twice} is there twice; name each device once")
+        if len({device.type for device in where}) > 1:
+            raise ValueError(f"device={list(map(str, devices))}: all must be GPUs (the CPU's are for tests)")
+        budgets = budget
+        if isinstance(budget, dict):
+            known = {device_of(device): value for device, value in budget.items()}
+            unknown = known.keys() - where
+            if unknown:
+                raise ValueError(
+                    f"budget names {', '.join(map(str, unknown))}, which device does not: name devices of the list"
+                )
+            budgets = [known.get(device) for device in where]
+        elif not isinstance(budget, (list, tuple)):
+            budgets = [budget] * len(where)
+        if len(budgets) != len(where):
+            raise _refusal("budget", budget, f"one for each of the {len(where)} devices, or one size that each has")
+        return [cls.checked(device, budget=one, **options) for device, one in zip(where, budgets, strict=True)]
+
+    @classmethod
     def checked(
         cls,
         device: torch.device | str,
@@ -79,6 +107,8 @@ def _refusal(name: str, value: Any, wanted: str) -> ValueError:
 
 def device_of(device: torch.device | str) -> torch.device:
     """The device with its index. Raises RuntimeError if there is no such device, ValueError or TypeError if it is none."""
+    if isinstance(device, (list, tuple)):
+        raise ValueError(f"device={device!r}: only memlab.page takes several devices; give one")
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError):
@@ -92,4 +122,8 @@ def device_of(device: torch.device | str) -> torch.device:
         raise ValueError(f"device={str(device)!r}: memlab pages to CUDA devices and, for tests, to the CPU")
     if not torch.cuda.is_available():
         raise RuntimeError('PyTorch finds no CUDA device here; page(model, device="cpu") runs the same pipeline without one')
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"device={str(device)!r}: PyTorch finds {torch.cuda.device_count()} CUDA device(s) here, from cuda:0 on"
+        )
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

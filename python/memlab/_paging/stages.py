@@ -36,6 +36,7 @@ class Stages:
         state: PlanState,
         pool: DevicePool,
         patch: ModulePatch,
+        unwraps: bool,
     ) -> None:
         self.weights = weights
         self.wrapped = wrapped
@@ -44,6 +45,7 @@ class Stages:
         self.state = state
         self.pool = pool
         self.patch = patch
+        self.unwraps = unwraps  # Modules that need no watching get their own `forward` back.
         self.viewed = ViewedUnits(pool)
         self.trace = Trace()
         self.times: list[int] = []  # Per point: nanoseconds of compute.
@@ -204,6 +206,8 @@ class Stages:
             wrapped.at_enter = wrapped.enter_key in scheduled
             wrapped.at_exit = wrapped.exit_key in scheduled
             wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
+            if not self.unwraps:
+                continue
             holds_tensors = any(has_tensors(module) for module in wrapped.module.modules())
             if not (holds_tensors or wrapped.enter_key in foreseen or wrapped.exit_key in foreseen):
                 self.patch.unwrap(wrapped.module)

@@ -13,6 +13,7 @@ from memlab._paging.pager import Pager
 from memlab._paging.plan_state import NO_PLAIN_MEMORY, SMALL_BUFFERS, PlanState
 from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
+from memlab._paging.spread_pager import SpreadPager
 from memlab._paging.tensor_memory import is_plain, move_together
 from memlab._paging.warn import warn
 
@@ -25,15 +26,7 @@ def start_paging(
     `residents`: tensors that are on the device for good, those over one storage in one list. Warns where the arena is not
     pinned, or most of the model is resident.
     """
-    state = PlanState(str(settings.device), host_bytes=memory.arena.nbytes, shared_bytes=memory.arena.shared_nbytes)
-    if settings.device.type == "cuda":
-        state.pinned = memory.arena.pin(settings.device.index)
-        if not state.pinned:
-            state.notes.append(f"not pinned: {memory.arena.refused}")
-            warn(f"memlab: {memory.arena.refused}")
-        elif memory.share is not None and not memory.arena.shielded:
-            # A kernel that has such memory could write to the weights of other processes.
-            state.notes.append("this driver pins no memory for reading only: shared embeddings are copied as a whole")
+    state = _pinned(str(settings.device), memory, settings)
     with torch.no_grad(), torch.inference_mode(False):
         for tensors in residents:
             move_together(tensors, settings.device)
@@ -44,12 +37,49 @@ def start_paging(
                 f"memlab: of this model's weights {readable(state.host_bytes)} are paged and "
                 f"{readable(state.resident_tensors[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}"
             )
-        for weight in weights:
-            if state.pinned and (memory.arena.shielded or not weight.shared):
-                weight.mapped_storage = memory.mapped(settings.device, weight)
+        _map(weights, memory, settings, state)
         pager = Pager(model, weights, memory, settings, state)
     pager.patch.residents.update(id(tensor) for tensors in residents for tensor in tensors)
     return pager
+
+
+def start_spreading(
+    model: nn.Module,
+    weights: list[Weight],
+    residents: list[list[torch.Tensor]],
+    memory: ArenaMemory,
+    settings: list[Settings],
+) -> SpreadPager:
+    """The same for several devices. `residents`: empty tensors, which are on the first device."""
+    state = _pinned(", ".join(str(one.device) for one in settings), memory, settings[0])
+    with torch.no_grad(), torch.inference_mode(False):
+        for tensors in residents:
+            move_together(tensors, settings[0].device)
+        _map(weights, memory, settings[0], state)
+        pager = SpreadPager(model, weights, memory, settings, state)
+    pager.patch.residents.update(id(tensor) for tensors in residents for tensor in tensors)
+    return pager
+
+
+def _pinned(device: str, memory: ArenaMemory, settings: Settings) -> PlanState:
+    """Pins the arena where there is a GPU. Warns if that is refused."""
+    state = PlanState(device, host_bytes=memory.arena.nbytes, shared_bytes=memory.arena.shared_nbytes)
+    if settings.device.type == "cuda":
+        state.pinned = memory.arena.pin(settings.device.index)
+        if not state.pinned:
+            state.notes.append(f"not pinned: {memory.arena.refused}")
+            warn(f"memlab: {memory.arena.refused}")
+        elif memory.share is not None and not memory.arena.shielded:
+            # A kernel that has such memory could write to the weights of other processes.
+            state.notes.append("this driver pins no memory for reading only: shared embeddings are copied as a whole")
+    return state
+
+
+def _map(weights: list[Weight], memory: ArenaMemory, settings: Settings, state: PlanState) -> None:
+    """Lets kernels of the device read the weights where they are, if the arena is pinned."""
+    for weight in weights:
+        if state.pinned and (memory.arena.shielded or not weight.shared):
+            weight.mapped_storage = memory.mapped(settings.device, weight)
 
 
 def refuse_patched(model: nn.Module) -> None:

@@ -27,7 +27,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 __all__ = [
     "APPLY",
+    "COPIES",
     "EMBEDDINGS",
+    "LIFT_FRESH",
     "SAVE_TO_STATE_DICT",
     "TENSOR_DICTS",
     "BatchNorm",
@@ -115,6 +117,7 @@ TABLE = (
         "torch.ops.aten.add.Tensor._schema", "tracing: which arguments an operation writes to, or returns a view of"
     ),
     PrivateName("torch.ops.aten._embedding_bag.default", "tracing: lookups that read a few rows of a table"),
+    PrivateName("torch.ops.aten._to_copy.default", "several devices: copies from one to another, which stay as they are"),
     PrivateName("torch.utils._pytree.tree_flatten", "tensors in nested arguments and results"),
     PrivateName("torch.utils._pytree.tree_unflatten", "micro-batches: arguments and results put together again"),
     PrivateName("torch.utils._pytree.tree_leaves", "tracing: the tensors of an operation"),
@@ -191,6 +194,10 @@ APPLY = "_apply"
 SAVE_TO_STATE_DICT = "_save_to_state_dict"
 
 EMBEDDINGS = frozenset({torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default})
+
+COPIES = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
+
+LIFT_FRESH = torch.ops.aten.lift_fresh.default  # What `torch.tensor` ends with.
 
 # A context in which operations ignore autocast.
 without_autocast = torch._C._DisableAutocast

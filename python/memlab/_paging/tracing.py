@@ -105,7 +105,7 @@ class Tracer(TorchDispatchMode):
             result = func(*args, **kwargs)
             self._note_view_or_use(args, kwargs, result)
             return result
-        written = _written(func, args, kwargs)
+        written = written_by(func, args, kwargs)
 
         def traced(tensor: Tensor) -> Tensor:
             weight = self._weight(tensor)
@@ -133,16 +133,15 @@ class Tracer(TorchDispatchMode):
 
         (In inference mode ``to``, ``reshape`` and ``contiguous`` are such operations, whether they copy or not.)
         """
-        results = {id(self._weight(tensor)) for tensor in _tensors(result)}
-        for tensor in _tensors((args, kwargs)):
+        results = {id(self._weight(tensor)) for tensor in tensors_in(result)}
+        for tensor in tensors_in((args, kwargs)):
             weight = self._weight(tensor)
             if weight is None:
                 continue
             if id(weight) in results:
                 self.viewed[weight] = None
             else:
-                self._use(weight)
-                self.trace.computed.add(weight)
+                self._compute(weight)
 
     def _note_escaping(self) -> None:
         """At the end of a segment: notes weights of which a view is still alive."""
@@ -159,12 +158,16 @@ class Tracer(TorchDispatchMode):
     def _use(self, weight: Weight) -> None:
         self.trace.segments[-1].weights[weight] = None
 
+    def _compute(self, weight: Weight) -> None:
+        """Another operation than a lookup uses a weight."""
+        self._use(weight)
+        self.trace.computed.add(weight)
+
     def _computed(self, tensor: Tensor) -> Tensor:
         weight = self._weight(tensor)
         if weight is None:
             return tensor
-        self._use(weight)
-        self.trace.computed.add(weight)
+        self._compute(weight)
         return self._on_device(weight, tensor)
 
     def _weight(self, tensor: Tensor) -> Weight | None:
@@ -196,13 +199,13 @@ def _use_count(weight: Weight) -> int:
     return use_count(storage_key(_storage(weight)))
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def tensors_in(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that an operation writes to."""
     found: list[Tensor] = []
     for position, name in writes_to(func):
-        found += _tensors(args[position] if position < len(args) else kwargs.get(name))
+        found += tensors_in(args[position] if position < len(args) else kwargs.get(name))
     return found

@@ -1,0 +1,47 @@
+"""What the surveyed forward has left on the first device, such as a cache of keys, in the first forward on all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab._paging.torch_private import COPIES, OpOverload, TorchDispatchMode, tree_leaves, tree_map_only, writes_to
+
+
+class MovingMode(TorchDispatchMode):
+    """Moves what an operation finds on another GPU to the one that the forward is on."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: Callable[[], torch.device]) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = {
+            leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"
+        }
+        # A copy from one device to another has two.
+        if len(found) < 2 or func in COPIES:
+            return func(*args, **kwargs)
+        here = self.device()
+        written = [
+            leaf
+            for position, name in (writes_to(func) if isinstance(func, OpOverload) else [])
+            for leaf in tree_leaves(args[position] if position < len(args) else kwargs.get(name))
+        ]
+        if any(isinstance(leaf, Tensor) and leaf.device != here for leaf in written):
+            raise RuntimeError(
+                f"this forward writes to a tensor on another device than {here}, where memlab.page has put the layer: "
+                "memory that lasts from one forward to the next, such as a static cache, is to be made after the first "
+                "forward of a model over several devices"
+            )
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(here) if tensor.device.type == "cuda" else tensor
+
+        return func(*tree_map_only(Tensor, moved, args), **tree_map_only(Tensor, moved, kwargs))

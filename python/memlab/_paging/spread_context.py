@@ -1,0 +1,186 @@
+"""A thread in a forward over several devices: which device it is on, and what has moved there with it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab._paging.boundaries import WrappedModule
+from memlab._paging.cut import Home
+from memlab._paging.device_transfer import with_tensors
+from memlab._paging.forward_context import ForwardContext
+from memlab._paging.survey import SurveyTracer
+from memlab._paging.torch_private import version_of
+
+
+class Hops:
+    """How often forwards went on on another device, and what they took there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.forwards = 0
+        self.count = 0
+        self.nbytes = 0
+
+    def begin_forward(self) -> None:
+        with self.lock:
+            self.forwards += 1
+
+    def add(self, count: int, nbytes: int) -> None:
+        with self.lock:
+            self.count += count
+            self.nbytes += nbytes
+
+
+def inputs_on(
+    args: tuple[Any, ...], kwargs: dict[str, Any], devices: Sequence[torch.device], at: int
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """The arguments of a forward that begins on the device `at`, and whether some of them are on others of the devices."""
+    device = devices[at]
+    if device.type == "cpu":
+        return args, kwargs, False
+    others = False
+
+    def moved(tensor: Tensor) -> Tensor:
+        is_number = tensor.dim() == 0 and tensor.device.type == "cpu"
+        return tensor if is_number or tensor.device == device else tensor.to(device)
+
+    def moved_within(tensor: Tensor) -> Tensor:
+        nonlocal others
+        stays = tensor.device in devices
+        others |= stays and tensor.device != device
+        return tensor if stays else moved(tensor)
+
+    args, kwargs = _by_argument(args, kwargs, moved, moved_within)
+    return args, kwargs, others
+
+
+def _by_argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], moved: Callable[[Tensor], Tensor], within: Callable[[Tensor], Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`moved` of arguments that are tensors, `within` of tensors in others.
+
+    A container may have what an earlier forward has left there for each layer, such as a cache of keys, and is not to be
+    copied: the model may write to it.
+    """
+
+    def argument(value: Any) -> Any:
+        return moved(value) if isinstance(value, Tensor) else with_tensors(value, within)
+
+    return tuple(map(argument, args)), {name: argument(value) for name, value in kwargs.items()}
+
+
+class SurveyContext:
+    """A thread in the surveyed forward, all of which runs on one device."""
+
+    def __init__(self, tracer: SurveyTracer) -> None:
+        self.tracer = tracer
+
+    def enter(self, index: int, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
+        self.tracer.boundary(2 * index)
+        self.tracer.arguments((args, kwargs))
+        return args, kwargs, False
+
+    def exit(self, index: int) -> None:
+        self.tracer.boundary(2 * index + 1)
+
+    def left_home(self) -> None:
+        """Nothing has a home yet."""
+
+
+class SpreadContext:
+    """A thread in a forward for which each device loads the units of its stretch."""
+
+    def __init__(
+        self,
+        contexts: Sequence[ForwardContext],
+        boundaries: Sequence[Sequence[WrappedModule]],
+        homes: Sequence[Home | None],
+        devices: Sequence[torch.device],
+        at: int,
+        hops: Hops,
+        moves: bool,
+    ) -> None:
+        self.contexts = contexts  # One for each stretch, as are `boundaries` and `devices`.
+        self.boundaries = boundaries
+        self.homes = homes
+        self.devices = devices
+        self.at = at  # The stretch that the thread is in.
+        self.moves = moves  # Not everything is on one device, as it is before the first border.
+        self.at_home = False  # It is in a module that is in one stretch as a whole: nothing in that moves.
+        self.hops = hops
+        # By tensor, stretch and whether gradients are enabled: the tensor, its version, and its copy. Masks and positions
+        # go to every layer, and are copied once.
+        self.copies: dict[tuple[int, int, bool], tuple[weakref.ref[Tensor], int, Tensor]] = {}
+
+    def enter(self, index: int, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
+        """A module's call begins. Returns its arguments, on its device, and whether `left_home` ends it."""
+        home = None if self.at_home else self.homes[index]
+        if home is not None:
+            crosses = home.stretch != self.at
+            if crosses:
+                self._cross(home.stretch)
+            if self.moves:
+                within = self._here if crosses or home.whole else self._known
+                args, kwargs = _by_argument(
+                    args, kwargs, lambda tensor: self._here(tensor, crosses), lambda tensor: within(tensor, crosses)
+                )
+            self.at_home = home.whole
+        here = self.boundaries[self.at][index]
+        context = self.contexts[self.at]
+        if here.at_enter or not here.needs <= context.held:
+            context.reach(here.enter_key)
+        return args, kwargs, home is not None and home.whole
+
+    def exit(self, index: int) -> None:
+        here = self.boundaries[self.at][index]
+        if here.at_exit:
+            self.contexts[self.at].reach(here.exit_key)
+
+    def left_home(self) -> None:
+        self.at_home = False
+
+    def device(self) -> torch.device:
+        """The device that the thread is on."""
+        return self.devices[self.at]
+
+    def _cross(self, stretch: int) -> None:
+        self.contexts[self.at].pause()
+        self.at, self.moves = stretch, True
+        self.hops.add(1, 0)
+        device = self.devices[stretch]
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # Modules may create tensors on "cuda".
+
+    def _known(self, tensor: Tensor, crosses: bool) -> Tensor:
+        """The tensor where it is, if that is a device of the model: its layers move what they are given."""
+        return tensor if tensor.device in self.devices else self._here(tensor, crosses)
+
+    def _here(self, tensor: Tensor, crosses: bool) -> Tensor:
+        """The tensor on the device that the thread is on.
+
+        PyTorch has the copy wait for both devices' current streams, and these for the copy; the host waits for none.
+        """
+        key = id(tensor), self.at, torch.is_grad_enabled()
+        found, version, copy = self.copies.get(key, (None, 0, tensor))
+        if found is not None and found() is tensor and version == version_of(tensor):
+            return copy
+        device = self.devices[self.at]
+        if device.type == "cpu":
+            # Devices of the CPU have one memory: what comes later than with the hop is on this device already.
+            if not crosses or tensor.dim() == 0:
+                return tensor
+            copy = tensor.clone()
+        elif tensor.device.type != "cuda" or tensor.device == device:
+            return tensor
+        else:
+            copy = tensor.to(device, non_blocking=True)
+        self.hops.add(0, copy.nbytes)
+        copies = self.copies
+        self.copies[key] = weakref.ref(tensor, lambda _: copies.pop(key, None)), version_of(tensor), copy
+        return copy

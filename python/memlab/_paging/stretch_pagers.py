@@ -1,0 +1,109 @@
+"""What pages each part of a model over several devices: all of it for the survey, then a stretch to each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from memlab._paging.arena import ArenaMemory
+from memlab._paging.boundaries import WrappedModule
+from memlab._paging.cut import Cut, Stretch, cut
+from memlab._paging.device_pager import DevicePager
+from memlab._paging.module_patch import ModulePatch
+from memlab._paging.paged_tensor import Weight
+from memlab._paging.plan_state import PlanState
+from memlab._paging.rooms import room_of, settings_for
+from memlab._paging.settings import Settings
+from memlab._paging.split import Room
+from memlab._paging.survey import Survey, SurveyTracer
+from memlab._paging.work import operations_per_second
+
+
+class SurveyPager(DevicePager):
+    """All weights, paged to the first device, until the model has been surveyed."""
+
+    def begin(self, survey: Survey) -> None:
+        self.survey = survey
+        survey.trace = self.stages.trace
+
+    def tracer(self) -> SurveyTracer:
+        return SurveyTracer(self.survey, self.stages.weights, self.settings.device, self.memory.arena.pinned)
+
+
+def survey_pager(
+    model: nn.Module,
+    weights: list[Weight],
+    wrapped: list[WrappedModule],
+    memory: ArenaMemory,
+    settings: Settings,
+    state: PlanState,
+    patch: ModulePatch,
+) -> SurveyPager:
+    """What runs the surveyed forward."""
+    pager = SurveyPager(model, weights, wrapped, set(), memory, settings, state, patch, unwraps=False)
+    pager.begin(Survey(model))
+    return pager
+
+
+def rooms_of(settings: Sequence[Settings], memory: ArenaMemory, weights: list[Weight], survey: Survey) -> list[Room]:
+    """What each device has for weights."""
+    largest = max(weight.padded_nbytes for weight in weights)
+    return [room_of(one, memory, largest, survey.trace.activations) for one in settings]
+
+
+def cut_into(rooms: Sequence[Room], survey: Survey, weights: list[Weight], device: torch.device) -> Cut:
+    """Cuts a model for devices that compute as fast as `device`."""
+    largest = max(weights, key=lambda weight: weight.nbytes)
+    return cut(survey, weights, rooms, operations_per_second(device, largest.tensors[0].tensor.dtype))
+
+
+def stretch_pager(
+    model: nn.Module,
+    stretch: Stretch,
+    wrapped: list[WrappedModule],
+    memory: ArenaMemory,
+    settings: Settings,
+    room: Room,
+    patch: ModulePatch,
+    *,
+    is_first: bool,
+) -> DevicePager:
+    """What pages a stretch to its device, from its trace on. `is_first`: the arena was pinned by this device."""
+    weights = stretch.weights
+    state = PlanState(str(settings.device), host_bytes=sum(weight.padded_nbytes for weight in weights))
+    state.pinned, state.bytes_per_second = memory.arena.pinned, room.bytes_per_second
+    if is_first and state.pinned:
+        # PyTorch takes the memory for that of the device that has pinned it: only there can kernels read it.
+        for weight in weights:
+            if memory.arena.shielded or not weight.shared:
+                weight.mapped_storage = memory.mapped(settings.device, weight)
+    settings = settings_for(settings, room)
+    pager = DevicePager(model, weights, wrapped, set(), memory, settings, state, patch, unwraps=False)
+    pager.stages.trace = stretch.trace
+    return pager
+
+
+def share_touches(stretches: Sequence[Stretch], pagers: Sequence[DevicePager]) -> None:
+    """A weight that tied modules have on several devices was perhaps edited if it was read from any of them."""
+    if not any(pager.swap.touched() for pager in pagers):
+        return
+    tied: dict[int, list[Any]] = {}
+    for stretch, pager in zip(stretches, pagers, strict=True):
+        entries = [
+            (weight.offset, entry)
+            for weight in stretch.weights
+            if weight.other_stretches
+            for paged in weight.tensors
+            for entry in paged.entries
+        ]
+        for offset, entry in entries:
+            swapped = pager.swap.dicts.get((id(entry.module), entry.attribute))
+            if swapped is not None:
+                tied.setdefault(offset, []).append(swapped.outside)
+    for dicts in tied.values():
+        if any(watched.touched for watched in dicts):
+            for watched in dicts:
+                watched.touched = True
