@@ -74,14 +74,16 @@ def test_zoo(name, devices):
     assert "forward" not in vars(model) and type(vars(model)["_parameters"]) is dict
 
 
-def test_each_device_stays_within_its_budget():
-    # GIVEN eight layers of 16.5 KiB, and devices with room for two, three and one of them
+def test_each_device_stays_within_its_budget(monkeypatch):
+    # GIVEN eight layers of 16.5 KiB, and devices with room for two, three and one of them, for which copies decide
+    monkeypatch.setattr("memlab._paging.rooms._bandwidth", lambda *_: 1e9)
+    monkeypatch.setattr("memlab._paging.stretch_pagers.operations_per_second", lambda *_: 1e12)
     budgets = {"cpu:0": "33KiB", "cpu:1": "50KiB", "cpu:2": "17KiB"}
     twin, model = pair(mlp(depth=8), THREE, budget=budgets)
     plan = memlab.plan_of(model)
     # THEN the layers are on the devices in their order, and none takes more than it has
     assert [name for names in where(model) for name in names] == [str(index) for index in range(8)]
-    assert all(where(model))
+    assert [len(names) for names in where(model)] == [2, 4, 2]
     for part, budget in zip(plan.devices, (33 << 10, 50 << 10, 17 << 10), strict=True):
         assert 0 < part.device_bytes <= budget
     # AND the rest is copied in each forward

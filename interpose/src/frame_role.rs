@@ -106,8 +106,8 @@ impl FrameRole {
             Self::COMPILED_BACKWARD
         } else if is_benchmark(file, name) {
             Self::BENCHMARK
-        } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
-            Self::of_distributed(distributed, name)
+        } else if let Some(role) = file.rsplit_once("/torch/").and_then(|(_, rest)| Self::of_distributed(rest, name)) {
+            role
         } else {
             match serving::purpose(file, name, qualified) {
                 Some(Purpose::KvCache) => Self::KV_CACHE,
@@ -120,7 +120,7 @@ impl FrameRole {
 
     /// The role within a file that may be part of DDP, FSDP or a pipeline. The table has the functions that allocate, not those
     /// that call the user's modules or make the parameters that a rank keeps.
-    fn of_distributed(file: &str, name: &str) -> Self {
+    fn of_distributed(file: &str, name: &str) -> Option<Self> {
         let purpose = match file {
             "nn/parallel/distributed.py" => match name {
                 "_ddp_init_helper" | "_pre_forward" => Some(Self::DDP_BUCKET),
@@ -133,7 +133,7 @@ impl FrameRole {
                 _ => None,
             },
             "distributed/utils.py" => match name {
-                "_to_kwargs" | "_recursive_to" | "_cast_forward_inputs" => return Self::INPUTS,
+                "_to_kwargs" | "_recursive_to" | "_cast_forward_inputs" => return Some(Self::INPUTS),
                 "_sync_params_and_buffers" => Some(Self::empty()),
                 _ => None,
             },
@@ -172,7 +172,7 @@ impl FrameRole {
             }
             _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/").then_some(Self::empty()),
         };
-        purpose.map_or(Self::empty(), |purpose| Self::COMMUNICATION | purpose)
+        purpose.map(|purpose| Self::COMMUNICATION | purpose)
     }
 }
 
@@ -266,6 +266,12 @@ mod tests {
         assert!(stack(&[(fsdp, "foreach_reduce"), (fsdp, "allocate")]) == plain | FrameRole::REDUCE_SCATTER);
         assert!(stack(&[(fsdp, "foreach_reduce"), call]) == FrameRole::empty(), "a module called meanwhile");
         assert!(stack(&[("distributed/pipelining/stage.py", "_make_tensor_from_meta")]) == plain);
+    }
+
+    #[test]
+    fn a_folder_further_out_may_be_called_torch() {
+        let file = "/opt/torch/.venv/lib/python3.12/site-packages/transformers/cache_utils.py";
+        assert!(FrameRole::of(file, "update", "DynamicLayer.update") == FrameRole::KV_CACHE);
     }
 
     #[test]

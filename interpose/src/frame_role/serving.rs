@@ -13,7 +13,7 @@ pub(super) enum Purpose {
 
 /// The purpose by file, name and qualified name (`KVCache.update`).
 pub(super) fn purpose(file: &str, name: &str, qualified: &str) -> Option<Purpose> {
-    let (package, rest) = package(file)?;
+    let (package, rest) = package(file);
     let is_cache = match package {
         Package::Vllm => allocates_cache_of_vllm(rest, name),
         Package::Sglang => rest.strip_prefix("srt/mem_cache/").is_some_and(|file| allocates_pool_of_sglang(file, name)),
@@ -43,25 +43,33 @@ enum Package {
     Sglang,
     Transformers,
     Flashinfer,
-    /// Any other file that is not part of PyTorch.
     Other,
 }
 
-/// The package of a file, and the path inside it; `None` for PyTorch's files, whose roles are known elsewhere.
-fn package(file: &str) -> Option<(Package, &str)> {
-    let packages = [
-        ("/vllm/", Package::Vllm),
-        ("/sglang/", Package::Sglang),
-        ("/transformers/", Package::Transformers),
-        ("/flashinfer/", Package::Flashinfer),
-    ];
-    // A checkout is a folder of the same name: `vllm/vllm/v1/…`.
-    for (folder, package) in packages {
-        if let Some((_, rest)) = file.rsplit_once(folder) {
-            return Some((package, rest));
-        }
+/// The package of a file, and the path inside it.
+fn package(file: &str) -> (Package, &str) {
+    let installed = ["/site-packages/", "/dist-packages/"].into_iter().find_map(|folder| file.rsplit_once(folder));
+    // Folders further out may be of any name: environments are called `vllm`, too.
+    let found = match installed {
+        Some((_, path)) => path.split_once('/'),
+        None => innermost_package(file),
+    };
+    match found {
+        Some(("vllm", rest)) => (Package::Vllm, rest),
+        Some(("sglang", rest)) => (Package::Sglang, rest),
+        Some(("transformers", rest)) => (Package::Transformers, rest),
+        Some(("flashinfer", rest)) => (Package::Flashinfer, rest),
+        _ => (Package::Other, file),
     }
-    (!file.contains("/torch/")).then_some((Package::Other, file))
+}
+
+/// The innermost folder that is called as a package is: a checkout is a folder of the same name, `vllm/vllm/v1/…`.
+fn innermost_package(file: &str) -> Option<(&str, &str)> {
+    let split = |name: &'static str| {
+        let (before, rest) = file.rsplit_once(name)?;
+        (before.ends_with('/') && rest.starts_with('/')).then(|| (name, &rest[1..]))
+    };
+    ["vllm", "sglang", "transformers", "flashinfer"].into_iter().filter_map(split).min_by_key(|(_, rest)| rest.len())
 }
 
 /// vLLM's engines: of versions 0 and 1, with both of the latter's model runners.
@@ -158,6 +166,27 @@ mod tests {
             ("mine/cache.py", "KVCache.forward"),
         ] {
             assert_eq!(of(file, function), None, "{file} {function}");
+        }
+    }
+
+    #[test]
+    fn folders_further_out_do_not_matter() {
+        let installed = "lib/python3.12/site-packages";
+        for (file, name, qualified, purpose) in [
+            (
+                format!("/opt/torch/.venv/{installed}/transformers/cache_utils.py"),
+                "update",
+                "DynamicLayer.update",
+                true,
+            ),
+            (format!("/envs/vllm/{installed}/transformers/cache_utils.py"), "update", "DynamicLayer.update", true),
+            ("/src/vllm/vllm/v1/worker/utils.py".to_owned(), "allocate_kv_cache", "allocate_kv_cache", true),
+            ("/src/sglang/python/sglang/srt/mem_cache/memory_pool.py".to_owned(), "__init__", "KVPool.__init__", true),
+            (format!("/envs/flashinfer/{installed}/mine/model.py"), "__init__", "Model.__init__", false),
+            ("/src/myvllm/v1/worker/utils.py".to_owned(), "allocate_kv_cache", "allocate_kv_cache", false),
+        ] {
+            let expected = purpose.then_some(Purpose::KvCache);
+            assert_eq!(super::purpose(&file, name, qualified), expected, "{file}");
         }
     }
 
