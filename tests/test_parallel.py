@@ -65,7 +65,7 @@ def check_tensors(memlab, said, trace):
     at_end = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
     # (On a card libraries have workspaces and communicators in memory of the driver's, too.)
     on_top = {"workspace", "nccl"} if ON_GPU else set()
-    assert all(at_end[name] == size or name in on_top and at_end[name] > size for name, size in held.items())
+    assert all(at_end[name] == size or (name in on_top and at_end[name] > size) for name, size in held.items())
     # PyTorch frees NCCL's communicators at the end. (On a card NCCL may keep something.)
     assert at_end["nccl"] == 0 or ON_GPU
     assert report["devices"][0]["peak_allocated_bytes"] == said["peak"]
