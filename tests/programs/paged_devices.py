@@ -9,7 +9,6 @@ kernels do nothing. Prints one JSON line per model. PYTHONPATH=tests:python find
 import argparse
 import copy
 import json
-import threading
 
 import memlab
 import paged
@@ -88,21 +87,7 @@ def threads(real):
     with torch.no_grad():
         for x in inputs[:4]:
             model(x)
-    wrong = []
-    torch.cuda.synchronize()
-
-    def work(which):
-        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(40):
-                if not torch.equal(model(inputs[which]), wanted[which]):
-                    wrong.append(which)
-
-    running = [threading.Thread(target=work, args=(which,)) for which in range(4)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    return {"equal": not wrong} | counts(model.memlab)
+    return {"equal": paged.agree_in_threads(model, inputs, wanted)} | counts(model.memlab)
 
 
 def frozen(real):

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab._paging.torch_private import COPIES, OpOverload, TorchDispatchMode, tree_leaves, tree_map_only, writes_to
+from memlab._paging.torch_private import COPIES, TorchDispatchMode, tree_map_only
+from memlab._paging.tracing import tensors_in, written_by
 
 
 class MovingMode(TorchDispatchMode):
@@ -22,19 +23,12 @@ class MovingMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        found = {
-            leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"
-        }
+        found = {tensor.device for tensor in tensors_in((args, kwargs)) if tensor.device.type == "cuda"}
         # A copy from one device to another has two.
         if len(found) < 2 or func in COPIES:
             return func(*args, **kwargs)
         here = self.device()
-        written = [
-            leaf
-            for position, name in (writes_to(func) if isinstance(func, OpOverload) else [])
-            for leaf in tree_leaves(args[position] if position < len(args) else kwargs.get(name))
-        ]
-        if any(isinstance(leaf, Tensor) and leaf.device != here for leaf in written):
+        if any(tensor.device != here for tensor in written_by(func, args, kwargs)):
             raise RuntimeError(
                 f"this forward writes to a tensor on another device than {here}, where memlab.page has put the layer: "
                 "memory that lasts from one forward to the next, such as a static cache, is to be made after the first "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.torch_private import LIFT_FRESH, OpOverload, tensor_key
+from memlab._paging.torch_private import LIFT_FRESH, tensor_key
 from memlab._paging.tracing import Trace, Tracer, tensors_in, written_by
 from memlab._paging.work import formulas, operations_of
 
@@ -117,7 +117,7 @@ class SurveyTracer(Tracer):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        written = written_by(func, args, kwargs or {}) if isinstance(func, OpOverload) else []
+        written = written_by(func, args, kwargs or {})
         if func is LIFT_FRESH:
             # Made by `torch.tensor`, which is no operation.
             self.made[tensor_key(args[0])] = self.position

@@ -204,8 +204,8 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that an operation writes to."""
+    """The tensors that an operation writes to. (Higher-order operations write to none of their own.)"""
     found: list[Tensor] = []
-    for position, name in writes_to(func):
+    for position, name in writes_to(func) if isinstance(func, OpOverload) else []:
         found += tensors_in(args[position] if position < len(args) else kwargs.get(name))
     return found
