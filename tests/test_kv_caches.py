@@ -43,6 +43,19 @@ def test_a_cache_is_told_to_the_byte(memlab, kind):
     assert held["kv_cache"] == said["cache"]
 
 
+def test_a_cache_of_a_training_is_activations(memlab):
+    pytest.importorskip("transformers")
+    # GIVEN a training that leaves `use_cache` as it is, so that forward fills a cache
+    run = memlab.python(PROGRAMS / "kv_caches.py", "trained")
+    assert run.code == 0, run.errors
+    said = json.loads(run.output.splitlines()[-1])
+    assert said["tensors"] == 6
+    # THEN backward kept it: it counts as activations
+    report = memlab.report(run.trace)
+    assert "kv_cache" not in by_category(report, "bytes_at_peak")
+    assert by_category(report, "bytes_at_peak")["activation"] > said["cache"]
+
+
 @pytest.mark.parametrize("package", ["vllm", "sglang"])
 def test_servers_have_caches_and_workspaces(memlab, package):
     # GIVEN a server whose engine runs in a process of its own, under `memlab run`

@@ -46,7 +46,13 @@ fn growing(course: &Course<'_>) -> Option<Vec<u32>> {
     let peak = course.peak();
     let (mut growing, mut unknown) = (Vec::new(), 0);
     for (id, allocation) in (0..).zip(&recording.allocations) {
-        let is_of_batch = matches!(allocation.category, Category::Activation | Category::Input | Category::Temporary)
+        let is_of_batch = match allocation.category {
+            Category::Activation | Category::Input | Category::Temporary => true,
+            // A forward that keeps its keys and values, and not a server's pool.
+            Category::KvCache => allocation.flags.phase() == Phase::Forward,
+            _ => false,
+        };
+        let is_of_batch = is_of_batch
             && allocation.flags.phase() != Phase::Optimizer
             && !allocation.flags.has(Flags::WORKSPACE);
         if !is_of_batch {

@@ -1,4 +1,4 @@
-"""Generates with a small model and the named cache of Hugging Face, or keeps a cache of its own.
+"""Generates with a small model and the named cache of Hugging Face, trains with one, or keeps a cache of its own.
 
 It prints the bytes of the tensors in the cache, each rounded up as PyTorch's allocator does, and keeps them until the end.
 """
@@ -52,6 +52,26 @@ def generated(implementation):
     return (model, out), [part for part in parts if isinstance(part, torch.Tensor) and part.is_cuda]
 
 
+def trained():
+    """A forward whose cache backward will need: Hugging Face's models fill one unless they are told not to."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=512,
+    )
+    model = LlamaForCausalLM(config).to(DEVICE)
+    tokens = torch.ones(2, 37, dtype=torch.long, device=DEVICE)
+    out = model(tokens, labels=tokens, use_cache=True)
+    parts = [part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)]
+    out.loss.backward()
+    return (model, out), parts
+
+
 class KVCache(torch.nn.Module):
     """As small models write it: buffers of a module."""
 
@@ -73,5 +93,6 @@ def own():
 
 if __name__ == "__main__":
     kind = sys.argv[1]
-    kept, tensors = own() if kind == "own" else generated(None if kind == "dynamic" else kind)
+    own_kinds = {"own": own, "trained": trained}
+    kept, tensors = own_kinds[kind]() if kind in own_kinds else generated(None if kind == "dynamic" else kind)
     print(json.dumps({"cache": rounded(tensors), "tensors": len(tensors)}))

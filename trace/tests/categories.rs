@@ -148,6 +148,20 @@ fn key_value_caches_are_known_from_their_allocation() {
 }
 
 #[test]
+fn in_a_training_key_value_caches_are_activations() {
+    // GIVEN keys that a layer keeps, which no gradient needs, and values that are an autograd node's result
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,4096,3,7,65537]"#,
+        r#"["a",2,1,0,10000,2048,3,7,65541]"#,
+        // WHEN backward begins
+        r#"["a",3,1,0,20000,512,3,7,18]"#,
+    ]);
+    // THEN backward keeps the values, which makes them an activation
+    assert_eq!(category(&model, Category::KvCache).0, 4096);
+    assert_eq!(category(&model, Category::Activation).0, 2048);
+}
+
+#[test]
 fn blocks_from_before_memlab_have_their_own_category() {
     // GIVEN a process that memlab was loaded into: the blocks it found, and one allocated before the search
     let model = model_of(&[

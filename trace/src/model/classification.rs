@@ -176,7 +176,8 @@ pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: boo
     if flags.has(Flags::COMMUNICATION) {
         return communication(flags);
     }
-    if flags.has(Flags::KV_CACHE) {
+    // In a training backward keeps it: it is an activation like any other.
+    if flags.has(Flags::KV_CACHE) && !flags.has(Flags::GRADIENT_NODE) {
         return Classification::KvCache;
     }
     if flags.has(Flags::MOVED_MODULE) {

@@ -192,9 +192,10 @@ impl Reference {
             Event::Alloc { thread, device, layer, flags, .. } => Some((thread, device, phase(layer, flags))),
             _ => None,
         };
-        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE | Flags::COMMUNICATION | Flags::KV_CACHE) != 0;
+        let is_cache = flags & Flags::KV_CACHE != 0
+            && flags & (Flags::WORKSPACE | Flags::COMMUNICATION | Flags::GRADIENT_NODE) == 0;
+        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE | Flags::COMMUNICATION) != 0 || is_cache;
         let is_exchanged = flags & Flags::COMMUNICATION != 0 && flags & Flags::WORKSPACE == 0;
-        let is_cache = flags & Flags::KV_CACHE != 0 && flags & (Flags::WORKSPACE | Flags::COMMUNICATION) == 0;
         let is_scripts = own == Phase::Other && !is_known;
         let seen_forward = self.passes(born) > 0;
         // The event of the decision if it survives until then, the category then, and the one before.
