@@ -52,9 +52,8 @@ fn growing(course: &Course<'_>) -> Option<Vec<u32>> {
             Category::KvCache => allocation.flags.phase() == Phase::Forward,
             _ => false,
         };
-        let is_of_batch = is_of_batch
-            && allocation.flags.phase() != Phase::Optimizer
-            && !allocation.flags.has(Flags::WORKSPACE);
+        let is_of_batch =
+            is_of_batch && allocation.flags.phase() != Phase::Optimizer && !allocation.flags.has(Flags::WORKSPACE);
         if !is_of_batch {
             continue;
         }

@@ -15,6 +15,7 @@ use memlab_trace::Model;
 pub use advice::Grows;
 pub use finding::{Finding, Kind};
 pub use headline::headline;
+pub(crate) use headline::mostly;
 pub(crate) use leak::growing;
 pub(crate) use pressure::{grows, out_of_memory};
 pub use words::{Word, Words};

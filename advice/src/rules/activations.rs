@@ -82,7 +82,8 @@ impl<'a> Kept<'a> {
         let is_kept = |(span, allocation): (&Span, &memlab_plan::Allocation)| {
             let first = begins.get(begins.partition_point(|begin| *begin < span.from));
             let end = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
-            allocation.category == Category::Activation
+            // What a forward keeps of keys and values is kept for backward too, where it needs no gradient itself.
+            matches!(allocation.category, Category::Activation | Category::KvCache)
                 && allocation.size >= SMALLEST
                 && matches!(allocation.flags.phase(), Phase::Forward | Phase::Other)
                 && first.is_some_and(|begin| *begin < span.to)

@@ -54,13 +54,16 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
     if let Some(most) = blocks.max_by_key(|view| view.bytes_at_peak)
         && most.bytes_at_peak > 0
     {
-        words = words.and("; most of it was ").and_strong(category_names(most.category).0).and(format!(
-            " ({}, {})",
-            size(most.bytes_at_peak),
-            format::percent(most.bytes_at_peak, device.peak_allocated_bytes)
-        ));
+        words = mostly(words, most.category, most.bytes_at_peak, device.peak_allocated_bytes);
     }
     words.and(".")
+}
+
+/// Which category most of what was allocated belongs to. A category with memory of the driver's may have more than all blocks.
+pub(crate) fn mostly(words: Words, category: Category, bytes: u64, allocated: u64) -> Words {
+    let words = words.and("; most of it was ").and_strong(category_names(category).0);
+    let share = if bytes <= allocated { format!(", {}", format::percent(bytes, allocated)) } else { String::new() };
+    words.and(format!(" ({}{share})", size(bytes)))
 }
 
 fn line(model: &Model, device: &DeviceView) -> Option<(String, u64)> {

@@ -9,9 +9,8 @@ use super::super::names::Names;
 use super::super::text::notes_of;
 use super::document::{DEVICES, contents_of, document, header, notes};
 use super::{device, layers, memory, ooms, tables, timeline};
-use crate::category::category_names;
 use crate::export::flamegraph::Measure;
-use crate::findings::Words;
+use crate::findings::{Words, mostly};
 use crate::format;
 use crate::holdings::Holdings;
 use crate::moment::{LoadedMoment, NamedMoment};
@@ -110,11 +109,7 @@ fn describe(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holding
     }
     let blocks = held.categories.iter().filter(|(category, _)| (*category as usize) < Category::Cached as usize);
     if let Some((category, bytes)) = blocks.max_by_key(|(_, bytes)| *bytes) {
-        let share = format::percent(*bytes, held.allocated_bytes);
-        words = words
-            .and("; most of it was ")
-            .and_strong(category_names(*category).0)
-            .and(format!(" ({}, {share})", size(*bytes)));
+        words = mostly(words, *category, *bytes, held.allocated_bytes);
     }
     words = words.and(".");
     match held.lines[names.model.scope()].iter().find(|line| line.line.is_some()) {
