@@ -26,6 +26,17 @@ pub(crate) enum BlockEvent {
     Free(Free),
 }
 
+impl BlockEvent {
+    /// The device of the block, and its address.
+    #[inline]
+    pub(crate) fn place(&self) -> (i32, u64) {
+        match self {
+            Self::Alloc(event) => (event.device, event.address),
+            Self::Free(event) => (event.device, event.address),
+        }
+    }
+}
+
 impl From<BlockEvent> for Record<'_> {
     #[inline]
     fn from(event: BlockEvent) -> Self {

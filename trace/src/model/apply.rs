@@ -249,6 +249,15 @@ impl Model {
         }
     }
 
+    /// Says that events of the block at `address` of a device come soon.
+    #[inline]
+    pub(crate) fn expect(&self, device: i32, address: u64) {
+        let device = usize::try_from(device).ok().and_then(|device| self.devices.get(device)?.as_ref());
+        if let Some(device) = device {
+            device.blocks.prefetch(address);
+        }
+    }
+
     #[inline]
     fn allocate(&mut self, event: &record::Alloc) {
         self.event(event.time);

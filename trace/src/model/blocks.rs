@@ -1,14 +1,16 @@
 //! The live blocks of one device, by address, and on linked lists while their category may still change.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// No slot, no list.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A live block.
+/// A live block, in one line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
@@ -35,7 +37,9 @@ impl Block {
 pub(crate) struct LiveBlocks {
     slots: Vec<Block>,
     free: Vec<u32>,
-    by_address: HashMap<u64, u32>,
+    /// Slots by the address of their block. With addresses in it too, it would not fit into the processor's caches.
+    by_address: HashTable<u32>,
+    hasher: DefaultHashBuilder,
     /// Built when a tag first names an address inside a block; maintained from then on.
     ordered: Option<BTreeMap<u64, u32>>,
     /// The first block of each list.
@@ -50,13 +54,14 @@ impl LiveBlocks {
     /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let ordered = self.ordered.as_ref().map_or(0, BTreeMap::len);
-        self.slots.capacity() * size_of::<Block>() + (self.by_address.capacity() + ordered) * 2 * size_of::<u64>()
+        self.slots.capacity() * size_of::<Block>() + self.by_address.allocation_size() + ordered * 2 * size_of::<u64>()
     }
 
     /// The slot of the block that begins at `address`.
     #[inline]
     pub(crate) fn find(&self, address: u64) -> Option<u32> {
-        self.by_address.get(&address).copied()
+        let is_at = |slot: &u32| self.slots[*slot as usize].address == address;
+        self.by_address.find(self.hasher.hash_one(address), is_at).copied()
     }
 
     /// The slot of the block that contains `address`.
@@ -64,12 +69,21 @@ impl LiveBlocks {
         if let Some(slot) = self.find(address) {
             return Some(slot);
         }
-        let by_address = &self.by_address;
-        let ordered =
-            self.ordered.get_or_insert_with(|| by_address.iter().map(|(address, slot)| (*address, *slot)).collect());
+        let (by_address, slots) = (&self.by_address, &self.slots);
+        let in_order = || by_address.iter().map(|slot| (slots[*slot as usize].address, *slot)).collect();
+        let ordered = self.ordered.get_or_insert_with(in_order);
         let (start, slot) = ordered.range(..=address).next_back()?;
         let block = &self.slots[*slot as usize];
         (address - start < block.bytes).then_some(*slot)
+    }
+
+    /// Has the processor fetch the block at `address`, if there is one, which an event will need soon. Which slot it has is
+    /// guessed: to be sure is to wait for the block.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: u64) {
+        if let Some(slot) = self.by_address.iter_hash(self.hasher.hash_one(address)).next() {
+            prefetch(&self.slots[*slot as usize]);
+        }
     }
 
     #[inline]
@@ -95,7 +109,9 @@ impl LiveBlocks {
                 (self.slots.len() - 1) as u32
             }
         };
-        self.by_address.insert(block.address, slot);
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let hash_of = |slot: &u32| hasher.hash_one(slots[*slot as usize].address);
+        self.by_address.insert_unique(hasher.hash_one(block.address), slot, hash_of);
         if let Some(ordered) = &mut self.ordered {
             ordered.insert(block.address, slot);
         }
@@ -105,7 +121,9 @@ impl LiveBlocks {
     /// Removes the block at `address`. Its slot may be reused.
     #[inline]
     pub(crate) fn remove(&mut self, address: u64) -> Option<(u32, Block)> {
-        let slot = self.by_address.remove(&address)?;
+        let is_at = |slot: &u32| self.slots[*slot as usize].address == address;
+        let found = self.by_address.find_entry(self.hasher.hash_one(address), is_at).ok()?;
+        let (slot, _) = found.remove();
         if let Some(ordered) = &mut self.ordered {
             ordered.remove(&address);
         }
@@ -160,7 +178,7 @@ impl LiveBlocks {
 
     /// All blocks with their slots, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
-        self.by_address.values().map(|slot| (*slot, &self.slots[*slot as usize]))
+        self.by_address.iter().map(|slot| (*slot, &self.slots[*slot as usize]))
     }
 
     /// All blocks by address.
@@ -176,4 +194,16 @@ impl LiveBlocks {
         blocks.sort_unstable_by_key(|block| block.born);
         blocks
     }
+}
+
+/// Fetches the block's line of the processor's cache.
+#[inline]
+fn prefetch(block: &Block) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch does nothing that can be seen.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(block).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
 }

@@ -10,6 +10,9 @@ use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
 use crate::sink::Sink;
 
+/// Of how many events at once the model is told that they come: their blocks are then fetched from memory while others are replayed.
+const EXPECTED: usize = 16;
+
 /// How many garbled lines are described.
 const DESCRIBED: usize = 5;
 
@@ -105,7 +108,14 @@ impl Feed {
     pub(super) fn feed_chunk(&mut self, chunk: &Chunk, holes: usize, sink: &mut impl Sink) -> Result<Fed, FirstLine> {
         let bytes = chunk.bytes();
         let mut fed = Fed { consumed: self.rest_of_long_line(bytes), at_hole: false, refused: false };
-        for decoded in chunk.events() {
+        let events = chunk.events();
+        for (index, decoded) in events.iter().enumerate() {
+            if index % EXPECTED == 0 {
+                for soon in events[index..].iter().take(EXPECTED) {
+                    let (device, address) = soon.event.place();
+                    sink.model().expect(device, address);
+                }
+            }
             let (start, end) = (decoded.start as usize, decoded.end as usize);
             if start < fed.consumed {
                 continue;
