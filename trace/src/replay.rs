@@ -103,6 +103,23 @@ impl Replay {
         self.history_length
     }
 
+    #[inline(never)]
+    fn apply_and_keep(&mut self, record: Record<'_>) {
+        // Before the model forgets what the event frees.
+        let event = self.view(&record);
+        self.model.apply(record);
+        if let Some(mut event) = event {
+            event.number = self.model.events();
+            if event.kind == EventKind::Free
+                && let Some(block) = self.model.freed(event.device, event.address)
+            {
+                (event.bytes, event.stack, event.layer) = (block.bytes, block.stack, block.layer);
+                event.category = Some(block.category);
+            }
+            self.keep(event);
+        }
+    }
+
     fn keep(&mut self, event: EventView) {
         if self.history.len() >= self.history_length {
             self.history.pop_front();
@@ -201,18 +218,10 @@ impl Replay {
 impl Sink for Replay {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
-        // Before the model forgets what the event frees.
-        let event = if self.history_length > 0 { self.view(&record) } else { None };
-        self.model.apply(record);
-        if let Some(mut event) = event {
-            event.number = self.model.events();
-            if event.kind == EventKind::Free
-                && let Some(block) = self.model.freed(event.device, event.address)
-            {
-                (event.bytes, event.stack, event.layer) = (block.bytes, block.stack, block.layer);
-                event.category = Some(block.category);
-            }
-            self.keep(event);
+        if self.history_length > 0 {
+            self.apply_and_keep(record);
+        } else {
+            self.model.apply(record);
         }
         ControlFlow::Continue(())
     }

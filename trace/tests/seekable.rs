@@ -241,7 +241,7 @@ fn a_seek_returns_the_latest_events() {
 #[test]
 fn a_seek_starts_at_a_position_noted_by_a_follower() {
     // GIVEN a follower that has read a long trace, and positions noted on its way
-    let lines = training(600_000);
+    let lines = training(1_500_000);
     let trace = Trace::new("noted.jsonl", &lines);
     let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
     let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();

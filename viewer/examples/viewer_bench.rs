@@ -33,6 +33,8 @@ const EVENTS_PER_SECOND: u64 = 50_000;
 const BLOCK: u64 = 4096;
 const STACKS: u32 = 3_000;
 const LAYERS: u32 = 200;
+/// The key that takes a character back.
+const ERASE: &str = "\u{7f}";
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const SEGMENT: u64 = 20 << 20;
 /// Keys of the screens, and a text that each shows when it is complete.
@@ -160,7 +162,8 @@ impl<W: Write> Writer<W> {
         let address = self.ring.swap_remove(slot);
         self.out.write_all(encode::free(&mut LineBuffer::<192>::new(), time, 1, 0, address))?;
         if self.next.is_multiple_of(5_000) {
-            self.out.write_all(encode::step(&mut LineBuffer::<128>::new(), time, 1, self.next / 5_000))?;
+            let step = (self.next - self.ring.len() as u64) / 5_000;
+            self.out.write_all(encode::step(&mut LineBuffer::<128>::new(), time, 1, step))?;
         }
         self.alloc(address)
     }
@@ -432,7 +435,7 @@ fn open(folder: &Path) -> io::Result<()> {
     let path = path.to_string_lossy().into_owned();
     for screen in ["overview", "segments"] {
         let started = Instant::now();
-        let dashboard = Dashboard::start(&["view", &path, "--at", "peak", "--screen", screen])?;
+        let mut dashboard = Dashboard::start(&["view", &path, "--at", "peak", "--screen", screen])?;
         let first = dashboard.wait("dashboard", |text| text.contains("opening"))?;
         let words = if screen == "segments" { "Memory map" } else { "Device memory" };
         dashboard.wait("peak", |text| {
@@ -445,6 +448,30 @@ fn open(folder: &Path) -> io::Result<()> {
             dashboard.peak_mib()?,
             first.as_secs_f64() * 1000.0
         );
+        jump(&mut dashboard, screen)?;
     }
+    Ok(())
+}
+
+/// Jumps to steps all over the trace, forth and back.
+fn jump(dashboard: &mut Dashboard, screen: &str) -> io::Result<()> {
+    let mut answers = Vec::new();
+    for step in [2000, 100, 1200, 1900, 40, 700, 1500, 2200, 1000] {
+        dashboard.press(&format!("t{}step {step}", ERASE.repeat(40)))?;
+        let typed = format!("step {step}");
+        dashboard.wait("moment typed", |text| text.contains(&typed))?;
+        let shown = format!("after step {step} ");
+        let started = Instant::now();
+        dashboard.press("\r")?;
+        dashboard.wait("moment", |text| text.contains(&shown) && !text.contains("looking it up"))?;
+        answers.push(started.elapsed());
+    }
+    answers.sort();
+    let [.., slowest] = answers[..] else { return Ok(()) };
+    println!(
+        "  a jump to any moment ({screen}): {:.0} ms (median of 9, slowest {:.0})",
+        answers[4].as_secs_f64() * 1000.0,
+        slowest.as_secs_f64() * 1000.0
+    );
     Ok(())
 }

@@ -4,8 +4,8 @@ use super::lines::ReadPosition;
 use crate::model::Model;
 use crate::seek_target::SeekTarget;
 
-/// Events between the first checkpoints: some 20 ms of replay.
-const FIRST_SPACING: u64 = 1 << 17;
+/// Events between the first checkpoints: some 40 ms of replay.
+const FIRST_SPACING: u64 = 1 << 19;
 
 /// The most checkpoints.
 const MAX_CHECKPOINTS: usize = 64;

@@ -1,6 +1,9 @@
 //! One trace that is followed, from its first line to its writer's end.
 
+use std::fs::File;
+use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -214,14 +217,17 @@ impl Followed {
         }
     }
 
-    /// While a long trace is opened, only the events near its end are kept. The space reserved beyond the last
-    /// line is at most as long as the log extends its file at once.
+    /// While a long trace is opened, only the events near its end are kept.
     fn keep_events_near_the_end(&mut self) {
-        const FAR: u64 = 256 << 20;
+        /// The lines of the events that are kept, and others between them.
+        const LINES: u64 = 16 << 20;
+        /// What the log reserves at most beyond the last line.
+        const RESERVED: u64 = 256 << 20;
         let Reading::Follows(follower) = &self.reading else { return };
-        let length = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
-        let is_far =
-            matches!(self.state, ProcessState::Opening { .. }) && length.saturating_sub(follower.extent().offset) > FAR;
+        let (length, is_reserved) = end_of(&self.path).unwrap_or_default();
+        let near = if is_reserved { LINES + RESERVED } else { LINES };
+        let is_far = matches!(self.state, ProcessState::Opening { .. })
+            && length.saturating_sub(follower.extent().offset) > near;
         self.replay.set_history_length(if is_far { 0 } else { HISTORY_LENGTH });
     }
 
@@ -346,4 +352,14 @@ impl Followed {
         }
         state
     }
+}
+/// The length of a trace, and whether it ends with space that its writer reserved.
+fn end_of(path: &Path) -> io::Result<(u64, bool)> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if let Some(before) = length.checked_sub(1) {
+        file.read_exact_at(&mut last, before)?;
+    }
+    Ok((length, last == [0]))
 }
