@@ -3,6 +3,7 @@
     benches/page.py [--shapes A,B,D:4096:50,E,F,H] [--methods …] [--layers 8] [--rounds 2] [--json FILE] [--markdown FILE]
     benches/page.py --short [--seconds 420]  what fits in a few minutes of a GPU, the most important first
     benches/page.py --schedule               without a GPU: the pipeline against its recurrence; the host's cost of a unit
+    benches/page.py --instructions           without a GPU: instructions of the host for each unit; takes valgrind, 2 minutes
     benches/page.py --scale small            tries the bench, on a simulated GPU (whose kernels do nothing) or without one
     benches/page.py --report FILE…           the tables of lines measured before
 
@@ -245,6 +246,7 @@ def arguments():
     parser.add_argument("--together", action="store_true", help="one process a method and model, for all its shapes")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--schedule", action="store_true")
+    parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="lines are added to it")
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--log", metavar="FILE", help="what the processes print")
@@ -268,6 +270,10 @@ def main():
         import schedule
 
         return schedule.main(device)
+    if args.instructions:
+        import instructions
+
+        return instructions.main(device)
     if device == "cpu" and args.scale == "full":
         sys.exit("page: there is no GPU here. To try the bench: --scale small")
     with tempfile.TemporaryDirectory(prefix="memlab-page-") as folder:

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, final, type_check_only
 from weakref import ref
 
 from torch import Tensor as _Tensor
+from typing_extensions import Self
 
 __all__ = [
     "PAGE_SIZE",
@@ -18,16 +19,25 @@ __all__ = [
     "SETTINGS_TO_TRY",
     "AllocatorModel",
     "Arena",
+    "Boundaries",
+    "EditCounters",
     "HostCopy",
     "HostShare",
     "Lane",
     "LineMarks",
     "Pipeline",
+    "PlacedUnits",
     "PlanFamily",
     "Session",
+    "SwappedDicts",
     "TensorNames",
     "TensorReader",
+    "TensorReads",
     "TensorTable",
+    "UnitForms",
+    "UnitHolder",
+    "Versions",
+    "WatchedForward",
     "ask_for_tags",
     "blocks",
     "books_active",
@@ -309,6 +319,142 @@ class Session:
 
     def leave(self, stream: int) -> list[int]:
         """The outermost forward ended, also by an exception: releases all units and returns them."""
+
+# The host's part of paging. -----------------------------------------------------------------------------------------------
+
+@final
+class TensorReads:
+    """Reads versions and addresses of tensors, use counts of storages by their keys, the current stream of a CUDA device."""
+
+    def __new__(
+        cls, tensor_class: type, use_count: Callable[[int], int], current_stream: Callable[[int], int]
+    ) -> TensorReads: ...
+
+@final
+class EditCounters:
+    """Versions, addresses and reference counts of `PagedTensor`s, and use counts of storages, as this is made."""
+
+    def __new__(cls, reads: TensorReads, paged: list[Any], storages: list[int]) -> EditCounters: ...
+    def unchanged(self) -> bool:
+        """Whether all are as they were."""
+
+@final
+class Versions:
+    """Versions of tensors, to compare with later ones."""
+
+    def __new__(cls, reads: TensorReads, tensors: list[_Tensor]) -> Versions: ...
+    def changed(self) -> bool:
+        """Whether a tensor was written to since this was made, or since `note`."""
+
+    def note(self) -> None:
+        """Takes the present versions."""
+
+@final
+class SwappedDicts:
+    """The `SwappedDict`s of a model, exchanged in one call."""
+
+    def __new__(cls, swapped: list[Any]) -> SwappedDicts: ...
+    def enter(self) -> None:
+        """Has modules hold what is `inside`."""
+
+    def leave(self) -> None:
+        """Has modules hold what is `outside`, with what forwards have assigned."""
+
+    def touched(self) -> bool:
+        """Whether the program has read a tensor from a module outside of forwards."""
+
+@final
+class UnitForms:
+    """A unit's tensors on the device, and the entries of dictionaries that show them in a forward.
+
+    entries: (dictionary, key, tensor while it is loaded, tensor while it is not, `PagedTensor` if it is a buffer).
+    has_lists: modules hold its tensors in lists too, which `ForwardContext.show_lists` changes.
+    storages: keys of its weights' storages on the device.
+    """
+
+    resident: bool
+    on_device_versions: list[int]  # As they were when writes to its tensors on the device were last looked for.
+
+    def __new__(
+        cls,
+        reads: TensorReads,
+        resident: bool,
+        entries: list[tuple[dict[str, Any], str, _Tensor, _Tensor, Any]],
+        has_lists: bool,
+        paged: list[Any],
+        on_device: list[_Tensor],
+        storages: list[int],
+    ) -> UnitForms: ...
+    def note_own_uses(self) -> None:
+        """Takes those who use its memory now as the model's own tensors."""
+
+    def has_views(self) -> bool:
+        """Whether other tensors use its memory."""
+
+@final
+class PlacedUnits:
+    """The units of a placement, by their indices, for the contexts of threads. One object for all placements."""
+
+    def __new__(cls) -> PlacedUnits: ...
+    def place(self, units: list[UnitForms], needed_at: dict[int, list[int]]) -> None:
+        """Takes another placement. `needed_at`: by key, the units that may be needed from a boundary on."""
+
+    def observe(self, observer: Callable[[int], None]) -> None:
+        """Has a function called with each unit that a thread has acquired. For tests."""
+
+    def needed_at(self, key: int) -> list[int]:
+        """The units that may be needed from a boundary on."""
+
+class Boundaries:
+    """The boundaries of a module's calls. Until `watch` is called, both are points."""
+
+    enter_key: int
+    exit_key: int
+
+    def __new__(cls, enter_key: int, exit_key: int) -> Self: ...
+    def watch(self, at_enter: bool, at_exit: bool, needs: list[int]) -> None:
+        """Whether the schedule has points there. `needs`: streamed units with weights that the module itself holds."""
+
+class UnitHolder:
+    """The units that a thread holds in a forward. For what is rare it calls methods of `ForwardContext`."""
+
+    def __new__(
+        cls,
+        reads: TensorReads,
+        placed: PlacedUnits,
+        session: Session,
+        viewed: dict[int, None],
+        device: int | None,
+    ) -> Self:
+        """viewed: units that a thread holds for a view. device: a CUDA ordinal; None: the CPU."""
+
+    def enter(self, boundaries: Boundaries) -> None:
+        """A module's call begins: releases units that are no longer needed and loads those that are, if that is a point."""
+
+    def exit(self, boundaries: Boundaries) -> None:
+        """A module's call ends."""
+
+    def pause(self) -> None:
+        """The thread goes on on another device: releases all units, as at the forward's end, and loads those of the next."""
+
+    def save(self) -> None:
+        """Saves what may be overwritten once units are released. A unit of which a view is alive stays held."""
+
+    def release_all(self) -> None:
+        """Releases all units, and loads those of the next forward."""
+
+@final
+class WatchedForward:
+    """Stands in the place of a module's `forward`, and reports its calls to `thread.context`.
+
+    A `UnitHolder` is entered and exited. Another context has a method `call`, which is given the boundaries, `original`, and
+    its arguments as a tuple and a dictionary. Without one, `outermost` is called with these.
+    """
+
+    def __new__(
+        cls, boundaries: Boundaries, original: Callable[..., Any], thread: Any, outermost: Callable[..., Any]
+    ) -> WatchedForward: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
 class Lane:

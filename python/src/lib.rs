@@ -5,6 +5,11 @@
 //!
 //! ```text
 //! allocator, plan_family                            the model of PyTorch's allocator; what a program takes at any batch
+//! paging                                            page: what each boundary of a module and each tensor takes
+//! paging::forward
+//! paging::holder
+//! paging::counters, paging::dictionaries, paging::placed
+//! paging::reads
 //! checkpoint, lane, pipeline, plan, recomputation, sizes  one file for each part of the loader
 //! line_marks, line_profiles, tracker                what the tools in the program ask
 //! reporter                                          reports of all tensors
@@ -28,6 +33,7 @@ mod library;
 mod line_marks;
 mod line_profiles;
 mod live_books;
+mod paging;
 mod pipeline;
 mod plan;
 mod plan_family;
@@ -56,6 +62,15 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<arena::HostShare>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;
+    module.add_class::<paging::reads::TensorReads>()?;
+    module.add_class::<paging::counters::EditCounters>()?;
+    module.add_class::<paging::counters::Versions>()?;
+    module.add_class::<paging::dictionaries::SwappedDicts>()?;
+    module.add_class::<paging::placed::UnitForms>()?;
+    module.add_class::<paging::placed::PlacedUnits>()?;
+    module.add_class::<paging::holder::Boundaries>()?;
+    module.add_class::<paging::holder::UnitHolder>()?;
+    module.add_class::<paging::forward::WatchedForward>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<lane::HostCopy>()?;
     module.add_function(wrap_pyfunction!(recomputation::choose_recomputation, module)?)?;

@@ -136,7 +136,7 @@ pub struct Session {
 impl Session {
     /// The thread reached a point: (units released, units acquired), or `None` if nothing changed. Work queued on `stream` from
     /// here on may use the acquired units, and must not use the released ones.
-    fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
+    pub fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
         let inner = &mut self.inner;
         if inner.may_stall() {
             return py.detach(|| enter(inner, key, stream, &mut pipeline::no_lock_held)).map_err(raised);
@@ -155,7 +155,7 @@ impl Session {
     }
 
     /// The outermost forward ended, with or without an error: releases all units, and loads the begin of the next forward.
-    fn leave(&mut self, py: Python, stream: u64) -> PyResult<Vec<u32>> {
+    pub fn leave(&mut self, py: Python, stream: u64) -> PyResult<Vec<u32>> {
         let inner = &mut self.inner;
         let may_stall = inner.may_stall();
         let mut leave = || Ok(inner.leave(Stream(stream))?.to_vec());

@@ -6,6 +6,7 @@ Prints one JSON line per model. PYTHONPATH=tests:python finds the zoo and the pa
 
 import argparse
 import copy
+import functools
 import json
 import os
 import threading
@@ -23,19 +24,22 @@ compared = 0
 
 def check_acquired_units():
     """Compares each unit's bytes, on the stream that will use them."""
-    acquired = DevicePool.unit_acquired
+    make = DevicePool.__init__
 
-    def checked(self, index):
-        acquired(self, index)
+    def check(pool, index):
         global compared
-        for paged in self.placed[index].tensors:
+        for paged in pool.placed[index].tensors:
             address = paged.on_device.data_ptr()
-            assert any(block.data_ptr() <= address < block.data_ptr() + block.nbytes for block in self.blocks)
+            assert any(block.data_ptr() <= address < block.data_ptr() + block.nbytes for block in pool.blocks)
             ours, theirs = paged.on_device.cpu().contiguous(), paged.tensor.detach().contiguous()
             assert torch.equal(ours.view(-1).view(torch.uint8), theirs.view(-1).view(torch.uint8)), paged.name
             compared += paged.tensor.nbytes
 
-    DevicePool.unit_acquired = checked
+    def make_observed(self, *args):
+        make(self, *args)
+        self.placed_units.observe(functools.partial(check, self))
+
+    DevicePool.__init__ = make_observed
 
 
 def run(name, budget, real):

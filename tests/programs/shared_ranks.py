@@ -8,6 +8,7 @@ the package.
 """
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -24,16 +25,19 @@ compares = True
 
 def check_acquired_units():
     """Compares the bytes of each unit on the device with those of the model whenever it is used."""
-    acquired = DevicePool.unit_acquired
+    make = DevicePool.__init__
 
-    def checked(self, index):
+    def check(pool, index):
         global compared
-        acquired(self, index)
-        for paged in self.placed[index].tensors if compares else ():
+        for paged in pool.placed[index].tensors if compares else ():
             assert torch.equal(paged.on_device.cpu(), paged.tensor.detach()), paged.name
             compared += paged.tensor.nbytes
 
-    DevicePool.unit_acquired = checked
+    def make_observed(self, *args):
+        make(self, *args)
+        self.placed_units.observe(functools.partial(check, self))
+
+    DevicePool.__init__ = make_observed
 
 
 def pages_of_arenas(model):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from torch import nn
 
+from memlab import _native
 
-class WrappedModule:
-    """A module whose `forward` is wrapped, with the keys of its boundaries."""
+
+class WrappedModule(_native.Boundaries):
+    """A module whose `forward` is wrapped, with the keys of its boundaries. Until `watch` is called, both are reported."""
+
+    def __new__(cls, _module: nn.Module, index: int) -> WrappedModule:
+        return super().__new__(cls, 2 * index, 2 * index + 1)
 
     def __init__(self, module: nn.Module, index: int) -> None:
         self.module = module
-        self.enter_key = 2 * index
-        self.exit_key = 2 * index + 1
-        # Whether the schedule has a point where a call begins, and where it ends. In the tracing stage both are reported.
-        self.at_enter = True
-        self.at_exit = True
-        self.needs: frozenset[int] = frozenset()  # Units with weights that the module itself holds.
+        self.index = index
 
 
 def unit_key(unit: int) -> int:

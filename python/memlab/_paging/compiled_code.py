@@ -37,6 +37,7 @@ from memlab._paging import (
     units,
     viewed_units,
     warn,
+    watched_forwards,
     work,
 )
 
@@ -73,6 +74,7 @@ _EXCLUDED: list[ModuleType] = [
     units,
     viewed_units,
     warn,
+    watched_forwards,
     work,
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -149,35 +148,3 @@ class DevicePager:
                     own = self.memory.of_tensor(paged)
                     paged.tensor.data = view_of(own, paged.tensor.dtype, 0, paged.tensor.shape, paged.tensor.stride())
             weight.drop_references()
-
-
-def refuse_call(process: int, memory: ArenaMemory) -> None:
-    """Raises RuntimeError if a model that `process` has paged cannot be called here."""
-    if os.getpid() != process:
-        raise _forked(memory)
-    if torch.jit.is_tracing():
-        raise RuntimeError(
-            "torch.jit.trace records the addresses of weights, which change in a paged model: call "
-            "memlab.unpage(model) before tracing it"
-        )
-
-
-def refuse_release(process: int, memory: ArenaMemory) -> bool:
-    """Whether this is a forked child of the `process` that paged a model. Raises RuntimeError if it lacks the weights."""
-    is_forked = os.getpid() != process
-    if is_forked and not memory.arena.inherited:
-        raise _forked(memory)
-    return is_forked
-
-
-def _forked(memory: ArenaMemory) -> RuntimeError:
-    forked = "this process was forked from the one that paged the model, and has "
-    if not memory.arena.inherited:
-        return RuntimeError(
-            f"{forked}no copy of its weights, whose memory is pinned: load and page the model in this process, or start "
-            'it with the method "spawn"'
-        )
-    return RuntimeError(
-        f"{forked}none of the threads that copy its weights: call memlab.unpage(model) in this process, and "
-        "memlab.page(model) to page it here"
-    )

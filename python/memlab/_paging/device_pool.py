@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 from torch import Tensor, nn
 
@@ -13,9 +11,10 @@ from memlab._paging.edits import EditTracker
 from memlab._paging.paged_tensor import PagedTensor, Weight
 from memlab._paging.placed_unit import PlacedUnit
 from memlab._paging.placement import Placement
+from memlab._paging.reads import READS
 from memlab._paging.settings import OnChange
-from memlab._paging.tensor_swap import ListSlot, TensorSwap
-from memlab._paging.torch_private import raw_stream, storage_key, use_count, versions_of
+from memlab._paging.tensor_swap import DictSlot, TensorSwap
+from memlab._paging.torch_private import raw_stream, storage_key, versions_of
 from memlab._paging.units import Point, Unit
 
 
@@ -37,13 +36,12 @@ class DevicePool:
         self.pipeline = pipeline
         self.units: list[Unit] = []
         self.placed: dict[int, PlacedUnit] = {}  # By the unit's index.
+        self.placed_units = _native.PlacedUnits()  # The same, for contexts.
         tensors = [paged for weight in weights for paged in weight.tensors]
         self.edits = EditTracker(tensors, memory, swap, self.placed, on_change, self._reload)
-        self.threads_lock = threading.Lock()  # Held while `PlacedUnit.threads` changes.
         self.blocks: list[Tensor] = []
         self.stable_results: dict[int, Tensor] = {}  # By the id of a tensor in the ring: what a forward returns instead.
         self.overlapping: list[set[int]] = []  # Per unit: those whose places in the ring share bytes with its place.
-        self.needs_at: dict[int, set[int]] = {}  # By key: the units that may be needed from a boundary on.
 
     def stream(self) -> int:
         """The calling thread's stream on the device, as CUDA's handle; 0 on the CPU."""
@@ -74,14 +72,17 @@ class DevicePool:
             ranges.append(self._place_unit(index, unit, block, start if place is None else place[0], place is None))
             start += unit.nbytes if place is None else 0
         for placed in self.placed.values():
-            placed.own_use_counts = list(map(use_count, placed.storages))
+            placed.forms.note_own_uses()
         self.edits.units_placed(weight for unit in units for weight in unit.weights)
         self.overlapping = _overlapping(placement.places)
         streamed = (paged for placed in self.placed.values() if not placed.resident for paged in placed.tensors)
         self.stable_results = {id(paged.on_device): paged.unloaded for paged in streamed if paged.unloaded is not None}
-        self.needs_at = {key: set(needed) for key, needed in fallback.items()}
+        needed_at = {key: set(needed) for key, needed in fallback.items()}
         for point in points:
-            self.needs_at.setdefault(point.key, set()).update(point.units)
+            needed_at.setdefault(point.key, set()).update(point.units)
+        self.placed_units.place(
+            [placed.forms for placed in self.placed.values()], {k: list(n) for k, n in needed_at.items()}
+        )
         schedule = [(point.key, point.units) for point in points]
         self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, self.stream())
 
@@ -92,27 +93,27 @@ class DevicePool:
         """Makes a unit's tensors at `start` in `block`. Returns its ranges: offset in the arena, address, bytes."""
         storage = block.untyped_storage()
         tensors = [paged for weight in unit.weights for paged in weight.tensors]
-        placed = PlacedUnit(tensors, [p for p in tensors if not isinstance(p.tensor, nn.Parameter)], resident)
-        ranges = []
+        buffers = [paged for paged in tensors if not isinstance(paged.tensor, nn.Parameter)]
+        ranges, storages, lists, entries = [], [], [], []
         for weight in unit.weights:
             own = storage[start : start + weight.padded_nbytes]
             ranges.append((weight.offset, own.data_ptr(), weight.padded_nbytes))
+            storages.append(storage_key(own))
             start += weight.padded_nbytes
             for paged in weight.tensors:
                 paged.on_device = paged.form_over(own)
                 paged.unloaded = paged.on_device if resident else _unloaded(paged)
                 self.swap.put_inside(paged, paged.unloaded)
-                placed.on_device.append(paged.on_device)
-                placed.unloaded.append(paged.unloaded)
-                for slot in () if resident else self.swap.slots[paged]:
-                    if isinstance(slot, ListSlot):
-                        placed.lists.append((slot, paged.on_device, paged.unloaded))
-                    else:
-                        placed.entries.append((slot.container, slot.key, paged.on_device, paged.unloaded))
-            placed.storages.append(storage_key(own))
-        placed.on_device_versions = versions_of(placed.on_device)
-        placed.unloaded_versions = versions_of(placed.unloaded)
-        self.placed[index] = placed
+                for slot in self.swap.slots[paged]:
+                    buffer = paged if paged in buffers else None
+                    if isinstance(slot, DictSlot):
+                        entries.append((slot.container, slot.key, paged.on_device, paged.unloaded, buffer))
+                    elif not resident:
+                        lists.append((slot, paged.on_device, paged.unloaded))
+        on_device = [paged.on_device for paged in tensors if paged.on_device is not None]
+        unloaded = [paged.unloaded for paged in tensors if paged.unloaded is not None]
+        forms = _native.UnitForms(READS, resident, entries, bool(lists), tensors, on_device, storages)
+        self.placed[index] = PlacedUnit(tensors, buffers, on_device, unloaded, versions_of(unloaded), lists, forms)
         return ranges
 
     def clear(self, is_forked: bool = False) -> None:
@@ -127,6 +128,7 @@ class DevicePool:
             paged.unloaded = _unloaded(paged)
             self.swap.put_inside(paged, paged.unloaded)
         self.placed.clear()
+        self.placed_units.place([], {})
         self.edits.units_cleared()
         self.blocks = []
         if self.device.type == "cuda" and not is_forked:
@@ -147,49 +149,9 @@ class DevicePool:
         self.edits.forget(weight)
         weight.drop_references()
 
-    def unit_acquired(self, index: int) -> None:
-        """After a unit was loaded for this thread: has modules hold its tensors on the device."""
-        placed = self.placed[index]
-        if placed.buffers:
-            self.edits.take_assigned(placed)
-        with self.threads_lock:
-            placed.threads += 1
-            if placed.threads == 1:
-                placed.show_loaded()
-        if not placed.resident:
-            for paged in placed.tensors:
-                if paged.is_written():
-                    self.edits.take_edit(index)
-                    break
-
-    def save_before_release(self, index: int) -> bool:
-        """Copies writes to a unit to the arena, before its place is reused. Returns whether a view of it is alive."""
-        placed = self.placed[index]
-        if placed.resident:
-            return False
-        if versions_of(placed.on_device) != placed.on_device_versions:
-            self.edits.save_writes(index)
-        return placed.threads == 1 and placed.has_views()
-
-    def needed_at(self, key: int) -> set[int]:
-        """The units that may be needed from a boundary on."""
-        return self.needs_at.get(key, set())
-
     def has_views(self, index: int) -> bool:
         """Whether tensors beside those that modules hold use a unit's memory."""
-        return self.placed[index].has_views()
-
-    def unit_released(self, index: int) -> None:
-        """After this thread has released a unit: has modules hold unloaded tensors if it was the last thread."""
-        placed = self.placed[index]
-        try:
-            if placed.buffers:
-                self.edits.take_assigned(placed)
-        finally:
-            with self.threads_lock:
-                placed.threads -= 1
-                if placed.threads == 0:
-                    placed.show_unloaded()
+        return self.placed[index].forms.has_views()
 
     def bandwidth(self, wanted: int) -> float:
         """Bytes a second of copies to the device, measured with one of about `wanted` bytes."""

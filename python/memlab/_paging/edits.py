@@ -6,23 +6,21 @@ again too if one of its tensors was read from a module since the last forward, o
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from memlab import _native
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.paged_tensor import PagedTensor, Weight, shared_write
 from memlab._paging.placed_unit import PlacedUnit
+from memlab._paging.reads import READS
 from memlab._paging.settings import OnChange
 from memlab._paging.tensor_memory import Layout, layout_of
 from memlab._paging.tensor_swap import TensorSwap
 from memlab._paging.torch_private import storage_key, use_count, versions_of
-
-# What shows that tensors were edited, or may have been: versions, addresses, use counts of the tensors and of the storages.
-Snapshot = tuple[list[int], list[int], list[int], list[int]]
 
 
 class EditTracker:
@@ -45,10 +43,10 @@ class EditTracker:
         self.reload = reload
         self.unplaced = tensors  # Tensors in no unit, or in one that was left out of the placement.
         self.in_use: set[PagedTensor] = set()  # Tensors that the program held when the last forward began.
-        self.unchanged: Snapshot | None = None  # Taken when a check of each tensor last found nothing to do.
+        self.unchanged: _native.EditCounters | None = None  # Read when a check of each tensor last found nothing to do.
         self.arena_storages: list[int] = []  # Keys of the placed weights' storages.
-        self.written: list[Tensor] = []  # Tensors whose versions are compared after each forward.
-        self.written_versions: list[int] = []
+        self.written = _native.Versions(READS, [])  # Of tensors that forwards may write to.
+        self.with_buffers: list[PlacedUnit] = []
 
     def units_placed(self, weights: Iterable[Weight]) -> None:
         """Begins tracking units that were placed with the present bytes of their weights."""
@@ -56,13 +54,15 @@ class EditTracker:
             watched.touched = watched.changed  # Edits until now are copied with the units; replaced tensors are not.
         self.arena_storages = [storage_key(w.arena_storage) for w in weights if w.arena_storage is not None]
         self.unchanged = None
-        self.written = [t for unit in self.placed.values() for t in (unit.on_device if unit.resident else unit.unloaded)]
-        self.written_versions = versions_of(self.written)
+        units = self.placed.values()
+        self.written = _native.Versions(READS, [t for u in units for t in (u.on_device if u.resident else u.unloaded)])
+        self.with_buffers = [unit for unit in units if unit.buffers]
         self.unplaced = [paged for paged in self.tensors if paged.on_device is None]
 
     def units_cleared(self) -> None:
         """No unit has a place any more."""
-        self.written = []
+        self.written = _native.Versions(READS, [])
+        self.with_buffers = []
         self.unplaced = self.tensors
 
     def forget(self, weight: Weight) -> None:
@@ -78,10 +78,10 @@ class EditTracker:
 
         Raises: RuntimeError that names the weights, where edits are refused or cannot be taken.
         """
-        snapshot = self._snapshot()
-        if snapshot == self.unchanged and not self.swap.touched():
+        # Reading the counters of all tensors at once is quicker than a check of each, which asks the same and more.
+        if self.unchanged is not None and self.unchanged.unchanged() and not self.swap.touched():
             return
-        self.unchanged = None
+        counters, self.unchanged = _native.EditCounters(READS, self.tensors, self.arena_storages), None
         # A program that held a tensor when the last forward began may have edited it since, and dropped it.
         in_use_before = self.in_use
         self.in_use = {paged for unit in self.placed.values() for paged in unit.tensors if paged.has_other_users()}
@@ -102,7 +102,7 @@ class EditTracker:
             paged.follow_requires_grad()
         self.swap.forget_touches()
         if not found:
-            self.unchanged = snapshot
+            self.unchanged = counters
 
     def _take_suspects(self, index: int, suspects: set[PagedTensor]) -> None:
         """Copies a unit of which tensors may have been edited unseen. Shared ones are compared instead."""
@@ -119,16 +119,6 @@ class EditTracker:
                 'the same memory, as forwards do (shared="host"): undo the edit, or unpage the model before editing it. To '
                 'edit it while it is paged, page it without shared="host"'
             )
-
-    def _snapshot(self) -> Snapshot:
-        """Reads the counters of all tensors at once: a check of each takes much of the time that paging costs the host."""
-        tensors = [paged.tensor for paged in self.tensors]
-        return (
-            versions_of(tensors),
-            [tensor.data_ptr() for tensor in tensors],
-            list(map(sys.getrefcount, tensors)),
-            list(map(use_count, self.arena_storages)),
-        )
 
     def _touched(self) -> set[PagedTensor]:
         """Tensors that were read from modules since the last forward, replaced ones among them."""
@@ -221,17 +211,16 @@ class EditTracker:
 
     def after_forward(self) -> None:
         """After a forward, with no other under way: copies its writes to the arena, and from there to places in the ring."""
-        for unit in self.placed.values():
-            if unit.buffers:
-                self.take_assigned(unit)
-        if versions_of(self.written) != self.written_versions:
+        for unit in self.with_buffers:
+            self.take_assigned(unit)
+        if self.written.changed():
             for index, unit in self.placed.items():
                 if unit.resident:
                     self.save_writes(index)
                 elif _written_unloaded(unit):
                     self._refuse_shared_writes([paged for paged in unit.tensors if paged.weight.shared])
                     self.reload(index)
-            self.written_versions = versions_of(self.written)
+            self.written.note()
         for paged in self.unplaced:
             if not isinstance(paged.tensor, nn.Parameter):
                 self._take_assigned_to(paged)
@@ -249,10 +238,10 @@ class EditTracker:
     def save_writes(self, index: int) -> None:
         """Copies what was written to a unit's tensors on the device to the arena. Raises if it is shared."""
         unit = self.placed[index]
-        now = versions_of(unit.on_device)
+        before, now = unit.forms.on_device_versions, versions_of(unit.on_device)
         refused = []
-        for paged, form, before, version in zip(unit.tensors, unit.on_device, unit.on_device_versions, now, strict=True):
-            if version == before:
+        for paged, form, known, version in zip(unit.tensors, unit.on_device, before, now, strict=True):
+            if version == known:
                 continue
             if paged.weight.shared:
                 refused.append(paged.name)
@@ -260,7 +249,7 @@ class EditTracker:
             with torch.no_grad():
                 paged.tensor.copy_(form)
             paged.mark_known()
-        unit.on_device_versions = now
+        unit.forms.on_device_versions = now
         if refused:
             self.reload(index)  # The next forward finds the value that the others have.
             raise shared_write(refused)

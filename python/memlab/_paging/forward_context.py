@@ -3,104 +3,100 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sized
+from collections.abc import Callable, Sized
+from typing import Any
 
 from memlab import _native
+from memlab._paging.boundaries import WrappedModule
 from memlab._paging.device_pool import DevicePool
+from memlab._paging.reads import READS
 from memlab._paging.tracing import Tracer
 from memlab._paging.viewed_units import ViewedUnits
 
 
-class ForwardContext:
-    """A thread in a forward for which units are loaded."""
+class ForwardContext(_native.UnitHolder):
+    """A thread in a forward for which units are loaded.
 
-    def __init__(self, pool: DevicePool, viewed: ViewedUnits, session: _native.Session, active_forwards: Sized) -> None:
+    What is done at each boundary is native, and calls the methods here for what few units need.
+    """
+
+    def __new__(
+        cls, pool: DevicePool, viewed: ViewedUnits, session: _native.Session, _active_forwards: Sized
+    ) -> ForwardContext:
+        index = None if pool.device.type == "cpu" else pool.device.index
+        return super().__new__(cls, READS, pool.placed_units, session, viewed.held, index)
+
+    def __init__(self, pool: DevicePool, viewed: ViewedUnits, _session: _native.Session, active_forwards: Sized) -> None:
         self.pool = pool
         self.viewed = viewed
-        self.session = session
         self.active_forwards = active_forwards  # The threads in a forward.
-        self.held: set[int] = set()
         self.ended = False  # The forward has ended, and not by an exception.
         self.view_sessions: dict[int, _native.Session] = {}  # By unit that is held after its points for a view.
-
-    def reach(self, key: int) -> None:
-        """At the boundary `key`: releases units that are no longer needed and loads those that are."""
-        pool, held = self.pool, self.held
-        if held:
-            self._before_release(pool.needed_at(key))
-        if self.viewed.held:
-            self._refuse_overlap(key)
-        changed = self.session.enter(key, pool.stream())
-        if changed is not None:
-            released, acquired = changed
-            for unit in released:
-                held.discard(unit)
-                pool.unit_released(unit)
-            for unit in acquired:
-                held.add(unit)
-                pool.unit_acquired(unit)
-
-    def pause(self) -> None:
-        """The thread goes on on another device: releases all units, as at the forward's end, and loads those of the next."""
-        self._before_release(set())
-        self._release_all()
 
     def leave(self) -> None:
         refused = None
         try:
-            self._before_release(set())
+            self.save()
         except RuntimeError as error:
             refused = error
-        self._release_all()
+        self.release_all()
         if refused is not None and self.ended:
             raise refused
 
-    def _release_all(self) -> None:
-        for unit in self.session.leave(self.pool.stream()):
-            if unit in self.held:
-                self.held.discard(unit)
-                self.pool.unit_released(unit)
-        self.held.clear()
+    def save_writes(self, unit: int) -> None:
+        self.pool.edits.save_writes(unit)
 
-    def _before_release(self, needed: set[int]) -> None:
-        """Saves what the next step may overwrite. A unit of which a view is alive is held until the forward's end."""
-        for unit in self.held:
-            has_views = self.pool.save_before_release(unit)
-            if has_views and unit not in needed and unit not in self.view_sessions:
-                if len(self.active_forwards) > 1:
-                    # Another thread may be waiting for this memory, and would wait for as long as the view lives.
-                    raise self.viewed.unforeseen(unit)
-                self.view_sessions[unit] = self.viewed.hold(unit)
+    def take_edit(self, unit: int) -> None:
+        self.pool.edits.take_edit(unit)
 
-    def _refuse_overlap(self, key: int) -> None:
+    def take_assigned(self, unit: int) -> None:
+        self.pool.edits.take_assigned(self.pool.placed[unit])
+
+    def show_lists(self, unit: int, loaded: bool) -> None:
+        self.pool.placed[unit].show_lists(loaded)
+
+    def hold_viewed(self, unit: int) -> None:
+        """Holds a unit of which a view is alive until the forward's end."""
+        if unit in self.view_sessions:
+            return
+        if len(self.active_forwards) > 1:
+            # Another thread may be waiting for this memory, and would wait for as long as the view lives.
+            raise self.viewed.unforeseen(unit)
+        self.view_sessions[unit] = self.viewed.hold(unit)
+
+    def refuse_overlap(self, key: int) -> None:
         """Raises rather than wait for memory that this thread or another holds for a view."""
         for unit in list(self.viewed.held):
-            if not self.pool.overlapping[unit].isdisjoint(self.pool.needed_at(key)):
+            if not self.pool.overlapping[unit].isdisjoint(self.pool.placed_units.needed_at(key)):
                 raise self.viewed.unforeseen(unit)
 
 
 class TracedContext:
     """A thread in a forward that is traced."""
 
-    held: frozenset[int] = frozenset()
-
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
-        self.reach = tracer.boundary
         self.ended = False
         self.view_sessions: dict[int, _native.Session] = {}
+
+    def enter(self, wrapped: WrappedModule) -> None:
+        self.tracer.boundary(wrapped.enter_key)
+
+    def call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.tracer.boundary(wrapped.enter_key)
+        result = original(*args, **kwargs)
+        self.tracer.boundary(wrapped.exit_key)
+        return result
 
     def leave(self) -> None:
         """Releases nothing, as nothing is held."""
 
 
 class RerunContext:
-    """A thread that runs a part of a traced forward once more."""
+    """A thread that runs a part of a traced forward once more. Loads and notes nothing."""
 
-    held: frozenset[int] = frozenset()
-
-    def reach(self, key: int) -> None:
-        """Loads and notes nothing."""
+    def call(self, _wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return original(*args, **kwargs)
 
 
 class ThreadState(threading.local):

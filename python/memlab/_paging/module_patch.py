@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,7 +53,6 @@ class PatchedMethod(functools.partial[Any]):
     def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
         self.module = weakref.ref(module)
         self.name = name
-        # Programs (transformers among them) read the signature of a module's forward.
         functools.update_wrapper(self, function)
         mark_excluded(self)
 
@@ -94,9 +93,11 @@ class ModulePatch:
         """Puts `wrapper(forward)` in place of `module.forward`."""
         original = module.forward
         wrapped = wrapper(original)
-        exclude_from_compile(wrapped)
-        functools.update_wrapper(wrapped, original)
-        self._set(module, "forward", PatchedMethod(module, "forward", wrapped))
+        if isinstance(wrapped, FunctionType):
+            exclude_from_compile(wrapped)
+        patched = PatchedMethod(module, "forward", wrapped)
+        functools.update_wrapper(patched, original)  # Programs (transformers among them) read the signature of a forward.
+        self._set(module, "forward", patched)
 
     def make_no_op(self, module: nn.Module, name: str) -> None:
         """Replaces a method by one that does nothing."""

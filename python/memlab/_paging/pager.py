@@ -6,7 +6,6 @@ of the units.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,18 +16,19 @@ from torch import nn
 
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
-from memlab._paging.device_pager import DevicePager, refuse_call, refuse_release
+from memlab._paging.device_pager import DevicePager
 from memlab._paging.device_transfer import to_device, with_replaced
-from memlab._paging.forward_context import RerunContext
+from memlab._paging.forward_context import ForwardContext, RerunContext, TracedContext
 from memlab._paging.micro_batches import in_micro_batches, repeated_blocks
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import PlanQueries, PlanState, Stage
 from memlab._paging.settings import Settings
 from memlab._paging.torch_private import without_dispatch_modes
+from memlab._paging.watched_forwards import WatchedForwards
 
 
-class Pager(DevicePager):
+class Pager(WatchedForwards, DevicePager):
     """A model that is paged to one device: wraps its forwards, in which the pipeline loads units."""
 
     def __init__(
@@ -37,44 +37,22 @@ class Pager(DevicePager):
         self.blocks = repeated_blocks(model) if settings.micro_batch else set()
         wrapped_modules = [WrappedModule(module, index) for index, module in enumerate(model.modules())]
         patch = ModulePatch(model, "paged", self._originals)
-        super().__init__(model, weights, wrapped_modules, self.blocks, memory, settings, state, patch)
-        self.learning_lock = threading.RLock()  # Held while a tracing or measuring forward runs.
-        self.released = False
-        self.process = os.getpid()
+        DevicePager.__init__(self, model, weights, wrapped_modules, self.blocks, memory, settings, state, patch)
+        WatchedForwards.__init__(self, memory, state, patch)
         self.called_this_stage: set[WrappedModule] = set()  # Modules of outermost calls in this stage.
-        for wrapped in wrapped_modules:
-            self.patch.wrap(wrapped.module, self._wrapper(wrapped))
-            if isinstance(wrapped.module, nn.RNNBase):
-                # Models call it in forwards, where it would move the weights to memory that PyTorch allocates.
-                self.patch.make_no_op(wrapped.module, "flatten_parameters")
-        self.patch.guard()
+        self._watch(wrapped_modules, self.thread_state)
         sharing = PlanQueries.sharing if memory.share is None else memory.share.members
         self.queries = PlanQueries(self.clock.last_ns, self.pipeline.counters, self.pool.edits.accept, sharing)
 
     def _originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
         return self.swap.originals(module)
 
-    def _wrapper(self, wrapped: WrappedModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            if wrapped.module in self.blocks:
-                original = in_micro_batches(wrapped.module, original, self.settings.micro_batch or 0, self._rerun_context)
-
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                context = self.thread_state.context
-                if context is None:
-                    if self.released:  # The program still calls this wrapper, which it has wrapped in another one.
-                        return original(*args, **kwargs)
-                    return self._outermost_call(wrapped, original, args, kwargs)
-                if wrapped.at_enter or not wrapped.needs <= context.held:
-                    context.reach(wrapped.enter_key)
-                result = original(*args, **kwargs)
-                if wrapped.at_exit:
-                    context.reach(wrapped.exit_key)
-                return result
-
-            return forward
-
-        return wrapper
+    def _wrapper(self, wrapped: WrappedModule, thread: threading.local) -> Callable[[Callable[..., Any]], Any]:
+        watch = super()._wrapper(wrapped, thread)
+        if wrapped.module not in self.blocks:
+            return watch
+        pieces = self.settings.micro_batch or 0
+        return lambda original: watch(in_micro_batches(wrapped.module, original, pieces, self._rerun_context))
 
     def _rerun_context(self) -> AbstractContextManager[None] | None:
         """In the traced forward: a context in which nothing is traced. Needs weights that are mapped, as none is loaded."""
@@ -91,15 +69,6 @@ class Pager(DevicePager):
                 yield
         finally:
             self.thread_state.context = context
-
-    def _outermost_call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a call that is in no other call of this model: the forward is this call."""
-        refuse_call(self.process, self.memory)
-        if self.stages.stage is not Stage.SETTLED:
-            with self.learning_lock:
-                if self.stages.stage is not Stage.SETTLED:
-                    return self._learning_forward(wrapped, original, args, kwargs)
-        return self._forward(wrapped, original, args, kwargs)
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a tracing or measuring forward; one thread at a time."""
@@ -134,8 +103,8 @@ class Pager(DevicePager):
         # In this order: the saved-tensor hooks depend on the placement, which the begin of a forward may change.
         with self.forward_scope(), nullcontext() if torch.is_inference_mode_enabled() else self.stages.saved_tensors():
             context = self.thread_state.context
-            if context is not None and (wrapped.at_enter or not wrapped.needs <= context.held):
-                context.reach(wrapped.enter_key)
+            if isinstance(context, ForwardContext | TracedContext):
+                context.enter(wrapped)
             # A weight that the model returns is returned in its mapped form, which no other weight overwrites.
             return with_replaced(original(*args, **kwargs), self.pool.stable_results)
 
@@ -143,7 +112,7 @@ class Pager(DevicePager):
         """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
         if self.in_forward():
             raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
-        is_forked = refuse_release(self.process, self.memory)
+        is_forked = self._refuse_release()
         self.released = True
         self.stop(is_forked)
         self.patch.release()

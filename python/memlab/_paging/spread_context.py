@@ -81,16 +81,12 @@ class SurveyContext:
     def __init__(self, tracer: SurveyTracer) -> None:
         self.tracer = tracer
 
-    def enter(self, index: int, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
-        self.tracer.boundary(2 * index)
+    def call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.tracer.boundary(wrapped.enter_key)
         self.tracer.arguments((args, kwargs))
-        return args, kwargs, False
-
-    def exit(self, index: int) -> None:
-        self.tracer.boundary(2 * index + 1)
-
-    def left_home(self) -> None:
-        """Nothing has a home yet."""
+        result = original(*args, **kwargs)
+        self.tracer.boundary(wrapped.exit_key)
+        return result
 
 
 class SpreadContext:
@@ -118,8 +114,19 @@ class SpreadContext:
         # go to every layer, and are copied once.
         self.copies: dict[tuple[int, int, bool], tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
-    def enter(self, index: int, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
-        """A module's call begins. Returns its arguments, on its device, and whether `left_home` ends it."""
+    def call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        index = wrapped.index
+        args, kwargs, at_home = self._enter(index, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+            self.contexts[self.at].exit(self.boundaries[self.at][index])
+        finally:
+            if at_home:
+                self.at_home = False
+        return result
+
+    def _enter(self, index: int, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
+        """A module's call begins. Returns its arguments, on its device, and whether it is the one that came home."""
         home = None if self.at_home else self.homes[index]
         if home is not None:
             crosses = home.stretch != self.at
@@ -131,19 +138,8 @@ class SpreadContext:
                     args, kwargs, lambda tensor: self._here(tensor, crosses), lambda tensor: within(tensor, crosses)
                 )
             self.at_home = home.whole
-        here = self.boundaries[self.at][index]
-        context = self.contexts[self.at]
-        if here.at_enter or not here.needs <= context.held:
-            context.reach(here.enter_key)
+        self.contexts[self.at].enter(self.boundaries[self.at][index])
         return args, kwargs, home is not None and home.whole
-
-    def exit(self, index: int) -> None:
-        here = self.boundaries[self.at][index]
-        if here.at_exit:
-            self.contexts[self.at].reach(here.exit_key)
-
-    def left_home(self) -> None:
-        self.at_home = False
 
     def device(self) -> torch.device:
         """The device that the thread is on."""

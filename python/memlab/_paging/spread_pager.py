@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,7 +14,7 @@ from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
 from memlab._paging.clock import Clock
 from memlab._paging.cut import Cut
-from memlab._paging.device_pager import DevicePager, refuse_call, refuse_release
+from memlab._paging.device_pager import DevicePager
 from memlab._paging.device_transfer import with_replaced, with_tensors
 from memlab._paging.forward_context import ForwardContext, TracedContext
 from memlab._paging.module_patch import ModulePatch
@@ -29,43 +28,35 @@ from memlab._paging.spread_plan import sum_up
 from memlab._paging.stretch_pagers import SurveyPager, cut_into, rooms_of, share_touches, stretch_pager, survey_pager
 from memlab._paging.survey import Survey, SurveyTracer
 from memlab._paging.warn import warn
+from memlab._paging.watched_forwards import WatchedForwards
 
 
 class ThreadContext(threading.local):
     context: SurveyContext | SpreadContext | None = None
 
 
-class SpreadPager:
+class SpreadPager(WatchedForwards):
     """Wraps the forwards of a model that is paged to several devices."""
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], memory: ArenaMemory, settings: list[Settings], state: PlanState
     ) -> None:
+        super().__init__(memory, state, ModulePatch(model, "paged", self._originals))
         self.model = model
         self.weights = weights
-        self.memory = memory
         self.settings = settings  # One for each device.
-        self.state = state
         self.clock = Clock(settings[0].device)
         self.hops = Hops()
         self.thread = ThreadContext()
-        self.learning_lock = threading.RLock()  # Held while a surveyed or measuring forward runs.
-        self.released = False
-        self.process = os.getpid()
         self.called_this_stage: set[int] = set()  # Indices of modules of outermost calls in this stage.
         self.to_move: set[int] = set()  # Those whose first call after the survey is still to come.
         self.modules = list(model.modules())
-        self.patch = ModulePatch(model, "paged", self._originals)
         self.cut: Cut | None = None
         self.pagers: list[DevicePager] = []  # One for each stretch, once there are some; before, the survey's.
         self.boundaries: list[list[WrappedModule]] = []
         self.saved: tuple[list[SavedTensors], SavedTensors] | None = None
         self._begin_survey()
-        for index, module in enumerate(self.modules):
-            self.patch.wrap(module, self._wrapper(index))
-            if isinstance(module, nn.RNNBase):
-                self.patch.make_no_op(module, "flatten_parameters")
-        self.patch.guard()
+        self._watch(self._wrapped(), self.thread)
         sharing = PlanQueries.sharing if memory.share is None else memory.share.members
         self.queries = PlanQueries(self.clock.last_ns, self._counters, self._accept_edits, sharing)
 
@@ -93,40 +84,22 @@ class SpreadPager:
         for pager in self.pagers:
             pager.pool.edits.accept()
 
-    def _wrapper(self, index: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                context = self.thread.context
-                if context is None:
-                    if self.released:  # The program still calls this wrapper, which it has wrapped in another one.
-                        return original(*args, **kwargs)
-                    return self._outermost_call(index, original, args, kwargs)
-                return _call(context, index, original, args, kwargs)
-
-            return forward
-
-        return wrapper
-
-    def _outermost_call(self, index: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        refuse_call(self.process, self.memory)
+    def _refuse_call(self) -> None:
+        super()._refuse_call()
         if self.settings[0].device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "a CUDA graph is of one device, and this model is paged to several: page it to one to capture it "
                 '(memlab.unpage(model), then memlab.page(model, "cuda:0"))'
             )
-        if self.state.stage is not Stage.SETTLED:
-            with self.learning_lock:
-                if self.state.stage is not Stage.SETTLED:
-                    return self._learning_forward(index, original, args, kwargs)
-        return self._forward(index, original, args, kwargs)
 
-    def _learning_forward(self, index: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a surveyed or measuring forward; one thread at a time."""
+        index = wrapped.index
         if index in self.called_this_stage:
             # The second outermost call of this module: the calls before it were a whole forward.
             self._advance()
         moving = index in self.to_move
-        result = self._forward(index, original, args, kwargs)
+        result = self._forward(wrapped, original, args, kwargs)
         if moving:
             # Its times are of no use: what the survey had left on the first device moved.
             self.to_move.discard(index)
@@ -188,10 +161,10 @@ class SpreadPager:
         self.state.notes.append(note)
         warn(f"memlab: {note}")
 
-    def _forward(self, index: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._make_trained_resident()
         first = self.settings[0].device
-        at, home = 0, None if self.cut is None else self.cut.homes[index]
+        at, home = 0, None if self.cut is None else self.cut.homes[wrapped.index]
         if home is not None:
             at = home.stretch
         devices = [pager.settings.device for pager in self.pagers]
@@ -202,10 +175,10 @@ class SpreadPager:
                 nullcontext() if torch.is_inference_mode_enabled() else self._saved_tensors()
             )
             moving: AbstractContextManager[Any] = nullcontext()
-            if index in self.to_move and first.type == "cuda" and isinstance(context, SpreadContext):
+            if wrapped.index in self.to_move and first.type == "cuda" and isinstance(context, SpreadContext):
                 moving = MovingMode(context.device)
             with hooks, moving:
-                result = _call(context, index, original, args, kwargs)
+                result = context.call(wrapped, original, args, kwargs)
             for pager in self.pagers:
                 result = with_replaced(result, pager.pool.stable_results)
             if first.type == "cuda":
@@ -271,7 +244,7 @@ class SpreadPager:
         """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
         if any(pager.in_forward() for pager in self.pagers):
             raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
-        is_forked = refuse_release(self.process, self.memory)
+        is_forked = self._refuse_release()
         self.released = True
         for pager in self.pagers:
             pager.stop(is_forked)
@@ -280,17 +253,6 @@ class SpreadPager:
             pager.drop_weights()
         if not is_forked:
             self.memory.arena.unpin()
-
-
-def _call(context: SurveyContext | SpreadContext, index: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    args, kwargs, at_home = context.enter(index, args, kwargs)
-    try:
-        result = original(*args, **kwargs)
-        context.exit(index)
-    finally:
-        if at_home:
-            context.left_home()
-    return result
 
 
 def _back_on(tensor: Tensor, device: torch.device) -> Tensor:

@@ -203,9 +203,8 @@ class Stages:
         scheduled = {point.key for point in points}
         foreseen = {point.key for point in self.schedule.points}  # Another placement may have points there.
         for wrapped in self.wrapped:
-            wrapped.at_enter = wrapped.enter_key in scheduled
-            wrapped.at_exit = wrapped.exit_key in scheduled
-            wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
+            needs = [unit for unit in fallback.get(wrapped.enter_key, ()) if places[unit] is not None]
+            wrapped.watch(wrapped.enter_key in scheduled, wrapped.exit_key in scheduled, needs)
             if not self.unwraps:
                 continue
             holds_tensors = any(has_tensors(module) for module in wrapped.module.modules())

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memlab import _native
 from memlab._paging.paged_tensor import ModuleEntry, PagedTensor, Weight
 from memlab._paging.torch_private import TENSOR_DICTS
 
@@ -173,6 +174,7 @@ class TensorSwap:
             for paged in weight.tensors:
                 self.slots[paged] = [self._slot(entry, paged) for entry in paged.entries]
         self.watched = [swapped.outside for swapped in self.dicts.values()]
+        self.swapped = _native.SwappedDicts(list(self.dicts.values()))
 
     def _slot(self, entry: ModuleEntry, paged: PagedTensor) -> DictSlot | ListSlot:
         if entry.attribute not in TENSOR_DICTS:
@@ -221,8 +223,7 @@ class TensorSwap:
         if self.entered:
             return
         self.entered = True
-        for swapped in self.dicts.values():
-            swapped.module.__dict__[swapped.attribute] = swapped.inside
+        self.swapped.enter()
         for slot in self.lists:
             slot.put(slot.paged.tensor if slot.paged.unloaded is None else slot.paged.unloaded)
 
@@ -230,17 +231,14 @@ class TensorSwap:
         """Has modules hold the originals. To be called when no thread is in a forward."""
         if not self.entered:
             return
-        for swapped in self.dicts.values():
-            if not len(swapped.paged) == len(swapped.inside) == len(swapped.outside):
-                swapped.take_assignments()
-            swapped.module.__dict__[swapped.attribute] = swapped.outside
+        self.swapped.leave()
         for slot in self.lists:
             slot.put(slot.paged.tensor)
         self.entered = False
 
     def touched(self) -> bool:
         """Whether a tensor was read from a module since the last forward."""
-        return any(watched.touched for watched in self.watched)
+        return self.swapped.touched()
 
     def forget_touches(self) -> None:
         for watched in self.watched:

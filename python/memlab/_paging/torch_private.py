@@ -242,16 +242,19 @@ def without_graph(tensor: Tensor) -> Tensor:
         return tensor.detach()
 
 
-_current_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-
 def raw_stream(device: torch.device) -> int:
     """The handle of the calling thread's stream on a CUDA device; 0 on the CPU, which has none."""
     if device.type == "cpu":
         return 0
-    if _current_stream is not None:
-        return _current_stream(device.index)
-    return int(torch.cuda.current_stream(device).cuda_stream)
+    return stream_of(device.index)
+
+
+def _public_stream(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+# The handle of the calling thread's stream on a CUDA device, by its index.
+stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
 
 
 def version_of(tensor: Tensor) -> int:

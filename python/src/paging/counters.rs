@@ -1,0 +1,103 @@
+//! Counters of tensors that show edits.
+
+use parking_lot::Mutex;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+
+use super::reads::TensorReads;
+
+/// Versions, addresses and reference counts of tensors, and use counts of storages, as they were when this was made. Edits that
+/// change none of them, it does not see.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct EditCounters {
+    reads: Py<TensorReads>,
+    /// `PagedTensor`s. Not their tensors: a reference more would count as somebody who holds them.
+    paged: Vec<Py<PyAny>>,
+    storages: Vec<Py<PyAny>>,
+    tensors_were: Vec<TensorCounters>,
+    storages_were: Vec<u64>,
+}
+
+#[derive(PartialEq, Eq)]
+struct TensorCounters {
+    version: u64,
+    address: u64,
+    references: isize,
+}
+
+impl TensorCounters {
+    fn of(reads: &TensorReads, paged: &Bound<PyAny>) -> PyResult<Self> {
+        let tensor = paged.getattr(intern!(paged.py(), "tensor"))?;
+        // SAFETY: the object is alive.
+        let references = unsafe { ffi::Py_REFCNT(tensor.as_ptr()) };
+        Ok(Self { version: reads.version(&tensor)?, address: reads.address(&tensor)?, references })
+    }
+}
+
+#[pymethods]
+impl EditCounters {
+    #[new]
+    fn new(py: Python, reads: Py<TensorReads>, paged: Vec<Py<PyAny>>, storages: Vec<Py<PyAny>>) -> PyResult<Self> {
+        let read = reads.get();
+        let tensors_were =
+            paged.iter().map(|paged| TensorCounters::of(read, paged.bind(py))).collect::<PyResult<_>>()?;
+        let storages_were = storages.iter().map(|storage| read.use_count(py, storage)).collect::<PyResult<_>>()?;
+        Ok(Self { reads, paged, storages, tensors_were, storages_were })
+    }
+
+    /// Whether all are as they were.
+    fn unchanged(&self, py: Python) -> PyResult<bool> {
+        let reads = self.reads.get();
+        for (paged, were) in self.paged.iter().zip(&self.tensors_were) {
+            if TensorCounters::of(reads, paged.bind(py))? != *were {
+                return Ok(false);
+            }
+        }
+        for (storage, &was) in self.storages.iter().zip(&self.storages_were) {
+            if reads.use_count(py, storage)? != was {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.paged.iter().try_for_each(|paged| visit.call(paged))
+    }
+}
+
+/// Versions of tensors, to compare with later ones.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct Versions {
+    reads: Py<TensorReads>,
+    tensors: Vec<Py<PyAny>>,
+    were: Mutex<Vec<u64>>,
+}
+
+#[pymethods]
+impl Versions {
+    #[new]
+    fn new(py: Python, reads: Py<TensorReads>, tensors: Vec<Py<PyAny>>) -> PyResult<Self> {
+        let were = reads.get().versions(py, &tensors)?;
+        Ok(Self { reads, tensors, were: were.into() })
+    }
+
+    /// Whether a tensor was written to since this was made, or since `note`.
+    fn changed(&self, py: Python) -> PyResult<bool> {
+        let now = self.reads.get().versions(py, &self.tensors)?;
+        Ok(*self.were.lock() != now)
+    }
+
+    /// Takes the present versions.
+    fn note(&self, py: Python) -> PyResult<()> {
+        let now = self.reads.get().versions(py, &self.tensors)?;
+        *self.were.lock() = now;
+        Ok(())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.tensors.iter().try_for_each(|tensor| visit.call(tensor))
+    }
+}
