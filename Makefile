@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-feed bench-gate bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
+.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -112,7 +112,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: bench-append bench-batch bench-cold bench-feed bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
+bench: bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -131,6 +131,10 @@ bench-cold: all $(VENV)/.installed
 	$(CC) -O2 -Wall -shared -fPIC -o target/bench/cold.so benches/cold.c -ldl
 	$(SIMGPU) env MEMLAB_OUTPUT=target/bench/cold.jsonl LD_PRELOAD=$(CURDIR)/target/release/libmemlab.so $(VENV)/bin/python benches/cold.py $(CURDIR)/target/bench/cold.so
 	@rm -f target/bench/cold.jsonl
+
+# What torch.compile takes under memlab, beside alone.
+bench-compiling: all $(VENV)/.installed
+	$(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/compiling.py
 
 # What the open gate adds to a launch of a program started for offloading.
 bench-gate: all
