@@ -2,7 +2,7 @@
 
     make bench-compiling        (or, on a machine with a GPU: python benches/compiling.py)
 
-Prints the processor time of the first compiled forward and backward as medians of the rounds, and their ratio. Required: 1.02.
+Prints the processor time of the first compiled forward and backward as medians, and their ratio. Required: 1.02.
 It is processor time because the machines are shared. Compilation has one process, so that none is left uncounted.
 """
 
