@@ -11,7 +11,7 @@ from typing import Any, TypedDict, final, type_check_only
 from weakref import ref
 
 from torch import Tensor as _Tensor
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 __all__ = [
     "PAGE_SIZE",
@@ -405,6 +405,7 @@ class PlacedUnits:
     def needed_at(self, key: int) -> list[int]:
         """The units that may be needed from a boundary on."""
 
+@disjoint_base
 class Boundaries:
     """The boundaries of a module's calls. Until `watch` is called, both are points."""
 
@@ -415,6 +416,7 @@ class Boundaries:
     def watch(self, at_enter: bool, at_exit: bool, needs: list[int]) -> None:
         """Whether the schedule has points there. `needs`: streamed units with weights that the module itself holds."""
 
+@disjoint_base
 class UnitHolder:
     """The units that a thread holds in a forward. For what is rare it calls methods of `ForwardContext`."""
 
