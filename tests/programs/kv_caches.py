@@ -10,6 +10,14 @@ import torch
 
 DEVICE = "cuda"
 NEW_TOKENS = 12
+SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+}
 
 
 def rounded(tensors):
@@ -21,16 +29,7 @@ def generated(implementation):
     """The keys and values that generate() keeps, and the lengths that some caches keep beside them."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=512,
-        max_position_embeddings=256,
-    )
-    model = LlamaForCausalLM(config).to(DEVICE).eval()
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, max_position_embeddings=256)).to(DEVICE).eval()
     # On the simulated card comparisons are never true, and so no sequence is ever finished: count instead.
     passes = iter([True] * NEW_TOKENS)
     model._has_unfinished_sequences = lambda *_, **__: next(passes, False)
@@ -56,15 +55,7 @@ def trained():
     """A forward whose cache backward will need: Hugging Face's models fill one unless they are told not to."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=512,
-    )
-    model = LlamaForCausalLM(config).to(DEVICE)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).to(DEVICE)
     tokens = torch.ones(2, 37, dtype=torch.long, device=DEVICE)
     out = model(tokens, labels=tokens, use_cache=True)
     parts = [part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)]

@@ -224,10 +224,12 @@ impl Followed {
         /// What the log reserves at most beyond the last line.
         const RESERVED: u64 = 256 << 20;
         let Reading::Follows(follower) = &self.reading else { return };
-        let (length, is_reserved) = end_of(&self.path).unwrap_or_default();
-        let near = if is_reserved { LINES + RESERVED } else { LINES };
+        // A trace that is followed, and not opened any more, is polled often: its file is not looked at for this.
         let is_far = matches!(self.state, ProcessState::Opening { .. })
-            && length.saturating_sub(follower.extent().offset) > near;
+            && end_of(&self.path).is_ok_and(|(length, is_reserved)| {
+                let near = if is_reserved { LINES + RESERVED } else { LINES };
+                length.saturating_sub(follower.extent().offset) > near
+            });
         self.replay.set_history_length(if is_far { 0 } else { HISTORY_LENGTH });
     }
 
@@ -353,6 +355,7 @@ impl Followed {
         state
     }
 }
+
 /// The length of a trace, and whether it ends with space that its writer reserved.
 fn end_of(path: &Path) -> io::Result<(u64, bool)> {
     let file = File::open(path)?;
