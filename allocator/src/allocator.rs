@@ -252,7 +252,10 @@ fn new_block(state: &mut State, lane: u32, size: u64) -> Option<BlockId> {
     if !state.card.take(segment) {
         return None;
     }
-    let address = state.card.address(segment);
+    let Some(address) = state.card.address(segment) else {
+        state.card.give_back(segment);
+        return None;
+    };
     state.counters.reserved.add(segment);
     state.counters.device_allocations += 1;
     Some(state.add_segment(address, segment, lane))

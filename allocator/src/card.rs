@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::address_space::AddressSpace;
 use crate::sizes::{ROUND_LARGE, round_up};
 
 /// At which addresses a card hands its memory out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
-    /// In the lowest gap that is large enough, as NVIDIA's driver does as long as nobody else asks it for memory.
+    /// As NVIDIA's driver does as long as nobody else asks it for memory: see [`AddressSpace`].
     #[default]
-    LowestGap,
+    LikeNvidia,
     /// Anywhere: kernels that are loaded meanwhile, and other libraries, have addresses too. Equal seeds give equal addresses.
     Scattered(u64),
 }
@@ -27,11 +28,11 @@ pub struct Card {
 
 impl Card {
     /// A card that is never full.
-    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1, placement: Placement::LowestGap };
+    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1, placement: Placement::LikeNvidia };
 
     /// A card of which `available` bytes are left for the allocator.
     pub fn with_available(total: u64, available: u64) -> Card {
-        Card { total, available, placement: Placement::LowestGap }
+        Card { total, available, placement: Placement::LikeNvidia }
     }
 
     /// The same card with other addresses.
@@ -46,29 +47,25 @@ impl Card {
 pub(crate) struct CardMemory {
     card: Card,
     taken: i64,
-    /// Address ranges by their beginning, with their lengths.
-    ranges: BTreeMap<u64, u64>,
-    /// How many ranges were placed.
-    placed: u64,
+    addresses: Addresses,
+}
+
+#[derive(Debug)]
+enum Addresses {
+    LikeNvidia(AddressSpace),
+    Scattered(Scattered),
 }
 
 const LOWEST_ADDRESS: u64 = 1 << 32;
-
-/// Segments that are scattered lie so far from each other, or closer if there are very many.
-const PLACE: u64 = 1 << 40;
-const PLACES: u64 = 1 << 22;
-
-/// A number that looks random, the same for the same arguments (SplitMix64).
-fn scattered(seed: u64, index: u64) -> u64 {
-    let mut number = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
-}
+const HIGHEST_ADDRESS: u64 = 1 << 62;
 
 impl CardMemory {
     pub fn new(card: Card) -> CardMemory {
-        CardMemory { card, taken: 0, ranges: BTreeMap::new(), placed: 0 }
+        let addresses = match card.placement {
+            Placement::LikeNvidia => Addresses::LikeNvidia(AddressSpace::new(LOWEST_ADDRESS, HIGHEST_ADDRESS)),
+            Placement::Scattered(seed) => Addresses::Scattered(Scattered { seed, ..Scattered::default() }),
+        };
+        CardMemory { card, taken: 0, addresses }
     }
 
     pub fn total(&self) -> u64 {
@@ -94,16 +91,41 @@ impl CardMemory {
         self.taken = self.taken.saturating_add(change);
     }
 
-    /// Address space for a segment.
-    pub fn address(&mut self, size: u64) -> u64 {
+    /// Address space for a segment; `None` if there is none.
+    pub fn address(&mut self, size: u64) -> Option<u64> {
         let size = round_up(size, ROUND_LARGE);
-        let from = match self.card.placement {
-            Placement::LowestGap => LOWEST_ADDRESS,
-            Placement::Scattered(seed) => {
-                self.placed += 1;
-                LOWEST_ADDRESS + scattered(seed, self.placed) % PLACES * PLACE
-            }
-        };
+        match &mut self.addresses {
+            Addresses::LikeNvidia(space) => space.take(0, size),
+            Addresses::Scattered(scattered) => Some(scattered.take(size)),
+        }
+    }
+
+    pub fn forget_address(&mut self, address: u64) {
+        match &mut self.addresses {
+            Addresses::LikeNvidia(space) => drop(space.give_back(address)),
+            Addresses::Scattered(scattered) => drop(scattered.ranges.remove(&address)),
+        }
+    }
+}
+
+/// Segments anywhere, which do not overlap.
+#[derive(Debug, Default)]
+struct Scattered {
+    seed: u64,
+    /// How many segments were placed.
+    placed: u64,
+    /// Address ranges by their beginning, with their lengths.
+    ranges: BTreeMap<u64, u64>,
+}
+
+/// Segments that are scattered lie so far from each other, or closer if there are very many.
+const PLACE: u64 = 1 << 40;
+const PLACES: u64 = 1 << 22;
+
+impl Scattered {
+    fn take(&mut self, size: u64) -> u64 {
+        self.placed += 1;
+        let from = LOWEST_ADDRESS + scattered(self.seed, self.placed) % PLACES * PLACE;
         // A range that begins below may reach beyond.
         let mut address = self.ranges.range(..from).next_back().map_or(from, |(begin, taken)| from.max(begin + taken));
         for (&begin, &taken) in self.ranges.range(from..) {
@@ -115,10 +137,14 @@ impl CardMemory {
         self.ranges.insert(address, size);
         address
     }
+}
 
-    pub fn forget_address(&mut self, address: u64) {
-        self.ranges.remove(&address);
-    }
+/// A number that looks random, the same for the same arguments (SplitMix64).
+fn scattered(seed: u64, index: u64) -> u64 {
+    let mut number = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
 }
 
 #[cfg(test)]
@@ -128,20 +154,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_lowest_gap_is_taken() {
-        let mut card = CardMemory::new(Card::ENDLESS);
-        let [first, second, third] = [20, 2, 20].map(|size| card.address(size * MIB));
-        assert_eq!((second, third), (first + 20 * MIB, first + 22 * MIB));
-        card.forget_address(first);
-        assert_eq!(card.address(22 * MIB), third + 20 * MIB, "too large for the gap");
-        assert_eq!([card.address(10 * MIB), card.address(10 * MIB)], [first, first + 10 * MIB]);
-    }
-
-    #[test]
     fn scattered_ranges_do_not_overlap_and_their_order_depends_on_the_seed() {
         let order = |seed| {
             let mut card = CardMemory::new(Card::ENDLESS.placing(Placement::Scattered(seed)));
-            let mut ranges: Vec<(u64, usize)> = (0..100).map(|index| (card.address(20 * MIB), index)).collect();
+            let mut ranges: Vec<(u64, usize)> =
+                (0..100).map(|index| (card.address(20 * MIB).unwrap(), index)).collect();
             ranges.sort_unstable();
             assert!(ranges.windows(2).all(|pair| pair[0].0 + 20 * MIB <= pair[1].0));
             ranges.into_iter().map(|(_, index)| index).collect::<Vec<usize>>()

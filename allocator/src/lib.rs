@@ -21,6 +21,7 @@
 //! allocator::state       blocks, free blocks, pools and counters, and how they change together
 //! free_blocks            the best fit
 //! blocks, card, counters
+//! address_space          where a card's driver puts segments
 //! request                what is asked
 //! settings               the user's choices
 //! sizes                  constants and roundings
@@ -28,6 +29,7 @@
 
 #![warn(missing_docs)]
 
+mod address_space;
 mod allocator;
 mod blocks;
 mod card;
@@ -38,6 +40,7 @@ mod request;
 mod settings;
 mod sizes;
 
+pub use address_space::AddressSpace;
 pub use allocator::{Allocator, BlockState, SegmentBlock, SegmentState};
 pub use card::{Card, Placement};
 pub use counters::{Counter, Counters};

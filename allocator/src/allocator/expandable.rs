@@ -9,9 +9,9 @@ use crate::sizes::round_up;
 
 impl State {
     /// A block of at least `size` bytes at the lowest address where there is room, given memory where it has none. It is not
-    /// among the free ones. `None` if the card is full.
+    /// among the free ones. `None` if the card or the address space is full.
     pub fn grow(&mut self, lane: u32, size: u64) -> Option<BlockId> {
-        let mut block = self.lowest_room(lane, size);
+        let mut block = self.lowest_room(lane, size)?;
         if !self.blocks[block].is_mapped && !self.map(block, size) {
             return None;
         }
@@ -28,7 +28,7 @@ impl State {
 
     /// The first of adjacent free blocks, with and without memory, that together have room; those of a new segment if there are
     /// none.
-    fn lowest_room(&mut self, lane: u32, size: u64) -> BlockId {
+    fn lowest_room(&mut self, lane: u32, size: u64) -> Option<BlockId> {
         let is_free = |id: BlockId| self.blocks[id].used == Use::Free;
         for &unmapped in self.lane(lane).unmapped.values() {
             let before = self.blocks[unmapped].previous.some();
@@ -42,15 +42,15 @@ impl State {
                 next = self.blocks[block].next.some();
             }
             if room >= size {
-                return first;
+                return Some(first);
             }
         }
         let page = self.settings.page_size(self.lane(lane).is_small);
         let room = round_up(self.card.total() + self.card.total() / 8, page);
-        let base = self.card.address(room);
+        let base = self.card.address(room)?;
         let id = self.blocks.add(Block { expandable: Some(base), is_mapped: false, ..Block::new(base, room, lane) });
         self.lane_mut(lane).unmapped.insert(base, id);
-        id
+        Some(id)
     }
 
     /// Gives the beginning of an unmapped block memory for up to `size` bytes, joins it with its neighbours and makes it free.

@@ -1,9 +1,11 @@
-//! The addresses of large blocks: always the lowest gap that is large enough, as NVIDIA's driver chooses them. PyTorch's
-//! allocator takes free blocks of equal size in the order of their addresses, so this is part of what a card is.
+//! The addresses of large blocks, as NVIDIA's driver chooses them: PyTorch's allocator takes free blocks of equal size in the order
+//! of their addresses.
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::io;
 use std::sync::{Mutex, PoisonError};
+
+use memlab_allocator::AddressSpace;
 
 /// The granularity of large blocks.
 pub const GRANULE: u64 = 2 << 20;
@@ -12,65 +14,49 @@ pub const GRANULE: u64 = 2 << 20;
 const BEGIN: u64 = 0x1000_0000_0000;
 const END: u64 = 0x4000_0000_0000;
 
-struct Window {
-    /// Ranges in use, by their beginning.
-    used: BTreeMap<u64, u64>,
-    /// There is no gap below.
-    lowest_gap: u64,
-}
+/// Address space that a program reserves is of no device.
+pub const NO_DEVICE: usize = usize::MAX;
 
-static WINDOW: Mutex<Window> = Mutex::new(Window { used: BTreeMap::new(), lowest_gap: BEGIN });
+static SPACE: Mutex<AddressSpace> = Mutex::new(AddressSpace::new(BEGIN, END));
 
-/// Maps `bytes`, a multiple of [`GRANULE`] or not, at a multiple of it. `None` if the window or the address space is full.
-pub fn map_lowest(bytes: u64, protection: i32) -> Option<u64> {
-    let mut window = WINDOW.lock().unwrap_or_else(PoisonError::into_inner);
+/// Maps `bytes`, a multiple of [`GRANULE`] or not, at a multiple of it. `None` if the address space is full.
+pub fn map(device: usize, bytes: u64, protection: i32) -> Option<u64> {
+    let mut space = SPACE.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = bytes.checked_next_multiple_of(GRANULE)?;
-    let mut address = window.lowest_gap;
-    let mut has_skipped_gap = false;
     loop {
-        let next = window.used.range(address..).next().map(|(begin, length)| (*begin, begin + length));
-        if let Some((begin, end)) = next
-            && begin - address < bytes
-        {
-            has_skipped_gap |= begin > address;
-            address = end;
-            continue;
+        let address = space.take(device, bytes)?;
+        match map_at(address, bytes, protection) {
+            Ok(true) => return Some(address),
+            // Somebody else's memory is there. What was taken stays so, and is never tried again.
+            Ok(false) => {}
+            Err(_) => {
+                space.give_back(address);
+                return None;
+            }
         }
-        if address + bytes > END {
-            return None;
-        }
-        if map_at(address, bytes, protection) {
-            break;
-        }
-        // Somebody else's memory: never tried again.
-        window.used.insert(address, GRANULE);
-        address += GRANULE;
     }
-    window.used.insert(address, bytes);
-    if !has_skipped_gap {
-        window.lowest_gap = address + bytes;
-    }
-    Some(address)
 }
 
-/// Forgets the range that begins at `address`, if it is one of the window's, and returns its length.
+/// Forgets the range that begins at `address`, if [`map`] gave it, and returns its length.
 pub fn forget(address: u64) -> Option<u64> {
-    let mut window = WINDOW.lock().unwrap_or_else(PoisonError::into_inner);
-    let bytes = window.used.remove(&address)?;
-    window.lowest_gap = window.lowest_gap.min(address);
-    Some(bytes)
+    SPACE.lock().unwrap_or_else(PoisonError::into_inner).give_back(address)
 }
 
-fn map_at(address: u64, bytes: u64, protection: i32) -> bool {
+/// Whether exactly this address could be had.
+fn map_at(address: u64, bytes: u64, protection: i32) -> io::Result<bool> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
     let mapped = unsafe { libc::mmap(address as *mut c_void, bytes as usize, protection, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::EEXIST) { Ok(false) } else { Err(error) };
+    }
     // Before Linux 4.17 the flag is only a hint.
-    if mapped != libc::MAP_FAILED && mapped as u64 != address {
+    if mapped as u64 != address {
         // SAFETY: the mapping was just made, and nobody knows of it.
         unsafe { libc::munmap(mapped, bytes as usize) };
     }
-    mapped as u64 == address
+    Ok(mapped as u64 == address)
 }
 
 #[cfg(test)]
@@ -78,20 +64,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_gap_that_is_large_enough_is_taken() {
-        let map = |granules: u64| map_lowest(granules * GRANULE, libc::PROT_NONE).unwrap();
-        let first = map(10);
-        let (second, third) = (map(1), map(10));
-        assert_eq!((second, third), (first + 10 * GRANULE, first + 11 * GRANULE));
-        let free = |address| {
-            let bytes = forget(address).unwrap();
-            // SAFETY: the range was mapped by this test.
-            unsafe { libc::munmap(address as *mut c_void, bytes as usize) };
-        };
-        free(first);
-        assert_eq!(map(11), third + 10 * GRANULE);
-        assert_eq!((map(4), map(6)), (first, first + 4 * GRANULE));
-        assert_eq!(map(1), third + 21 * GRANULE);
+    fn memory_of_others_is_never_taken() {
+        // GIVEN a block, and memory of somebody else right below, where the next chunk would be
+        let first = map(0, 32 << 20, libc::PROT_NONE).unwrap();
+        let others = first - GRANULE;
+        assert!(map_at(others, GRANULE, libc::PROT_NONE).unwrap());
+        // WHEN more is mapped
+        let second = map(0, 32 << 20, libc::PROT_NONE).unwrap();
+        // THEN it is elsewhere
+        assert!(second + (32 << 20) <= others);
+        // AND what is unmapped can be mapped again
+        assert_eq!(forget(second), Some(32 << 20));
+        // SAFETY: the range was mapped by this test.
+        unsafe { libc::munmap(second as *mut c_void, 32 << 20) };
+        assert_eq!(map(0, 32 << 20, libc::PROT_NONE), Some(second));
         assert_eq!(forget(1), None);
     }
 }

@@ -51,7 +51,7 @@ pub fn allocate_on(
     }
     let alignment = if size >= GRANULE / 2 { GRANULE } else { PAGE };
     let mapped = rounded(size).next_multiple_of(PAGE);
-    let Some(base) = pages::map(mapped, alignment) else {
+    let Some(base) = pages::map(device, mapped, alignment) else {
         state.cards.give_back(device, charged);
         return Err(Code::OUT_OF_MEMORY);
     };

@@ -1,5 +1,6 @@
 //! Page-locked host memory: allocated by the driver, or the program's own and registered.
 
+use crate::addresses::NO_DEVICE;
 use crate::api::{answer, api};
 use crate::capture;
 use crate::code::{Answer, Code};
@@ -22,7 +23,7 @@ fn allocate(to: *mut u64, size: usize, flags: u32) -> Answer {
         return Err(Code::INVALID_VALUE);
     }
     let mapped = (size as u64).next_multiple_of(PAGE);
-    let base = pages::map(mapped, PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let base = pages::map(NO_DEVICE, mapped, PAGE).ok_or(Code::OUT_OF_MEMORY)?;
     insert(&mut state, base, size as u64, mapped, Kind::Host(flags))?;
     // SAFETY: not null, and the caller of the entry point vouches for the rest.
     unsafe { answer(to, base) }

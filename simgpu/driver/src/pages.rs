@@ -2,15 +2,15 @@
 
 use std::ffi::{CStr, c_void};
 
-use crate::addresses::{self, GRANULE};
+use crate::addresses::{self, GRANULE, NO_DEVICE};
 
 /// The size of a page of host memory.
 pub const PAGE: u64 = 4096;
 
-/// Maps zeroed memory that is committed where it is touched; None when the address space is full.
-pub fn map(bytes: u64, alignment: u64) -> Option<u64> {
+/// Maps zeroed memory of a device that is committed where it is touched; None when the address space is full.
+pub fn map(device: usize, bytes: u64, alignment: u64) -> Option<u64> {
     if alignment == GRANULE
-        && let Some(address) = addresses::map_lowest(bytes, libc::PROT_READ | libc::PROT_WRITE)
+        && let Some(address) = addresses::map(device, bytes, libc::PROT_READ | libc::PROT_WRITE)
     {
         return Some(address);
     }
@@ -45,7 +45,7 @@ pub fn reserve(bytes: u64, alignment: u64, hint: u64) -> Option<u64> {
         }
     }
     if alignment == GRANULE
-        && let Some(address) = addresses::map_lowest(bytes, libc::PROT_NONE)
+        && let Some(address) = addresses::map(NO_DEVICE, bytes, libc::PROT_NONE)
     {
         return Some(address);
     }
