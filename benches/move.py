@@ -6,7 +6,8 @@
 In one run, for each size, each with the same tensors in its own process:
 
 - the ceiling: one pinned buffer, one stream, the same bytes both ways;
-- memlab: `offload` and `restore` of an unmodified program, the first time (host memory is pinned) and after that;
+- memlab: `offload` and `restore` of an unmodified program, the first time (host memory is pinned) and after that; with
+  `--offload=ready`, the first time too;
 - `tensor.cpu()` and `.cuda()` of everything, as pytorch_memlab's Courtesy does;
 - torch_memory_saver, if it is installed;
 - the driver's checkpoint (cuCheckpointProcess…), if the driver has it.
@@ -194,18 +195,26 @@ def moved(args, size, folder, prepare, out, back):
     return result
 
 
-def by_memlab(args, size, folder):
+def by_memlab(args, size, folder, offload="1"):
     import control
+
+    def wait_until_ready(pid):
+        for _ in range(600 if offload == "ready" else 0):
+            move = control.status(pid)
+            if move["arena_bytes"] >= move["device_bytes"]:
+                return
+            time.sleep(0.1)
 
     def timed(command):
         def move(pid):
+            wait_until_ready(pid)
             start = time.perf_counter()
             operation = control.operate(pid, command)
             return {"seconds": time.perf_counter() - start, **operation}
 
         return move
 
-    prepare = {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OFFLOAD": "1", "MEMLAB_OUTPUT": f"{folder}/held-%p.jsonl"}
+    prepare = {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OFFLOAD": offload, "MEMLAB_OUTPUT": f"{folder}/held-%p.jsonl"}
     return moved(args, size, folder, prepare, timed("offload"), timed("restore"))
 
 
@@ -253,6 +262,7 @@ def measure(args):
             row = found["sizes"][str(gib)] = {}
             row["ceiling"] = part(args, "ceiling", size, folder)
             row["memlab"] = by_memlab(args, size, folder)
+            row["memlab, ready"] = by_memlab(args, size, folder, "ready")
             row["ceiling again"] = part(args, "ceiling", size, folder)
             row["courtesy"] = part(args, "courtesy", size, folder)
             row["checkpoint"] = by_checkpoint(args, size, folder)
@@ -275,7 +285,7 @@ def report(args, gib, row):
     limit = {way: max(row[name].get(way, 0) for name in ("ceiling", "ceiling again")) for way in ("out", "back")}
     print(f"{gib} GiB: ceiling {limit['out']:.1f} GB/s out, {limit['back']:.1f} GB/s back")
     held = gib * GIB / 1e9
-    for name in ("memlab", "courtesy", "checkpoint", "torch_memory_saver"):
+    for name in ("memlab", "memlab, ready", "courtesy", "checkpoint", "torch_memory_saver"):
         entry = row[name]
         if "error" in entry:
             print(f"  {name}: {entry['error']}")

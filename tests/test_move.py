@@ -71,6 +71,46 @@ def test_cycles_at_random_moments(memlab, arguments, env):
     assert all(step == expected[0] for step in seen)
 
 
+def test_host_memory_can_be_ready_before_the_first_offload(memlab):
+    # GIVEN a training started with --offload=ready, whose memory grows as it begins
+    until = memlab.folder / "enough"
+    process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready"})
+    # WHEN it does not grow any more
+    said = process.stderr.readline()
+    # THEN memlab says how much host memory it has pinned, which is enough for all of the training's
+    before = control.status(process.pid)
+    assert "of host memory are pinned for an offload (--offload=ready)" in said, said
+    assert before["arena_bytes"] >= before["device_bytes"] > 100 << 20
+    # AND the first offload, and the next, take no more
+    for _ in range(2):
+        moved = control.operate(process.pid, "offload")["total_bytes"]
+        away = control.status(process.pid)
+        assert (away["arena_bytes"], away["host_bytes"]) == (before["arena_bytes"], moved)
+        control.operate(process.pid, "restore")
+    # AND the training computes the same
+    assert all(step == undisturbed(memlab, "--ballast", 100, steps=1)[0] for step in end(process, until))
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"MEMLAB_HOST_MAX": "32MiB"}, "MEMLAB_HOST_MAX allows 32.0 MiB; 0 B are pinned"),
+        ({"SIMGPU_FAIL": "cuMemHostRegister:2"}, "the driver did not pin"),
+    ],
+)
+def test_a_training_goes_on_where_host_memory_cannot_be_made_ready(memlab, env, says):
+    # GIVEN a training started with --offload=ready, and less host memory than it needs
+    until = memlab.folder / "enough"
+    process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready", **env})
+    # THEN one line says so
+    said = process.stderr.readline()
+    assert said.startswith("memlab: --offload=ready: ")
+    assert says in said
+    assert "and the first offload will take longer" in said
+    # AND the training goes on
+    assert end(process, until)
+
+
 def test_the_card_is_free_while_the_training_is_offloaded(memlab):
     # GIVEN a training that fills most of a card
     until = memlab.folder / "enough"

@@ -47,6 +47,8 @@ pub struct Config {
     pub on_limit: Option<String>,
     /// Whether the program's memory can be moved: `MEMLAB_OFFLOAD=1`.
     pub offload: bool,
+    /// Whether host memory for that is pinned before it is needed: `MEMLAB_OFFLOAD=ready`.
+    pub offload_ready: bool,
     /// Whether the source text of allocating lines is kept: not with `MEMLAB_SOURCE=0`.
     pub keep_source: bool,
     /// Whether copies of device memory to the host are recorded: `MEMLAB_READBACKS=1`.
@@ -82,6 +84,7 @@ impl Config {
             limit: environment_text("MEMLAB_LIMIT"),
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
             offload: is_on("MEMLAB_OFFLOAD"),
+            offload_ready: environment_text("MEMLAB_OFFLOAD").as_deref() == Some("ready"),
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
             note_read_backs: is_on("MEMLAB_READBACKS"),
             time: is_on("MEMLAB_TIME"),

@@ -14,6 +14,7 @@ use crate::got_patch::{self, Replacements};
 use crate::gpu_time;
 use crate::limit::settings;
 use crate::loaded_objects::{is_preloaded, path_of};
+use crate::mover::ready;
 use crate::panics;
 use crate::python::agent;
 use crate::ranges::nvtx;
@@ -85,6 +86,9 @@ fn recording_begins(recorder: &'static Recorder) {
     expected::check(recorder);
     gpu_time::start(recorder);
     control::start(recorder);
+    if config().offload_ready && mode::is_enabled() {
+        ready::start();
+    }
     watch_exit();
 }
 

@@ -12,6 +12,7 @@ pub mod operation;
 mod parts;
 pub mod progress;
 mod quiesce;
+pub mod ready;
 mod restore;
 mod returns;
 mod staging;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cuda::calls::{self, Code, Event, Stream};
-use crate::vmm::arena::Span;
+use crate::vmm::arena::{Growing, Span};
 
 /// One copy between a device's address space and the arena, or within the address space.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,14 @@ impl Copy {
         match self {
             Self::ToHost { to: span, .. } | Self::ToDevice { from: span, .. } => span.bytes,
             Self::OnDevice { bytes, .. } => bytes,
+        }
+    }
+
+    /// Waits until the host memory that it needs is pinned.
+    fn wait_for_memory(self, growing: &Growing) -> Result<(), Code> {
+        match self {
+            Self::ToHost { to: span, .. } | Self::ToDevice { from: span, .. } => growing.wait_for(span),
+            Self::OnDevice { .. } => Ok(()),
         }
     }
 
@@ -50,39 +58,39 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
 const LONGEST: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
 
-/// Makes all copies, on all devices in parallel; returns when they have ended.
-pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Code> {
+/// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still `growing`.
+pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, growing: &Growing, done: &AtomicU64) -> Result<(), Code> {
     let Some((&last, copies_of_last)) = copies.last_key_value() else { return Ok(()) };
     std::thread::scope(|scope| {
         let others = copies.iter().filter(|&(&context, _)| context != last);
         let (threads, unstarted): (Vec<_>, Vec<_>) = others
             .map(|(&context, copies)| {
-                let work = move || on_stream(context, copies, done);
+                let work = move || on_stream(context, copies, growing, done);
                 std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, copies))
             })
             .partition(Result::is_ok);
         // This thread copies for the last device, and for devices whose thread could not be started.
-        let mut outcome = on_stream(last, copies_of_last, done);
+        let mut outcome = on_stream(last, copies_of_last, growing, done);
         for (context, copies) in unstarted.into_iter().filter_map(Result::err) {
-            outcome = outcome.and_then(|()| on_stream(context, copies, done));
+            outcome = outcome.and_then(|()| on_stream(context, copies, growing, done));
         }
         let ended = threads.into_iter().flatten().map(|thread| thread.join().unwrap_or(Err(Code::NOT_INITIALIZED)));
         ended.fold(outcome, Result::and)
     })
 }
 
-fn on_stream(context: u64, copies: &[Copy], done: &AtomicU64) -> Result<(), Code> {
+fn on_stream(context: u64, copies: &[Copy], growing: &Growing, done: &AtomicU64) -> Result<(), Code> {
     calls::relax_captures();
     calls::set_context(context)?;
     let stream = calls::create_stream()?;
-    let copied = pump(copies, stream, done);
+    let copied = pump(copies, growing, stream, done);
     // Also after an error: submitted copies must end before their memory is released.
     let ended = calls::synchronize_stream(stream);
     calls::destroy_stream(stream);
     copied.and(ended)
 }
 
-fn pump(copies: &[Copy], stream: Stream, done: &AtomicU64) -> Result<(), Code> {
+fn pump(copies: &[Copy], growing: &Growing, stream: Stream, done: &AtomicU64) -> Result<(), Code> {
     let mut in_flight: VecDeque<(Event, u64)> = VecDeque::new();
     let finish = |(event, bytes): (Event, u64)| {
         let waited = calls::wait_for(event);
@@ -93,6 +101,7 @@ fn pump(copies: &[Copy], stream: Stream, done: &AtomicU64) -> Result<(), Code> {
     let mut submitted = || {
         let mut unmarked = 0;
         for copy in copies {
+            copy.wait_for_memory(growing)?;
             let mut offset = 0;
             while offset < copy.bytes() {
                 let bytes = (copy.bytes() - offset).min(LONGEST);

@@ -9,7 +9,7 @@ use super::copy::{self, Copy};
 use super::mappings::{MappingError, piece_of, piece_of_mut, unmap_from_all};
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
-use super::staging::{refuse_beside_storage, secure};
+use super::staging::{begin_to_secure, refuse_beside_storage};
 use crate::cuda::{calls, pools};
 use crate::vmm::arena::{ARENA, Span};
 use crate::vmm::contexts;
@@ -21,7 +21,7 @@ pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could
 pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
-    // Pinning takes longest, so it happens while the program runs.
+    // Host memory takes longest: threads get it from now on, and what they have is copied into at once.
     progress.enter(Phase::Preparing);
     // Stream-ordered memory cannot be moved, but the unused memory of pools can be released.
     pools::trim_all();
@@ -29,14 +29,14 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         let memory = MOVABLE_MEMORY.lock();
         (movable(&memory)?.bytes, memory.mapped_host_bytes())
     };
-    secure(bytes, mapped, &contexts)?;
+    begin_to_secure(bytes, mapped, &contexts)?;
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
     let mut memory = MOVABLE_MEMORY.lock();
     let memory = &mut *memory;
     let moving = movable(memory)?;
-    secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
+    begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
     let mut arena = ARENA.lock();
     let mut plan: Vec<(u64, usize, Vec<Span>)> = Vec::new();
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
@@ -55,9 +55,14 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         }
     }
     progress.begin_copying(plan.iter().flat_map(|(_, _, spans)| spans).map(|span| span.bytes).sum());
-    if let Err(code) = copy::run(&copies, &progress.done) {
+    let growing = arena.growing();
+    if let Err(code) = copy::run(&copies, &growing, &progress.done) {
         plan.iter().for_each(|(_, _, spans)| arena.give_back(spans));
-        return Err(format!("copying to host memory failed ({code}): nothing was moved").into());
+        let failure = growing.failure();
+        drop(growing);
+        arena.drop_failed();
+        let copying = || format!("copying to host memory failed ({code}): nothing was moved");
+        return Err(failure.unwrap_or_else(copying).into());
     }
     progress.enter(Phase::Releasing);
     let mut left = 0;

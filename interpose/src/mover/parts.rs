@@ -166,7 +166,8 @@ fn split_piece(memory: &mut MovableMemory, split: &Split, progress: &Progress) -
                 pieces.push(Piece::new(start + offset, bytes, Place::Arena(spans)));
             }
         }
-        copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &progress.done)
+        let growing = ARENA.lock().growing();
+        copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &growing, &progress.done)
     })();
     // 2. Map the pages that go, in host memory.
     let addresses = memory.addresses(split.number, start);

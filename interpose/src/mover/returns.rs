@@ -7,7 +7,7 @@ use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_al
 use super::progress::{Phase, Progress};
 use crate::cuda::calls::{self, Code};
 use crate::cuda::types::Access;
-use crate::vmm::arena::ARENA;
+use crate::vmm::arena::{ARENA, Growing};
 use crate::vmm::contexts;
 use crate::vmm::movable_memory::{MappedAddress, MovableMemory};
 use crate::vmm::physical::Place;
@@ -79,7 +79,8 @@ pub(super) fn return_all(
     mut returns: Vec<Return>,
     progress: &Progress,
 ) -> Result<(), Code> {
-    let copied = place_all(memory, &mut returns).and_then(|copies| copy::run(&copies, &progress.done));
+    let copied =
+        place_all(memory, &mut returns).and_then(|copies| copy::run(&copies, &Growing::NOTHING, &progress.done));
     if let Err(code) = copied {
         returns.into_iter().for_each(Return::undo);
         return Err(code);

@@ -28,7 +28,7 @@ pub fn latest(timeout: Duration) -> Seen {
         seen.totals = memory.totals();
     }
     if let Some(arena) = ARENA.try_lock_for(timeout) {
-        seen.arena_bytes = arena.bytes();
+        seen.arena_bytes = arena.bytes() - arena.unmade_bytes();
     }
     *seen
 }

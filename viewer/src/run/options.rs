@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 
 use crate::arguments::{Look, checked_limits, size};
 use crate::notices;
@@ -31,6 +31,24 @@ MEMLAB_STEPS and MEMLAB_TRACE in its environment, and the same as JSON on its st
 memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
 127: there is no such program; 126: it cannot be executed; 2: memlab cannot do what was asked.";
 
+/// When host memory for offloaded memory is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Offload {
+    /// At the first offload.
+    On,
+    /// In the background, as the program's GPU memory grows.
+    Ready,
+}
+
+impl Offload {
+    fn setting(self) -> &'static str {
+        match self {
+            Self::On => "1",
+            Self::Ready => "ready",
+        }
+    }
+}
+
 /// What to run, and how.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
@@ -53,8 +71,11 @@ pub struct Options {
     #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
     timeline: Option<String>,
     /// Let memlab place the program's GPU memory, so that you can offload and restore it.
-    #[arg(long)]
-    offload: bool,
+    ///
+    /// With =ready, host memory for all of it is pinned in the background while the program runs, so that the first offload takes no
+    /// longer than the next.
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    offload: Option<Offload>,
     /// The most GPU memory the program may have, of each device or by device [8GiB; 0:8GiB,1:4GiB].
     #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
     limit: Option<String>,
@@ -78,7 +99,7 @@ impl Options {
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let time = self.time.then(|| ("MEMLAB_TIME", "1".to_owned()));
         let timeline = self.timeline.clone().map(|timeline| ("MEMLAB_TIMELINE", timeline));
-        let offload = self.offload.then(|| ("MEMLAB_OFFLOAD", "1".to_owned()));
+        let offload = self.offload.map(|offload| ("MEMLAB_OFFLOAD", offload.setting().to_owned()));
         let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
         let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
         let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
@@ -134,6 +155,8 @@ mod tests {
                 ("MEMLAB_HOST_MAX", format!("{}B", 64_u64 << 30)),
             ]
         );
+        assert_eq!(settings("--offload=ready").unwrap(), [("MEMLAB_OFFLOAD", "ready".to_owned())]);
+        assert!(settings("--offload=never").is_err());
         assert!(settings("--time --timeline 2.5").is_ok() && settings("--time --timeline much").is_err());
         assert!(settings("--timeline 2").is_err(), "it needs --time");
         let error = settings("--limit much").unwrap_err().to_string();

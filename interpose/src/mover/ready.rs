@@ -1,0 +1,71 @@
+//! `--offload=ready`: host memory for a whole offload is pinned in the background, as the program's memory grows, so that the first
+//! offload is as fast as the others.
+
+use std::time::{Duration, Instant};
+
+use memlab_sizes::format as size;
+
+use super::progress::{self, Progress};
+use super::staging::begin_to_secure;
+use crate::background;
+use crate::cuda::calls;
+use crate::panics;
+use crate::recursion::RecursionGuard;
+use crate::stderr::say;
+use crate::vmm::arena::ARENA;
+use crate::vmm::movable_memory::MOVABLE_MEMORY;
+use crate::vmm::{contexts, gate};
+
+const INTERVAL: Duration = Duration::from_millis(200);
+/// How long memory must not have grown before the user is told how much it is.
+const SETTLED: Duration = Duration::from_secs(3);
+
+pub fn start() {
+    if let Err(error) = background::spawn("memlab-ready", || _ = panics::catch(keep_ready)) {
+        say(&format!("--offload=ready: no thread could be started ({error}): the first offload will take longer"));
+    }
+}
+
+/// Returns when no more memory can be made ready.
+fn keep_ready() {
+    let _guard = RecursionGuard::enter(); // This thread's calls are not recorded.
+    calls::relax_captures();
+    let (mut pinned, mut said, mut grown_at) = (0, false, Instant::now());
+    loop {
+        std::thread::sleep(INTERVAL);
+        let contexts = contexts::all();
+        let is_moving = gate::is_closed() || progress::current().is_some_and(Progress::is_running);
+        if contexts.is_empty() || is_moving {
+            continue;
+        }
+        // An offload that begins now waits for the table, and then takes what is free.
+        let Some(memory) = MOVABLE_MEMORY.try_lock() else { continue };
+        let secured = begin_to_secure(memory.totals().device_bytes, memory.mapped_host_bytes(), &contexts);
+        drop(memory);
+        if let Err(failure) = secured {
+            return stop(&failure.what);
+        }
+        let growing = ARENA.lock().growing();
+        if let Err(what) = growing.wait() {
+            drop(growing);
+            ARENA.lock().drop_failed();
+            return stop(&what);
+        }
+        let now = ARENA.lock().bytes();
+        if now > pinned {
+            (pinned, grown_at) = (now, Instant::now());
+        } else if !said && pinned > 0 && grown_at.elapsed() >= SETTLED {
+            said = true;
+            say(&format!(
+                "{} of host memory are pinned for an offload (--offload=ready), and more as the program's GPU memory grows",
+                size(pinned)
+            ));
+        }
+    }
+}
+
+fn stop(why: &str) {
+    let pinned = size(ARENA.lock().bytes());
+    let why = why.strip_suffix(": nothing was moved").unwrap_or(why);
+    say(&format!("--offload=ready: {why}; {pinned} are pinned, and the first offload will take longer"));
+}
