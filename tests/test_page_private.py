@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -42,3 +44,21 @@ def test_private_names_are_in_one_file(file):
             assert not [name for name in named if name.startswith("_")], node.lineno
         if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
             assert node.attr in ALLOWED, f"line {node.lineno}: {node.attr}"
+
+
+WITHOUT_A_COMPILER = """
+import sys, memlab, torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)).eval()
+paged = memlab.page(model, device="cpu", budget="min")
+with torch.inference_mode():
+    for _ in range(3):
+        paged(torch.ones(2, 8))
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_no_compiler_is_imported():
+    # GIVEN a program that compiles nothing; WHEN it pages a model
+    run = subprocess.run([sys.executable, "-c", WITHOUT_A_COMPILER], capture_output=True, text=True, timeout=120, check=False)
+    # THEN PyTorch's compiler, which takes seconds to import, is not imported
+    assert (run.returncode, run.stdout) == (0, "False\n"), run.stderr

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from memlab._activations.forward import Forward
 from memlab._activations.histories import Kinds
-from memlab._paging.torch_private import TorchDispatchMode, backward_number, exclude_from_compile, tree_leaves
+from memlab._paging.torch_private import OperationMode, backward_number, exclude_from_compile, tree_leaves
 
 
-class Block(TorchDispatchMode):
+class Block(OperationMode):
     """Shows a `Forward` each operation, and each tensor that autograd saves."""
 
     #: Control flow such as torch.cond runs as without it.

@@ -15,8 +15,8 @@ from memlab._activations.forward import SMALLEST, Forward
 from memlab._activations.lanes import DeviceLane
 from memlab._batches.experience import StrandHistory
 from memlab._paging.torch_private import (
+    OperationMode,
     StorageWeakRef,
-    TorchDispatchMode,
     clear_cublas_workspaces,
     raw_stream,
     storage_of,
@@ -111,7 +111,7 @@ class Spilling:
                 self.arrive(key)
 
 
-class StrandMemory(TorchDispatchMode):
+class StrandMemory(OperationMode):
     """Sees which storages the operations of a strand make.
 
     What autograd saves in forward is offloaded as `memlab.offload_activations` does, but for what there is room for, and

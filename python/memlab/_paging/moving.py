@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab._paging.torch_private import COPIES, TorchDispatchMode, tree_map_only
+from memlab._paging.torch_private import COPIES, OperationMode, tree_map_only
 from memlab._paging.tracing import tensors_in, written_by
 
 
-class MovingMode(TorchDispatchMode):
+class MovingMode(OperationMode):
     """Moves what an operation finds on another GPU to the one that the forward is on."""
 
     supports_higher_order_operators = True

@@ -36,7 +36,6 @@ __all__ = [
     "Convolution",
     "OpOverload",
     "StorageWeakRef",
-    "TorchDispatchMode",
     "dispatch_modes",
     "function_modes",
     "push_dispatch_mode",
@@ -337,6 +336,20 @@ def exclude_from_compile(function: Any, *, calls: bool = False) -> None:
     """
     function._torchdynamo_disable = True
     _skip_frames(function.__code__, calls)
+
+
+class OperationMode(TorchDispatchMode):
+    """A mode whose ``__torch_dispatch__`` torch.compile leaves as it is.
+
+    PyTorch's own modes do that by importing all of the compiler at the first operation, which takes one to three seconds.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        dispatch = cls.__dict__["__torch_dispatch__"]
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__["__torch_dispatch__"] is not dispatch:
+            exclude_from_compile(dispatch, calls=True)
+            cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
 
 
 def mark_excluded(wrapper: Any) -> None:

@@ -18,8 +18,8 @@ from memlab._paging.paged_tensor import Weight, shared_write
 from memlab._paging.tensor_memory import all_bytes, view_of
 from memlab._paging.torch_private import (
     EMBEDDINGS,
+    OperationMode,
     OpOverload,
-    TorchDispatchMode,
     may_return_view,
     storage_key,
     tensor_key,
@@ -66,7 +66,7 @@ class Trace:
         self.activations = max(self.activations, later.activations)
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(OperationMode):
     """Records a `Trace`. On a GPU, operations get copies of their weights, which are freed at the next boundary."""
 
     def __init__(self, weights: list[Weight], device: torch.device, reads_rows: bool) -> None:
