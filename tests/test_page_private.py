@@ -59,6 +59,7 @@ print("torch._dynamo" in sys.modules)
 
 def test_no_compiler_is_imported():
     # GIVEN a program that compiles nothing; WHEN it pages a model
-    run = subprocess.run([sys.executable, "-c", WITHOUT_A_COMPILER], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-c", WITHOUT_A_COMPILER]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     # THEN PyTorch's compiler, which takes seconds to import, is not imported
     assert (run.returncode, run.stdout) == (0, "False\n"), run.stderr

@@ -38,3 +38,11 @@ fn ranges_outside_the_arena_are_refused() {
     let refused = Arena::new(1 << 60).err().unwrap().to_string();
     assert!(refused.starts_with("the system gave no address space for an arena of 1048576.0 TiB"), "{refused}");
 }
+
+#[test]
+fn an_arena_begins_at_a_huge_page() {
+    for bytes in [0, 1, 4096, (2 << 20) + 1, 10 << 20] {
+        let arena = Arena::new(bytes).unwrap();
+        assert!(arena.address().is_multiple_of(2 << 20), "an arena of {bytes} bytes");
+    }
+}

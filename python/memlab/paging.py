@@ -49,7 +49,8 @@ def page(
             Inputs go to the first device, activations to the next one where its stretch begins, and results back to the
             first. What fits on its device stays there, and the rest is copied over the device's own bus. The first forward
             runs on the first device, and the third is timed.
-        max_layer_size: a module of at most this many parameters is copied as one; -1: neighbours of up to 16 MiB are.
+        max_layer_size: a module of at most this many parameters is copied as one; -1: neighbours of up to 16 MiB are, of
+            up to 64 MiB in a large model without a budget.
         budget: device memory for weights, in bytes or as ``"8GiB"``; ``"min"`` for two units; None for as little as still
             hides the copies behind the computing (all there is, if they cannot be hidden). For several devices: one for
             each, as a list or by device, or one that each has; None for what is free on each.

@@ -20,7 +20,7 @@ from memlab._paging.settings import Settings
 from memlab._paging.tensor_memory import all_bytes, move_together
 from memlab._paging.torch_private import has_tensors
 from memlab._paging.tracing import Segment, Trace
-from memlab._paging.units import LayerOf, Point, Schedule, Unit, schedule_of, units_by_module, without
+from memlab._paging.units import LayerOf, Point, Schedule, Unit, largest_unit, schedule_of, units_by_module, without
 from memlab._paging.viewed_units import ViewedUnits
 
 
@@ -60,8 +60,9 @@ class Stages:
         """Begins the next stage with the trace or the times of the last forwards."""
         if self.stage is Stage.TRACING:
             self._make_written_resident()
-            budget = self.settings.budget if isinstance(self.settings.budget, int) else None
-            self.schedule = schedule_of(self.trace, self._paged(), self._layer_of(), budget)
+            paged = self._paged()
+            largest = largest_unit(self.settings.budget, sum(weight.padded_nbytes for weight in paged))
+            self.schedule = schedule_of(self.trace, paged, self._layer_of(), largest)
             self._place(Stage.MEASURING)
             self.pool.pipeline.timed(True)
         else:

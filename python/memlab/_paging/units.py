@@ -11,9 +11,11 @@ from torch import nn
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.tracing import Segment, Trace
 
-# Neighbours are copied together up to this size, since asking for a small copy costs more than making it. A copy of it takes
-# 0.3 ms on a PCIe 5 bus.
-SMALL_UNIT = 16 << 20
+# Neighbours are copied together, since asking for a small copy costs more than making it: up to the smaller size within a
+# budget, and up to the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, asking for one 0.03 to 0.1.
+SMALL_UNIT, LARGE_UNIT = 16 << 20, 64 << 20
+# So many units are enough to hide the copies of a model behind its computation.
+ENOUGH_UNITS = 48
 # A weight used in several places is a unit by itself. One smaller than this is resident: it would be copied often.
 SMALL_SHARED = 1 << 20
 
@@ -63,17 +65,26 @@ def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
     return {module: list(several) for module, several in needed.items()}
 
 
-def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, budget: int | None) -> Schedule:
+def largest_unit(budget: int | str | None, nbytes: int) -> int:
+    """Up to how many bytes neighbours are copied together, of weights of `nbytes`. `budget`: bytes, "min", or None.
+
+    What a unit takes of the host does not depend on its size. So units are large, but so small that a ring holds several, and
+    that a budget is used up.
+    """
+    if budget is None:
+        return min(max(nbytes // ENOUGH_UNITS, SMALL_UNIT), LARGE_UNIT)
+    return SMALL_UNIT if isinstance(budget, str) else min(SMALL_UNIT, budget // 4)
+
+
+def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, largest: int) -> Schedule:
     """Units and points of a traced forward.
 
     `paged` are the weights that are copied. `layer_of` gives the call whose segments are one unit (``max_layer_size``,
-    ``micro_batch``); where it gives none, neighbours make a unit of up to `SMALL_UNIT`, or a quarter of the budget, so that
-    a small ring holds several units.
+    ``micro_batch``); where it gives none, neighbours make a unit of up to `largest` bytes.
     """
-    small = SMALL_UNIT if budget is None else min(SMALL_UNIT, budget // 4)
     known = set(paged)
     segments = [(segment, [w for w in segment.weights if w in known]) for segment in trace.segments]
-    groups = _groups(segments, layer_of, small)
+    groups = _groups(segments, layer_of, largest)
     seen_in = Counter(weight for group in groups for weight in {w: None for _, ws in group for w in ws})
 
     schedule = Schedule()
@@ -111,7 +122,7 @@ def without(schedule: Schedule, gone: set[Weight], paged: list[Weight]) -> Sched
 
 
 def _groups(
-    segments: list[tuple[Segment, list[Weight]]], layer_of: LayerOf | None, small: int
+    segments: list[tuple[Segment, list[Weight]]], layer_of: LayerOf | None, largest: int
 ) -> list[list[tuple[Segment, list[Weight]]]]:
     """Neighbouring segments that make one unit; segments without weights go with the one before."""
     groups: list[list[tuple[Segment, list[Weight]]]] = []
@@ -123,7 +134,7 @@ def _groups(
             continue
         more = sum(weight.padded_nbytes for weight in weights)
         mine = layer_of(segment) if layer_of else None
-        together = mine == layer and (mine is not None or nbytes + more <= small)
+        together = mine == layer and (mine is not None or nbytes + more <= largest)
         if groups and together:
             groups[-1].append((segment, weights))
             nbytes += more
