@@ -3,9 +3,10 @@
 # C programs. `cargo build --release --workspace --lib --bins --examples` on another machine builds what it needs:
 #
 #     target/release/{memlab,libmemlab.so,examples/libcupti_truth.so}     python/memlab (with _native.abi3.so)     tests/     benches/
+#     target/release/libsimgpu_*.so     for `plan`
 #
 #     benches/on_gpu.sh                                results in ./on_gpu_results, or in $OUT
-#     benches/on_gpu.sh exact layers                   only the checks whose names start with these
+#     benches/on_gpu.sh exact layers                   only the checks whose names start with these, or are these ("plan")
 #     SIMGPU=simgpu/simgpu benches/on_gpu.sh     tries the script on the simulated GPU
 #
 # log.txt has the results for people, summary.json for programs. The exit status is 0 if every check passed. $PYTHON sets the

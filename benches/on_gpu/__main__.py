@@ -127,8 +127,14 @@ def main():
         sys.exit("on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=simgpu/simgpu benches/on_gpu.sh")
     harness.log(json.dumps(facts, indent=1))
 
+    known = {check[0] for checks in (together(), alone()) for check in checks}
+
     def chosen(checks):
-        return [check for check in checks if not wanted or any(check[0].startswith(word) for word in wanted)]
+        # A whole name is meant alone: "plan" is not "plan on gpu", which takes as long again.
+        def is_meant(name):
+            return any(name == word if word in known else name.startswith(word) for word in wanted)
+
+        return [check for check in checks if not wanted or is_meant(check[0])]
 
     with ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 2) // 2 + 1))) as pool:
         for check in chosen(together()):

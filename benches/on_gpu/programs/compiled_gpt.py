@@ -1,4 +1,4 @@
-"""`compiled_gpt.py MODE` trains a small GPT: eager, or compiled in one of PyTorch's modes.
+"""`compiled_gpt.py MODE [LAYERS]` trains a small GPT: eager, or compiled in one of PyTorch's modes.
 
 It prints two lines of JSON: losses, and times in seconds.
 """
@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-WIDTH, LAYERS, WORDS, BATCH, STEPS = 512, 4, 256, 16, 48
+WIDTH, WORDS, BATCH, STEPS = 512, 256, 16, 48
+LAYERS = int(sys.argv[2]) if len(sys.argv) > 2 else 4
 
 
 class Block(nn.Module):

@@ -2,9 +2,9 @@
 //! memory from the system than to copy into it.
 
 mod region;
+mod span;
 
 use std::collections::BTreeMap;
-use std::ptr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,19 +12,7 @@ use parking_lot::Mutex;
 use crate::locks;
 pub use region::{Growing, context_error};
 use region::{HUGE_PAGE, Region};
-
-/// A piece of the arena: within one region, so that one copy can cover it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Span {
-    pub address: usize,
-    pub bytes: u64,
-}
-
-impl Span {
-    pub fn pointer(self) -> *mut u8 {
-        ptr::with_exposed_provenance_mut(self.address)
-    }
-}
+pub use span::Span;
 
 #[derive(Default)]
 pub struct Arena {

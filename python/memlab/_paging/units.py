@@ -68,8 +68,8 @@ def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
 def largest_unit(budget: int | str | None, nbytes: int) -> int:
     """Up to how many bytes neighbours are copied together, of weights of `nbytes`. `budget`: bytes, "min", or None.
 
-    What a unit takes of the host does not depend on its size. So units are large, but so small that a ring holds several, and
-    that a budget is used up.
+    What a unit takes of the host does not depend on its size. So units are large, but so small that a ring holds several,
+    and that a budget is used up.
     """
     if budget is None:
         return min(max(nbytes // ENOUGH_UNITS, SMALL_UNIT), LARGE_UNIT)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use memlab_sizes::format as size;
 use parking_lot::{Condvar, Mutex};
 
-use super::Span;
+use super::span::Span;
 use crate::background;
 use crate::cuda::calls::{self, Code};
 use crate::panics;

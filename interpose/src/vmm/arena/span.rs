@@ -1,0 +1,16 @@
+//! Places in the arena.
+
+use std::ptr;
+
+/// A piece of the arena: within one region, so that one copy can cover it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    pub address: usize,
+    pub bytes: u64,
+}
+
+impl Span {
+    pub fn pointer(self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.address)
+    }
+}
