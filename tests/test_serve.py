@@ -202,6 +202,7 @@ def test_out_of_memory_and_steps_are_counted(served):
     # THEN both are counted
     assert served.figure("memlab_steps_total", process) == 3
     assert served.figure("memlab_out_of_memory_total", process) == 2
+    assert served.figure("memlab_out_of_memory_total", process, device=1) is None
     assert served.figure("memlab_events_lost_total", process) == 0
 
 

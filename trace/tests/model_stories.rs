@@ -144,6 +144,7 @@ fn a_thousand_out_of_memory_events_keep_the_first_and_the_last() {
     let model = replay(NAMES.iter().map(|line| (*line).to_owned()).chain(events));
     let ooms = model.ooms();
     assert_eq!((model.oom_count(), ooms.len()), (1000, 64));
+    assert_eq!(model.devices().iter().map(|device| device.ooms).collect::<Vec<_>>(), [1000]);
     assert_eq!((ooms[0].requested_bytes, ooms[63].requested_bytes), (0, 999));
     assert!(!ooms[63].lines.is_empty());
 }

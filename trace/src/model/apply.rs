@@ -186,7 +186,9 @@ impl Model {
             Record::Oom(event) => {
                 self.event(event.time);
                 // A device without any allocation still exists: it is too small, or full.
-                self.device_mut(event.device);
+                if let Some(device) = self.device_mut(event.device) {
+                    device.totals.ooms += 1;
+                }
                 let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
                 self.ooms.note(event, self.steps_ended, self.event_count, device, &self.symbols);
             }

@@ -15,6 +15,8 @@ pub(crate) struct Totals {
     /// The number of the latest allocation.
     pub(crate) born: u64,
     pub(crate) peak_used: u64,
+    #[serde(default)]
+    pub(crate) ooms: u64,
     pub(crate) in_backward: bool,
     pub(crate) peak: Peak,
     /// The number of the latest allocation at the last scan for long-lived blocks.

@@ -42,6 +42,8 @@ pub struct DeviceView {
     pub limit_bytes: Option<u64>,
     /// Whether memory beyond the limit is put in host memory.
     pub spills: bool,
+    /// Allocations on it that failed for want of memory.
+    pub ooms: u64,
     /// Other processes on the device and the most that each was seen to hold, the largest first; empty where the driver does
     /// not report them.
     pub others: Vec<(u32, u64)>,

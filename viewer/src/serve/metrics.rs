@@ -79,6 +79,14 @@ impl Collector for AllFigures {
             Some(&Unit::Bytes),
             figures.processes.iter().filter(|process| process.is_live()).flat_map(by_category),
         )?;
+        counter(
+            &mut encoder,
+            "memlab_out_of_memory",
+            "Allocations on the device that failed for want of memory",
+            figures.processes.iter().flat_map(|process| {
+                process.devices.iter().map(|device| (labels_of(process, Some(device)), device.totals.ooms))
+            }),
+        )?;
         for (name, help, of) in PROCESS_COUNTERS {
             let samples = figures.processes.iter().map(|process| (labels_of(process, None), of(process)));
             counter(&mut encoder, name, help, samples)?;
@@ -150,8 +158,7 @@ const DEVICE_GAUGES: [(&str, &str, OfDevice); 10] = [
     }),
 ];
 
-const PROCESS_COUNTERS: [(&str, &str, OfProcess); 4] = [
-    ("memlab_out_of_memory", "Allocations that failed for want of memory", |process| process.ooms),
+const PROCESS_COUNTERS: [(&str, &str, OfProcess); 3] = [
     ("memlab_steps", "Optimizer steps ended", |process| process.steps),
     ("memlab_events", "Events recorded: blocks, segments and driver memory taken and given back", |process| {
         process.events
