@@ -30,6 +30,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         (movable(&memory)?.bytes, memory.mapped_host_bytes())
     };
     begin_to_secure(bytes, mapped, &contexts)?;
+    let begun = ARENA.lock().growing();
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
@@ -38,6 +39,12 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let moving = movable(memory)?;
     begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
     let mut arena = ARENA.lock();
+    if let Some(what) = begun.failure() {
+        // It may have been dropped and begun again just now: who is refused once is not asked again while the program waits.
+        drop(begun);
+        arena.drop_failed();
+        return Err(what.into());
+    }
     let mut plan: Vec<(u64, usize, Vec<Span>)> = Vec::new();
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
     for &number in &moving.numbers {

@@ -18,6 +18,8 @@ pub(super) const HUGE_PAGE: u64 = 2 << 20;
 /// Large enough that the number of regions does not matter, and small enough that copies into the first begin soon.
 const LARGEST_REGION: u64 = 256 << 20;
 const LEAST_REGION: u64 = 64 << 20;
+/// Bytes that are faulted in by one call. The program cannot change its mappings meanwhile: a few milliseconds.
+const AT_ONCE: usize = 16 << 20;
 /// More threads do not get pages from the system any faster.
 const MOST_THREADS: usize = 16;
 
@@ -90,15 +92,19 @@ impl Region {
     /// Makes the system back every page, so that a lack of memory is an error here and not later.
     fn fault_in(&self) -> Result<(), String> {
         let bytes = self.bytes as usize;
-        // SAFETY: the mapping is this region's, and nobody copies into it before it is pinned.
-        unsafe {
-            if libc::madvise(self.pointer().cast(), bytes, libc::MADV_POPULATE_WRITE) != 0 {
+        for start in (0..bytes).step_by(AT_ONCE) {
+            let (piece, length) = (self.pointer().wrapping_add(start), AT_ONCE.min(bytes - start));
+            // SAFETY: the mapping is this region's, and nobody copies into it before it is pinned.
+            unsafe {
+                if libc::madvise(piece.cast(), length, libc::MADV_POPULATE_WRITE) == 0 {
+                    continue;
+                }
                 if *libc::__errno_location() == libc::ENOMEM {
                     return Err(not_given(self.bytes));
                 }
                 // A kernel before 5.14: touch the pages one by one.
-                for page in (0..bytes).step_by(PAGE) {
-                    self.pointer().add(page).write_volatile(0);
+                for page in (0..length).step_by(PAGE) {
+                    piece.add(page).write_volatile(0);
                 }
             }
         }
