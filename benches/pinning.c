@@ -112,15 +112,15 @@ static void allocate(char *memory, size_t bytes) {
 static CUdeviceptr window;
 static CUmemGenericAllocationHandle handles[4096];
 static void create(char *memory, size_t bytes) {
-    CUmemAllocationProp of_host = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}}};
+    CUmemAllocationProp of_host = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA}};
     size_t offset = (size_t)memory;
     CUmemGenericAllocationHandle handle;
     check(cuMemCreate(&handle, bytes, &of_host, 0), "cuMemCreate");
     handles[offset / bytes] = handle;
     check(cuMemMap(window + offset, bytes, 0, handle, 0), "cuMemMap");
     CUmemAccessDesc access[2] = {
-        {{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-        {{CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+        {{.type = CU_MEM_LOCATION_TYPE_DEVICE}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+        {{.type = CU_MEM_LOCATION_TYPE_HOST_NUMA}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
     };
     check(cuMemSetAccess(window + offset, bytes, access, 2), "cuMemSetAccess");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// The driver takes address space from the system in multiples of this (seen on H100 and H200, driver 580).
+/// The driver takes address space from the system in multiples of this (seen on an H100, driver 580).
 const CHUNK: u64 = 32 << 20;
 
 /// Address space of a process: taken in chunks of 32 MiB or more, each in the highest gap, as Linux gives it. A piece of memory gets

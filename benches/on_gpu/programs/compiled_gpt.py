@@ -1,4 +1,4 @@
-"""`compiled_gpt.py MODE [LAYERS]` trains a small GPT: eager, or compiled in one of PyTorch's modes.
+"""`compiled_gpt.py MODE LAYERS` trains a small GPT: eager, or compiled in one of PyTorch's modes.
 
 It prints two lines of JSON: losses, and times in seconds.
 """
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 WIDTH, WORDS, BATCH, STEPS = 512, 256, 16, 48
-LAYERS = int(sys.argv[2]) if len(sys.argv) > 2 else 4
+LAYERS = int(sys.argv[2])
 
 
 class Block(nn.Module):

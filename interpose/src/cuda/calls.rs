@@ -169,6 +169,11 @@ pub fn device_count() -> i32 {
     call!(DEVICE_COUNT(&mut count)).map_or(0, |()| count)
 }
 
+/// Why nothing can be done in a context, for the user.
+pub fn context_error(code: Code) -> String {
+    format!("the program's CUDA context cannot be used ({code})")
+}
+
 pub fn set_context(context: u64) -> Result<(), Code> {
     call!(CTX_SET_CURRENT(context as Context))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memlab_sizes::format as size;
 
 use super::progress::{self, Progress};
-use super::staging::begin_to_secure;
+use super::staging::{begin_to_secure, wait_until_pinned};
 use crate::background;
 use crate::cuda::calls;
 use crate::panics;
@@ -45,10 +45,7 @@ fn keep_ready() {
         if let Err(failure) = secured {
             return stop(&failure.what);
         }
-        let growing = ARENA.lock().growing();
-        if let Err(what) = growing.wait() {
-            drop(growing);
-            ARENA.lock().drop_failed();
+        if let Err(what) = wait_until_pinned() {
             return stop(&what);
         }
         let now = ARENA.lock().bytes();

@@ -49,7 +49,7 @@ fn bring_back(
 ) -> Result<Option<String>, Failure> {
     progress.enter(Phase::Preparing);
     if let Some(&context) = contexts.first() {
-        calls::set_context(context).map_err(|code| format!("the program's CUDA context cannot be used ({code})"))?;
+        calls::set_context(context).map_err(calls::context_error)?;
     }
     if memory.totals().host_bytes == 0 && !memory.is_waiting() {
         return Ok(None); // All of it is back, or was freed meanwhile.

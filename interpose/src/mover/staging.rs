@@ -2,7 +2,7 @@
 
 use super::progress::Failure;
 use crate::cuda::calls;
-use crate::vmm::arena::{ARENA, context_error};
+use crate::vmm::arena::ARENA;
 use crate::vmm::host_memory;
 
 /// GPUDirect Storage writes to device memory past the driver: a read in flight would be lost.
@@ -23,7 +23,7 @@ pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
 /// Makes the arena grow until `bytes` are free in it, without waiting for the memory. `mapped`: bytes in host memory outside of it.
 pub(super) fn begin_to_secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     let &context = contexts.first().ok_or("the program has no CUDA context any more: there is nothing to move")?;
-    calls::set_context(context).map_err(|code| format!("{}: nothing was moved", context_error(code)))?;
+    calls::set_context(context).map_err(|code| format!("{}: nothing was moved", calls::context_error(code)))?;
     let mut arena = ARENA.lock();
     let missing = bytes.saturating_sub(arena.free_bytes());
     if missing > 0 {
@@ -38,7 +38,11 @@ pub(super) fn begin_to_secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Resu
 /// Makes sure that `bytes` are free in the arena and pinned. `mapped` as above.
 pub(super) fn secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     begin_to_secure(bytes, mapped, contexts)?;
+    Ok(wait_until_pinned()?)
+}
+
+/// Waits for what the arena is getting. After an error, it does not have what it could not get.
+pub(super) fn wait_until_pinned() -> Result<(), String> {
     let growing = ARENA.lock().growing();
-    growing.wait().inspect_err(|_| ARENA.lock().drop_failed())?;
-    Ok(())
+    growing.wait().inspect_err(|_| ARENA.lock().drop_failed())
 }

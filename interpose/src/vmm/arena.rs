@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::locks;
-pub use region::{Growing, context_error};
+pub use region::Growing;
 use region::{HUGE_PAGE, Region};
 pub use span::Span;
 

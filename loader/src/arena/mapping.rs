@@ -258,9 +258,7 @@ fn reserve(bytes: u64) -> Result<usize> {
         if before > 0 {
             libc::munmap(mapping, before);
         }
-        if end < length + HUGE_PAGE - before {
-            libc::munmap(address.byte_add(end), length + HUGE_PAGE - before - end);
-        }
+        libc::munmap(address.byte_add(end), length + HUGE_PAGE - before - end);
         libc::madvise(address, length, libc::MADV_HUGEPAGE);
         Ok(address.expose_provenance())
     }

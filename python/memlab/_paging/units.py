@@ -12,7 +12,7 @@ from memlab._paging.paged_tensor import Weight
 from memlab._paging.tracing import Segment, Trace
 
 # Neighbours are copied together, since asking for a small copy costs more than making it: up to the smaller size within a
-# budget, and up to the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, asking for one 0.03 to 0.1.
+# budget, and up to the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, asking for one some 0.03.
 SMALL_UNIT, LARGE_UNIT = 16 << 20, 64 << 20
 # So many units are enough to hide the copies of a model behind its computation.
 ENOUGH_UNITS = 48

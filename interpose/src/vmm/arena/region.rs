@@ -196,7 +196,9 @@ impl Work {
                 Err((not_given(region.bytes), Code::OUT_OF_MEMORY)) // There is no use in trying further.
             } else {
                 let made = panics::catch(|| {
-                    calls::set_context(context).map_err(|code| (context_error(code), code)).and_then(|()| region.make())
+                    calls::set_context(context)
+                        .map_err(|code| (calls::context_error(code), code))
+                        .and_then(|()| region.make())
                 });
                 made.unwrap_or_else(|| {
                     Err(("memlab made a mistake: please report this".to_owned(), Code::NOT_INITIALIZED))
@@ -208,10 +210,6 @@ impl Work {
             region.settle(outcome);
         }
     }
-}
-
-pub fn context_error(code: Code) -> String {
-    format!("the program's CUDA context cannot be used ({code})")
 }
 
 /// Regions that were being made when this was asked for.
