@@ -250,6 +250,26 @@ def by_checkpoint(args, size, folder):
     return moved(args, size, folder, {}, out, back)
 
 
+def by_memory_saver(args, size, folder):
+    """torch_memory_saver with its own library preloaded."""
+    try:
+        import torch_memory_saver
+
+        (binary,) = Path(torch_memory_saver.__file__).parent.parent.glob("torch_memory_saver_hook_mode_preload_cu13*.so")
+    except (ImportError, ValueError) as error:
+        return {"error": f"not there: {error!r}"}
+    return part(args, "memory_saver", size, folder, preload=str(binary))
+
+
+METHODS = {
+    "memlab": by_memlab,
+    "memlab, ready": lambda args, size, folder: by_memlab(args, size, folder, "ready"),
+    "courtesy": lambda args, size, folder: part(args, "courtesy", size, folder),
+    "checkpoint": by_checkpoint,
+    "torch_memory_saver": by_memory_saver,
+}
+
+
 def measure(args):
     found: dict = {"sizes": {}}
     with tempfile.TemporaryDirectory(prefix="memlab-move-") as folder:
@@ -259,21 +279,12 @@ def measure(args):
         }
         for gib in args.gib:
             size = int(gib * GIB)
-            row = found["sizes"][str(gib)] = {}
-            row["ceiling"] = part(args, "ceiling", size, folder)
-            row["memlab"] = by_memlab(args, size, folder)
-            row["memlab, ready"] = by_memlab(args, size, folder, "ready")
+            row = found["sizes"][str(gib)] = {"ceiling": part(args, "ceiling", size, folder)}
+            for method in args.methods:
+                start = time.perf_counter()
+                row[method] = METHODS[method](args, size, folder)
+                print(f"{gib} GiB, {method}: measured in {time.perf_counter() - start:.0f} s", file=sys.stderr)
             row["ceiling again"] = part(args, "ceiling", size, folder)
-            row["courtesy"] = part(args, "courtesy", size, folder)
-            row["checkpoint"] = by_checkpoint(args, size, folder)
-            try:
-                import torch_memory_saver
-
-                folder_of = Path(torch_memory_saver.__file__).parent.parent
-                (binary,) = folder_of.glob("torch_memory_saver_hook_mode_preload_cu13*.so")
-                row["torch_memory_saver"] = part(args, "memory_saver", size, folder, preload=str(binary))
-            except (ImportError, ValueError) as error:
-                row["torch_memory_saver"] = {"error": f"not there: {error!r}"}
             report(args, gib, row)
     return found
 
@@ -285,7 +296,7 @@ def report(args, gib, row):
     limit = {way: max(row[name].get(way, 0) for name in ("ceiling", "ceiling again")) for way in ("out", "back")}
     print(f"{gib} GiB: ceiling {limit['out']:.1f} GB/s out, {limit['back']:.1f} GB/s back")
     held = gib * GIB / 1e9
-    for name in ("memlab", "memlab, ready", "courtesy", "checkpoint", "torch_memory_saver"):
+    for name in args.methods:
         entry = row[name]
         if "error" in entry:
             print(f"  {name}: {entry['error']}")
@@ -317,6 +328,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, nargs="+", default=[10, 40])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()

@@ -58,6 +58,53 @@ def test_an_offload_that_fails_changes_nothing(memlab, failing, says):
         program.end()
 
 
+# An offload of six times 100 MiB makes twelve copies or some more, and those of the first pieces have ended when the last begin.
+@pytest.mark.parametrize("nth", [9, 11, 12])
+def test_an_offload_that_fails_late_is_undone(memlab, nth):
+    # GIVEN a program that was offloaded before, so that each piece leaves the card as soon as it is copied
+    with Console(memlab, env={"SIMGPU_FAIL": f"cuMemcpyDtoHAsync_v2:999@{14 + nth}"}) as program:
+        program.do("held = [allocate(100 * MIB) for _ in range(6)]")
+        program.cycle()
+        free = program.do("free_bytes()")
+        # WHEN a copy fails
+        operation = program.run("offload")
+        # THEN what has left is back
+        assert operation["phase"] == "failed"
+        assert operation["error"] == "copying to host memory failed (CUDA_ERROR_UNKNOWN): nothing was moved"
+        move = program.move
+        assert (move["state"], move["device_bytes"], move["host_bytes"]) == ("resident", 600 * MIB, 0)
+        program.do("check()")
+        assert program.do("free_bytes()") == free
+        # AND it can be offloaded again
+        program.cycle()
+        program.do("check()")
+        program.end()
+
+
+@pytest.mark.parametrize(("function", "before"), [("cuMemCreate", 12), ("cuMemMap", 12), ("cuMemcpyHtoDAsync_v2", 14)])
+def test_an_offload_that_fails_and_cannot_be_undone_waits_for_a_restore(memlab, function, before):
+    # GIVEN a card on which a copy fails late, and so does bringing back what has left
+    failing = f"cuMemcpyDtoHAsync_v2:999@26,{function}:2@{before + 1}"
+    with Console(memlab, env={"SIMGPU_FAIL": failing}) as program:
+        program.do("held = [allocate(100 * MIB) for _ in range(6)]")
+        program.cycle()
+        # WHEN it is offloaded
+        operation = program.run("offload")
+        # THEN the program waits, and is told how it goes on
+        assert operation["phase"] == "failed" and operation["retryable"]
+        assert "the program waits for a restore" in operation["error"]
+        move = program.move
+        assert move["state"] == "offloaded"
+        assert move["device_bytes"] + move["host_bytes"] == 600 * MIB
+        assert move["host_bytes"] > 0
+        # AND a restore brings everything back
+        program.succeed("restore")
+        program.do("check()")
+        program.cycle()
+        program.do("check()")
+        program.end()
+
+
 @pytest.mark.parametrize("nth", [1, 2, 4, 5])
 def test_memory_that_cannot_be_unmapped_stays(memlab, nth):
     # GIVEN a driver that fails to unmap one of the program's mappings

@@ -6,6 +6,7 @@
 //! program's.
 
 mod copy;
+mod leaving;
 mod mappings;
 mod offload;
 pub mod operation;

@@ -1,7 +1,10 @@
-//! The copy pipeline: one stream per device, a few copies in flight at a time; progress counts completed copies.
+//! The copy pipeline: two streams per device, a few copies in flight at a time; progress counts completed copies. What the driver
+//! has to do with a piece of memory before and after its copies is done while those of other pieces run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::cuda::calls::{self, Code, Event, Stream};
 use crate::vmm::arena::{Growing, Span};
@@ -44,6 +47,25 @@ impl Copy {
     }
 }
 
+/// A piece of memory that is copied.
+pub trait Transfer: Send {
+    fn copies(&self) -> &[Copy];
+
+    /// Called before the first of its copies begins.
+    fn prepare(&mut self) -> Result<(), Code> {
+        Ok(())
+    }
+
+    /// Called after the last of its copies has ended.
+    fn finish(&mut self) {}
+}
+
+impl Transfer for Vec<Copy> {
+    fn copies(&self) -> &[Copy] {
+        self
+    }
+}
+
 /// Copies between the spans of the arena, in order, and the addresses from `address` on.
 pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) -> impl Iterator<Item = Copy> {
     let mut next = address;
@@ -57,79 +79,123 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
 /// The longest single copy: long enough to use the bus fully, short enough for a progress bar.
 const LONGEST: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
+/// Copies alternate between them: one starts while the other one's ends.
+const STREAMS: usize = 2;
 
-/// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still `growing`.
-pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, growing: &Growing, done: &AtomicU64) -> Result<(), Code> {
-    let Some((&last, copies_of_last)) = copies.last_key_value() else { return Ok(()) };
+/// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still
+/// `growing`. Each context's pieces are in the order of `transfers`.
+pub fn run<'a, T: Transfer + 'a>(
+    transfers: impl IntoIterator<Item = (u64, &'a mut T)>,
+    growing: &Growing,
+    done: &AtomicU64,
+) -> Result<(), Code> {
+    // Behind a lock each, for whichever thread gets to copy them.
+    let mut by_context: BTreeMap<u64, Mutex<Vec<&mut T>>> = BTreeMap::new();
+    for (context, transfer) in transfers {
+        by_context.entry(context).or_default().get_mut().push(transfer);
+    }
+    let Some((&last, transfers_of_last)) = by_context.last_key_value() else { return Ok(()) };
     std::thread::scope(|scope| {
-        let others = copies.iter().filter(|&(&context, _)| context != last);
+        let others = by_context.iter().filter(|&(&context, _)| context != last);
         let (threads, unstarted): (Vec<_>, Vec<_>) = others
-            .map(|(&context, copies)| {
-                let work = move || on_stream(context, copies, growing, done);
-                std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, copies))
+            .map(|(&context, transfers)| {
+                let work = move || on_streams(context, &mut transfers.lock(), growing, done);
+                std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, transfers))
             })
             .partition(Result::is_ok);
         // This thread copies for the last device, and for devices whose thread could not be started.
-        let mut outcome = on_stream(last, copies_of_last, growing, done);
-        for (context, copies) in unstarted.into_iter().filter_map(Result::err) {
-            outcome = outcome.and_then(|()| on_stream(context, copies, growing, done));
+        let mut outcome = on_streams(last, &mut transfers_of_last.lock(), growing, done);
+        for (context, transfers) in unstarted.into_iter().filter_map(Result::err) {
+            outcome = outcome.and_then(|()| on_streams(context, &mut transfers.lock(), growing, done));
         }
         let ended = threads.into_iter().flatten().map(|thread| thread.join().unwrap_or(Err(Code::NOT_INITIALIZED)));
         ended.fold(outcome, Result::and)
     })
 }
 
-fn on_stream(context: u64, copies: &[Copy], growing: &Growing, done: &AtomicU64) -> Result<(), Code> {
+fn on_streams<T: Transfer>(
+    context: u64,
+    transfers: &mut [&mut T],
+    growing: &Growing,
+    done: &AtomicU64,
+) -> Result<(), Code> {
     calls::relax_captures();
     calls::set_context(context)?;
-    let stream = calls::create_stream()?;
-    let copied = pump(copies, growing, stream, done);
+    let mut streams = Vec::new();
+    let created = (0..STREAMS).try_for_each(|_| calls::create_stream().map(|stream| streams.push(stream)));
+    let mut pump = Pump { streams, in_flight: VecDeque::new(), unmarked: 0, finished: 0, done };
+    let copied = created.and_then(|()| pump.submit_all(transfers, growing));
+    let copied = std::iter::from_fn(|| pump.finish_oldest(transfers)).fold(copied, Result::and);
     // Also after an error: submitted copies must end before their memory is released.
-    let ended = calls::synchronize_stream(stream);
-    calls::destroy_stream(stream);
-    copied.and(ended)
+    pump.streams.into_iter().fold(copied, |outcome, stream| {
+        let ended = calls::synchronize_stream(stream);
+        calls::destroy_stream(stream);
+        outcome.and(ended)
+    })
 }
 
-fn pump(copies: &[Copy], growing: &Growing, stream: Stream, done: &AtomicU64) -> Result<(), Code> {
-    let mut in_flight: VecDeque<(Event, u64)> = VecDeque::new();
-    let finish = |(event, bytes): (Event, u64)| {
-        let waited = calls::wait_for(event);
-        calls::destroy_event(event);
-        done.fetch_add(bytes, Ordering::Relaxed);
-        waited
-    };
-    let mut submitted = || {
-        let mut unmarked = 0;
-        for copy in copies {
-            copy.wait_for_memory(growing)?;
-            let mut offset = 0;
-            while offset < copy.bytes() {
-                let bytes = (copy.bytes() - offset).min(LONGEST);
-                copy.submit(offset, bytes, stream)?;
-                offset += bytes;
-                unmarked += bytes;
-                if unmarked >= LONGEST {
-                    in_flight.push_back((mark(stream)?, unmarked));
-                    unmarked = 0;
-                }
-                if in_flight.len() > MAX_IN_FLIGHT
-                    && let Some(oldest) = in_flight.pop_front()
-                {
-                    finish(oldest)?;
+/// The end of some copies in a stream.
+struct Mark {
+    event: Event,
+    bytes: u64,
+    /// How many transfers have all of their copies before it, or before marks made earlier.
+    transfers: usize,
+}
+
+/// One device's copies.
+struct Pump<'a> {
+    /// The first is in use, until the next mark.
+    streams: Vec<Stream>,
+    in_flight: VecDeque<Mark>,
+    /// Bytes submitted since the last mark.
+    unmarked: u64,
+    /// How many transfers are finished.
+    finished: usize,
+    done: &'a AtomicU64,
+}
+
+impl Pump<'_> {
+    fn submit_all<T: Transfer>(&mut self, transfers: &mut [&mut T], growing: &Growing) -> Result<(), Code> {
+        for number in 0..transfers.len() {
+            transfers[number].prepare()?;
+            for index in 0..transfers[number].copies().len() {
+                let copy = transfers[number].copies()[index];
+                copy.wait_for_memory(growing)?;
+                for offset in (0..copy.bytes()).step_by(LONGEST as usize) {
+                    let bytes = (copy.bytes() - offset).min(LONGEST);
+                    copy.submit(offset, bytes, self.streams[0])?;
+                    self.unmarked += bytes;
+                    if self.unmarked >= LONGEST {
+                        self.mark(number)?;
+                    }
+                    if self.in_flight.len() > MAX_IN_FLIGHT {
+                        self.finish_oldest(transfers).unwrap_or(Ok(()))?;
+                    }
                 }
             }
         }
-        if unmarked > 0 {
-            in_flight.push_back((mark(stream)?, unmarked));
-        }
-        Ok(())
-    };
-    let submitted = submitted();
-    in_flight.into_iter().map(finish).fold(submitted, Result::and)
-}
+        self.mark(transfers.len())
+    }
 
-fn mark(stream: Stream) -> Result<Event, Code> {
-    let event = calls::create_event()?;
-    calls::record(event, stream).inspect_err(|_| calls::destroy_event(event))?;
-    Ok(event)
+    /// Marks the end of what was submitted, which is all of the first `transfers`, and goes on in the next stream.
+    fn mark(&mut self, transfers: usize) -> Result<(), Code> {
+        let event = calls::create_event()?;
+        calls::record(event, self.streams[0]).inspect_err(|_| calls::destroy_event(event))?;
+        self.streams.rotate_left(1);
+        self.in_flight.push_back(Mark { event, bytes: std::mem::take(&mut self.unmarked), transfers });
+        Ok(())
+    }
+
+    /// Waits for the oldest mark. `None` if there is none.
+    fn finish_oldest<T: Transfer>(&mut self, transfers: &mut [&mut T]) -> Option<Result<(), Code>> {
+        let mark = self.in_flight.pop_front()?;
+        let waited = calls::wait_for(mark.event);
+        calls::destroy_event(mark.event);
+        self.done.fetch_add(mark.bytes, Ordering::Relaxed);
+        if waited.is_ok() {
+            transfers[self.finished..mark.transfers].iter_mut().for_each(|transfer| transfer.finish());
+            self.finished = mark.transfers;
+        }
+        Some(waited)
+    }
 }

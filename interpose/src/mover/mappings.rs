@@ -21,10 +21,6 @@ pub(super) struct MappingError {
     pub lost_mapping: bool,
 }
 
-impl MappingError {
-    pub const NOTHING_DONE: Self = Self { code: Code::INVALID_VALUE, lost_mapping: false };
-}
-
 /// Maps memory at each of its addresses, or at none. Unmaps what an earlier failure has left mapped at an address.
 pub(super) fn map_at_all(addresses: &[MappedAddress], bytes: u64, handle: u64) -> Result<(), Code> {
     for (done, MappedAddress { address, access }) in addresses.iter().enumerate() {

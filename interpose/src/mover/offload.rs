@@ -1,17 +1,17 @@
 //! Offload: all movable device memory goes to pinned host memory, and the program waits.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memlab_sizes::format as size;
 
-use super::copy::{self, Copy};
-use super::mappings::{MappingError, piece_of, piece_of_mut, unmap_from_all};
+use super::copy;
+use super::leaving;
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
+use super::restore::bring_back_what_left;
 use super::staging::{begin_to_secure, refuse_beside_storage};
-use crate::cuda::{calls, pools};
-use crate::vmm::arena::{ARENA, Span};
+use crate::cuda::pools;
+use crate::vmm::arena::ARENA;
 use crate::vmm::contexts;
 use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use crate::vmm::physical::Place;
@@ -39,61 +39,44 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let moving = movable(memory)?;
     begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
     let mut arena = ARENA.lock();
+    // While host memory is still to come, all of the device's is kept: if the system refuses, nothing has changed.
+    let keeps = arena.unmade_bytes() > 0;
     if let Some(what) = begun.failure() {
         // It may have been dropped and begun again just now: who is refused once is not asked again while the program waits.
         drop(begun);
         arena.drop_failed();
         return Err(what.into());
     }
-    let mut plan: Vec<(u64, usize, Vec<Span>)> = Vec::new();
-    let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
-    for &number in &moving.numbers {
-        let Some(from) = memory.reach(number) else { continue };
-        let Some(physical) = memory.physicals.get(&number) else { continue };
-        let context = contexts::of_device(physical.device);
-        for (index, piece) in physical.pieces.iter().enumerate() {
-            if !matches!(piece.place, Place::Device(_)) {
-                continue;
-            }
-            let Some(spans) = arena.take(piece.bytes) else { continue };
-            let list = copies.entry(context).or_default();
-            list.extend(copy::of_spans(&spans, from + piece.offset, |to, from| Copy::ToHost { from, to }));
-            plan.push((number, index, spans));
-        }
-    }
-    progress.begin_copying(plan.iter().flat_map(|(_, _, spans)| spans).map(|span| span.bytes).sum());
+    let mut leaving = leaving::plan(memory, &mut arena, &moving.numbers, keeps);
+    progress.begin_copying(leaving.iter().map(|it| it.bytes).sum());
     let growing = arena.growing();
-    if let Err(code) = copy::run(&copies, &growing, &progress.done) {
-        plan.iter().for_each(|(_, _, spans)| arena.give_back(spans));
-        let failure = growing.failure();
-        drop(growing);
-        arena.drop_failed();
-        let copying = || format!("copying to host memory failed ({code}): nothing was moved");
-        return Err(failure.unwrap_or_else(copying).into());
-    }
+    let copied = copy::run(leaving.iter_mut().map(|it| (it.context, it)), &growing, &progress.done);
     progress.enter(Phase::Releasing);
-    let mut left = 0;
-    let mut stayed = 0;
-    for (number, index, spans) in plan {
-        let Some(piece) = piece_of(memory, number, index) else { continue };
-        let (bytes, place) = (piece.bytes, piece.handle());
-        let addresses = memory.addresses(number, piece.offset);
-        let taken = place
-            .ok_or(MappingError::NOTHING_DONE)
-            .and_then(|handle| unmap_from_all(&addresses, bytes, handle).map(|()| handle));
-        let Some(piece) = piece_of_mut(memory, number, index) else { continue };
-        match taken {
-            Ok(handle) => {
-                piece.place = Place::Arena(spans);
-                calls::release(handle);
-                left += bytes;
-            }
-            Err(error) => {
-                piece.lost_mapping = error.lost_mapping;
+    let (mut left, mut stayed) = (0, 0);
+    for it in leaving {
+        let bytes = it.bytes;
+        match it.settle(memory, copied.is_ok()) {
+            None => left += bytes,
+            Some(spans) => {
                 stayed += bytes;
                 arena.give_back(&spans);
             }
         }
+    }
+    if let Err(code) = copied {
+        let refused = growing.failure();
+        drop(growing);
+        arena.drop_failed();
+        drop(arena);
+        if let Err(Failure { what, .. }) = bring_back_what_left(memory, progress) {
+            closed.stay_closed();
+            let there = size(left);
+            return Err(Failure::retryable(format!(
+                "copying to host memory failed ({code}) when {there} were there, and {what}: the program waits for a restore"
+            )));
+        }
+        let copying = || format!("copying to host memory failed ({code}): nothing was moved");
+        return Err(refused.unwrap_or_else(copying).into());
     }
     if left == 0 && !memory.is_waiting() {
         return Err(format!("the driver did not let go of {}: nothing was moved", size(stayed)).into());

@@ -1,6 +1,5 @@
 //! Moving parts: ranges of pages go to host memory at the same addresses, and the program continues.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memlab_sizes::format as size;
@@ -151,7 +150,7 @@ fn split_piece(memory: &mut MovableMemory, split: &Split, progress: &Progress) -
     let mut pieces: Vec<Piece> = Vec::new();
     let copied = (|| {
         let mut windows = Vec::new();
-        let mut copies = Vec::new();
+        let mut copies: Vec<Copy> = Vec::new();
         for &(offset, bytes, goes) in &split.runs {
             let from = at + start + offset;
             if goes {
@@ -167,7 +166,7 @@ fn split_piece(memory: &mut MovableMemory, split: &Split, progress: &Progress) -
             }
         }
         let growing = ARENA.lock().growing();
-        copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &growing, &progress.done)
+        copy::run([(contexts::of_device(device), &mut copies)], &growing, &progress.done)
     })();
     // 2. Map the pages that go, in host memory.
     let addresses = memory.addresses(split.number, start);

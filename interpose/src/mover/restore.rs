@@ -58,24 +58,35 @@ fn bring_back(
         return Err("the program has no CUDA context any more: there is nothing to restore".into());
     }
     remap_lost(memory)?;
-    let (returns, left) = create_all(memory, room)?;
+    let (returns, left) = create_all(memory, Some(room))?;
     progress.begin_copying(returns.iter().map(|it| it.bytes).sum());
-    return_all(memory, returns, progress).map_err(|code| {
-        Failure::retryable(format!(
-            "bringing memory back failed ({code}): what is not back stays in host memory, try again"
-        ))
-    })?;
+    return_all(memory, returns, progress).map_err(not_brought_back)?;
     Ok((left > 0).then(|| format!("{} stay in host memory: the device has no room for them", size(left))))
 }
 
-/// Creates physical memory for every piece that is not on its device. Also returns how many bytes found no room
+fn not_brought_back(code: Code) -> Failure {
+    Failure::retryable(format!(
+        "bringing memory back failed ({code}): what is not back stays in host memory, try again"
+    ))
+}
+
+/// Undoes an offload that failed halfway. A context must be current.
+pub(super) fn bring_back_what_left(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
+    remap_lost(memory)?;
+    let (returns, _) = create_all(memory, None)?;
+    return_all(memory, returns, progress).map_err(not_brought_back)
+}
+
+/// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits for. Also returns how many bytes found no room
 /// although the program can run without them there.
-fn create_all(memory: &MovableMemory, mut room: BTreeMap<i32, u64>) -> Result<(Vec<Return>, u64), Failure> {
+fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<Return>, u64), Failure> {
     let mut returns: Vec<Return> = Vec::new();
     let mut left = 0;
     // First the memory that the program waits for, which it had before; the rest comes back only within the device's
     // limit.
-    for waited_for in [true, false] {
+    let passes: &[bool] = if room.is_some() { &[true, false] } else { &[true] };
+    let mut room = room.unwrap_or_default();
+    for &waited_for in passes {
         for (&number, physical) in &memory.physicals {
             for (index, piece) in physical.pieces.iter().enumerate() {
                 match piece.place {

@@ -1,8 +1,6 @@
 //! Bringing bytes back: new physical memory is filled and replaces the old.
 
-use std::collections::BTreeMap;
-
-use super::copy::{self, Copy};
+use super::copy::{self, Copy, Transfer};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
 use super::progress::{Phase, Progress};
 use crate::cuda::calls::{self, Code};
@@ -47,15 +45,21 @@ pub(super) struct Return {
     handle: u64,
     /// On its device; otherwise in host memory.
     on_device: bool,
-    /// The program's addresses at which it is mapped so far.
-    placed: Vec<MappedAddress>,
+    /// The program's addresses, if nothing is mapped there.
+    addresses: Vec<MappedAddress>,
+    /// Whether it is mapped there by now.
+    is_placed: bool,
     /// Temporary mappings for copies, if the program's addresses cannot be used.
     windows: Vec<Window>,
+    /// The context that the copies are made in.
+    context: u64,
+    copies: Vec<Copy>,
 }
 
 impl Return {
     pub fn new(number: u64, index: usize, bytes: u64, handle: u64, on_device: bool) -> Self {
-        Self { number, index, bytes, handle, on_device, placed: Vec::new(), windows: Vec::new() }
+        let (addresses, windows, copies) = (Vec::new(), Vec::new(), Vec::new());
+        Self { number, index, bytes, handle, on_device, addresses, is_placed: false, windows, context: 0, copies }
     }
 
     fn open_window(&mut self, handle: u64, device: i32) -> Result<u64, Code> {
@@ -67,8 +71,22 @@ impl Return {
 
     pub fn undo(mut self) {
         self.windows.clear();
-        unmap_all(&self.placed, self.bytes);
+        if self.is_placed {
+            unmap_all(&self.addresses, self.bytes);
+        }
         calls::release(self.handle);
+    }
+}
+
+impl Transfer for Return {
+    fn copies(&self) -> &[Copy] {
+        &self.copies
+    }
+
+    fn prepare(&mut self) -> Result<(), Code> {
+        map_at_all(&self.addresses, self.bytes, self.handle)?;
+        self.is_placed = true;
+        Ok(())
     }
 }
 
@@ -79,8 +97,10 @@ pub(super) fn return_all(
     mut returns: Vec<Return>,
     progress: &Progress,
 ) -> Result<(), Code> {
-    let copied =
-        place_all(memory, &mut returns).and_then(|copies| copy::run(&copies, &Growing::NOTHING, &progress.done));
+    let copied = returns
+        .iter_mut()
+        .try_for_each(|it| prepare_copies(memory, it))
+        .and_then(|()| copy::run(returns.iter_mut().map(|it| (it.context, it)), &Growing::NOTHING, &progress.done));
     if let Err(code) = copied {
         returns.into_iter().for_each(Return::undo);
         return Err(code);
@@ -96,37 +116,27 @@ pub(super) fn return_all(
     outcome
 }
 
-/// Maps the new memory, at the program's addresses if nothing is mapped there, and returns the copies to make.
-fn place_all(memory: &MovableMemory, returns: &mut [Return]) -> Result<BTreeMap<u64, Vec<Copy>>, Code> {
-    let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
-    for it in returns {
-        let Some(physical) = memory.physicals.get(&it.number) else { continue };
-        let (piece, device) = (&physical.pieces[it.index], physical.device);
-        let list = copies.entry(contexts::of_device(device)).or_default();
-        match &piece.place {
-            Place::Arena(spans) => {
-                let mut addresses = memory.addresses(it.number, piece.offset);
-                map_at_all(&addresses, it.bytes, it.handle)?;
-                it.placed.append(&mut addresses);
-                // The program may have unmapped it meanwhile, or not given the device itself write access.
-                let to = match memory.reach(it.number) {
-                    Some(at) => at + piece.offset,
-                    None => it.open_window(it.handle, device)?,
-                };
-                list.extend(copy::of_spans(spans, to, |from, to| Copy::ToDevice { from, to }));
-            }
-            &Place::Host(old) => {
-                let from = match memory.reach(it.number) {
-                    Some(at) => at + piece.offset,
-                    None => it.open_window(old, device)?,
-                };
-                let to = it.open_window(it.handle, device)?;
-                list.push(Copy::OnDevice { from, to, bytes: it.bytes });
-            }
-            Place::Device(_) => {}
+/// Finds out which copies to make, and from and to where.
+fn prepare_copies(memory: &MovableMemory, it: &mut Return) -> Result<(), Code> {
+    let Some(physical) = memory.physicals.get(&it.number) else { return Ok(()) };
+    let (piece, device) = (&physical.pieces[it.index], physical.device);
+    it.context = contexts::of_device(device);
+    let reached = memory.reach(it.number).map(|at| at + piece.offset);
+    match &piece.place {
+        Place::Arena(spans) => {
+            it.addresses = memory.addresses(it.number, piece.offset);
+            // The program may have unmapped it meanwhile, or not given the device itself write access.
+            let to = reached.map_or_else(|| it.open_window(it.handle, device), Ok)?;
+            it.copies.extend(copy::of_spans(spans, to, |from, to| Copy::ToDevice { from, to }));
         }
+        &Place::Host(old) => {
+            let from = reached.map_or_else(|| it.open_window(old, device), Ok)?;
+            let to = it.open_window(it.handle, device)?;
+            it.copies.push(Copy::OnDevice { from, to, bytes: it.bytes });
+        }
+        Place::Device(_) => {}
     }
-    Ok(copies)
+    Ok(())
 }
 
 /// Replaces the old memory by the new, which is filled by now. After an error everything is as it was.

@@ -1,0 +1,194 @@
+// What the driver's calls take that a move makes beside its copies, and what of that a copy can hide: milliseconds for
+// each way, on a machine with an NVIDIA GPU:
+//
+//     cc -O2 -I/usr/local/cuda/include benches/mapping.c -lcuda -o /tmp/mapping && /tmp/mapping [GiB] [MiB of a piece]
+#include <cuda.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define MIB (1ul << 20)
+#define GIB (1ul << 30)
+#define CHUNK (64 * MIB)
+#define MOST 4096
+
+static CUmemAllocationProp properties;
+static CUmemAccessDesc access_of_device;
+static size_t piece;
+static int count;
+static CUdeviceptr addresses;
+static CUmemGenericAllocationHandle handles[MOST];
+static CUevent copied[MOST];
+static CUstream stream, streams[4];
+static char *host;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (time.tv_sec + time.tv_nsec / 1e9) * 1e3;
+}
+
+static void check(CUresult code, const char *what) {
+    if (code) {
+        const char *name = "?";
+        cuGetErrorName(code, &name);
+        printf("%s: %s\n", what, name);
+        exit(1);
+    }
+}
+
+static void create(int i) { check(cuMemCreate(&handles[i], piece, &properties, 0), "create"); }
+static void map(int i) { check(cuMemMap(addresses + i * piece, piece, 0, handles[i], 0), "map"); }
+static void set_access(int i) { check(cuMemSetAccess(addresses + i * piece, piece, &access_of_device, 1), "access"); }
+static void unmap(int i) { check(cuMemUnmap(addresses + i * piece, piece), "unmap"); }
+static void release(int i) { check(cuMemRelease(handles[i]), "release"); }
+
+static void place(int i) {
+    map(i);
+    set_access(i);
+}
+
+static void drop(int i) {
+    unmap(i);
+    release(i);
+}
+
+static void copy(int i, int to_host) {
+    for (size_t offset = 0; offset < piece; offset += CHUNK) {
+        size_t bytes = piece - offset < CHUNK ? piece - offset : CHUNK;
+        CUdeviceptr device = addresses + i * piece + offset;
+        check(to_host ? cuMemcpyDtoHAsync(host, device, bytes, stream) : cuMemcpyHtoDAsync(device, host, bytes, stream), "copy");
+    }
+    check(cuEventRecord(copied[i], stream), "record");
+}
+
+static void copy_out(int i) { copy(i, 1); }
+static void copy_back(int i) { copy(i, 0); }
+static void finish(void) { check(cuStreamSynchronize(stream), "synchronize"); }
+
+static double each(void (*work)(int)) {
+    double start = now();
+    for (int i = 0; i < count; i++)
+        work(i);
+    return now() - start;
+}
+
+// Copies out, and does `work` to each piece while the next is copied.
+static double out_beside(void (*work)(int)) {
+    double start = now();
+    for (int i = 0; i < count; i++) {
+        copy_out(i);
+        if (i) {
+            check(cuEventSynchronize(copied[i - 1]), "wait");
+            work(i - 1);
+        }
+    }
+    finish();
+    work(count - 1);
+    return now() - start;
+}
+
+// Copies back, and maps each piece while the one before is copied.
+static double back_beside(void) {
+    double start = now();
+    for (int i = 0; i < count; i++) {
+        place(i);
+        copy_back(i);
+        if (i)
+            check(cuEventSynchronize(copied[i - 1]), "wait");
+    }
+    finish();
+    return now() - start;
+}
+
+// Copies in chunks, in turn on some of the streams.
+static double copies(int to_host, size_t chunk, int turns) {
+    double start = now();
+    for (size_t offset = 0; offset < count * piece; offset += chunk) {
+        size_t bytes = count * piece - offset < chunk ? count * piece - offset : chunk;
+        CUstream on = streams[offset / chunk % turns];
+        CUdeviceptr device = addresses + offset;
+        check(to_host ? cuMemcpyDtoHAsync(host, device, bytes, on) : cuMemcpyHtoDAsync(device, host, bytes, on), "copy");
+    }
+    for (int i = 0; i < turns; i++)
+        check(cuStreamSynchronize(streams[i]), "synchronize");
+    return now() - start;
+}
+
+#define ROUNDS 7
+#define WAYS 6
+static const struct {
+    size_t chunk;
+    int streams;
+} ways[WAYS] = {{64 * MIB, 1}, {64 * MIB, 2}, {64 * MIB, 4}, {256 * MIB, 1}, {256 * MIB, 2}, {GIB, 1}};
+static double taken[WAYS][2][ROUNDS];
+
+static int compare(const void *one, const void *other) {
+    double difference = *(const double *)one - *(const double *)other;
+    return (difference > 0) - (difference < 0);
+}
+
+int main(int argc, char **argv) {
+    size_t gib = argc > 1 ? strtoul(argv[1], 0, 10) : 40;
+    piece = (argc > 2 ? strtoul(argv[2], 0, 10) : 1024) * MIB;
+    count = gib * GIB / piece;
+    if (count < 1 || count > MOST)
+        return 2;
+    CUdevice device;
+    CUcontext context;
+    check(cuInit(0), "init");
+    check(cuDeviceGet(&device, 0), "device");
+    check(cuDevicePrimaryCtxRetain(&context, device), "context");
+    check(cuCtxSetCurrent(context), "current");
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = access_of_device.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access_of_device.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    check(cuMemAddressReserve(&addresses, count * piece, 0, 0, 0), "reserve");
+    check(cuMemHostAlloc((void **)&host, GIB, 0), "host");
+    check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "stream");
+    for (int i = 0; i < 4; i++)
+        check(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "stream");
+    for (int i = 0; i < count; i++)
+        check(cuEventCreate(&copied[i], CU_EVENT_DISABLE_TIMING), "event");
+
+    printf("%zu GiB in %d pieces\n", gib, count);
+    for (int round = 0; round < 3; round++) {
+        double created = each(create), mapped = each(map), allowed = each(set_access);
+        double start = now();
+        each(copy_out);
+        finish();
+        double out = now() - start;
+        double unmapped = each(unmap), placed_again = each(place);
+        double beside = out_beside(unmap);
+        each(place);
+        double dropping = out_beside(drop);
+        each(create);
+        double back = back_beside();
+        start = now();
+        each(copy_back);
+        finish();
+        double copied_back = now() - start;
+        each(unmap);
+        double released = each(release);
+        printf("create %.1f, map %.1f, set access %.1f, unmap %.1f, map again %.1f, release %.1f\n", created, mapped, allowed,
+               unmapped, placed_again, released);
+        printf("copy out %.1f; unmapping beside %.1f; releasing too %.1f; copy back %.1f; mapping beside %.1f\n", out, beside,
+               dropping, copied_back, back);
+    }
+    each(create);
+    each(place);
+    for (int round = 0; round < ROUNDS; round++)
+        for (int way = 0; way < WAYS; way++)
+            for (int to_host = 0; to_host < 2; to_host++)
+                taken[way][to_host][round] = copies(to_host, ways[way].chunk, ways[way].streams);
+    for (int way = 0; way < WAYS; way++) {
+        printf("copies of %3zu MiB in %d streams:", ways[way].chunk / MIB, ways[way].streams);
+        for (int to_host = 1; to_host >= 0; to_host--) {
+            double *times = taken[way][to_host];
+            qsort(times, ROUNDS, sizeof *times, compare);
+            printf(" %s %.1f (median; %.1f at best)", to_host ? "out" : "back", times[ROUNDS / 2], times[0]);
+        }
+        printf("\n");
+    }
+    return 0;
+}
