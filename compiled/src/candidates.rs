@@ -64,8 +64,8 @@ fn results(wrapper: &Wrapper) -> Vec<Vec<usize>> {
 ///
 /// (What it made from other values says less: an operation of a loop keeps what the turn before has made.)
 fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMap<&'a str, Vec<usize>> {
-    let arguments: Vec<&str> = backward.values.iter().filter_map(|value| value.argument.as_deref()).collect();
-    let arguments: Vec<&str> = arguments.into_iter().filter(|name| !name.starts_with("tangents_")).collect();
+    let arguments = backward.arguments.iter().map(String::as_str);
+    let arguments: Vec<&str> = arguments.filter(|name| !name.starts_with("tangents_")).collect();
     let Some(first) = forward.results.len().checked_sub(arguments.len()) else { return FxHashMap::default() };
     let pairs = || arguments.iter().copied().zip(&forward.results[first..]);
     let is_input = |value: &Option<usize>| value.and_then(|value| forward.values[value].argument.as_deref());

@@ -98,6 +98,8 @@ pub struct Wrapper {
     pub(crate) allocated: FxHashMap<u32, usize>,
     /// The launch of each line.
     pub(crate) launch_of_line: FxHashMap<u32, usize>,
+    /// Its arguments, in the order in which it is called with them.
+    pub(crate) arguments: Vec<String>,
     /// The values that it returns, by position.
     pub(crate) results: Vec<Option<usize>>,
     /// The source nodes of each node of AOTAutograd's graph that kernels name.
@@ -117,6 +119,8 @@ struct Position<'a> {
     described: Kernel,
     /// The indentation of the function.
     function: Option<usize>,
+    /// Whether that is the one which is called from outside. It calls the others, the partitions, with arguments in another order.
+    is_entry: bool,
     /// The source nodes of the next launch.
     sources: Option<Vec<String>>,
 }
@@ -141,6 +145,7 @@ impl Wrapper {
                 let computes =
                     !["__init__", "recursively_apply_fns", "get_args", "benchmark_compiled_module"].contains(&name);
                 position.function = computes.then_some(indentation);
+                position.is_entry = name == "call";
             } else if position.function.is_some() {
                 wrapper.statement(line, trimmed, &mut position);
             } else {
@@ -235,6 +240,9 @@ impl Wrapper {
         };
         if value == "args" || value.starts_with("args[") {
             for name in target.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                if position.is_entry {
+                    self.arguments.push(name.to_owned());
+                }
                 if !self.names.contains_key(name) {
                     self.new_value(name, Value { argument: Some(name.to_owned()), ..Value::default() });
                 }

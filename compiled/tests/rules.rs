@@ -175,30 +175,46 @@ fn repeated(name: impl Fn(usize) -> String) -> Graph {
     Graph::parse(json.to_string().as_bytes()).expect("the graph is read")
 }
 
+/// The layer of the memory that a backward computes from `permute_2`, which is what forward has kept in its place; both layers have
+/// one line.
+fn layer_of_what_is_computed_from(kept: &str, backward: &str) -> Option<String> {
+    let forward = format!(
+        "{FORWARD}def call(args):\n    primals_1, primals_2, primals_3 = args\n    \
+         return (primals_1, {kept}, reinterpret_tensor(primals_3, (8, 8), (1, 8), 0), reinterpret_tensor(primals_2, (8, 8), (1, 8), 0), )\n"
+    );
+    let (graph, written) = (repeated(|layer| format!("linear_{layer}")), trace("layer", 1));
+    let (forward, backward_read) = (Wrapper::parse(&forward), Wrapper::parse(backward));
+    let origins = origins(&graph, Some(&forward), &backward_read, &[(1, Some(&written))]);
+    module(&origins, backward, "buf0")
+}
+
+/// Names nothing, and reads what is called a permutation.
+const COMPUTES: &str = "    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)
+    # Topologically Sorted Source Nodes: [], Original ATen: [aten.mm]
+    extern_kernels.mm(tangents_1, permute_2, out=buf0)
+";
+
 #[test]
 fn given_a_line_of_two_layers_when_backward_reads_a_weight_that_forward_kept_transposed_then_it_is_that_weights_layer()
 {
-    // GIVEN a backward that names nothing, and reads what is called a permutation
-    let backward = format!(
-        "{BACKWARD}def call(args):\n    primals_1, permute_2, permute_1, tangents_1 = args\n    \
-         buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
-         # Topologically Sorted Source Nodes: [], Original ATen: [aten.mm]\n    \
-         extern_kernels.mm(tangents_1, permute_2, out=buf0)\n"
-    );
-    let found = |kept: &str| {
-        let forward = format!(
-            "{FORWARD}def call(args):\n    primals_1, primals_2, primals_3 = args\n    \
-             return (primals_1, {kept}, reinterpret_tensor(primals_3, (8, 8), (1, 8), 0), reinterpret_tensor(primals_2, (8, 8), (1, 8), 0), )\n"
-        );
-        let (graph, written) = (repeated(|layer| format!("linear_{layer}")), trace("layer", 1));
-        let (forward, backward_read) = (Wrapper::parse(&forward), Wrapper::parse(&backward));
-        let origins = origins(&graph, Some(&forward), &backward_read, &[(1, Some(&written))]);
-        module(&origins, &backward, "buf0")
-    };
+    let backward =
+        format!("{BACKWARD}def call(args):\n    primals_1, permute_2, permute_1, tangents_1 = args\n{COMPUTES}");
     // WHEN forward returns the second layer's weight in its place, THEN the memory is the second layer's
-    assert_eq!(found("primals_1").as_deref(), Some("net.second"));
+    assert_eq!(layer_of_what_is_computed_from("primals_1", &backward).as_deref(), Some("net.second"));
     // AND nothing is said if other arguments are in other places than they should be
-    assert_eq!(found("primals_2"), None);
+    assert_eq!(layer_of_what_is_computed_from("primals_2", &backward), None);
+}
+
+#[test]
+fn given_a_partition_with_its_own_order_of_arguments_when_it_reads_what_forward_kept_then_it_is_found_by_the_order_of_the_call()
+ {
+    let backward = format!(
+        "{BACKWARD}def partition_0(args):\n    permute_2, tangents_1, permute_1, primals_1 = args\n{COMPUTES}    \
+         return (buf0, )\n\nclass Runner:\n    def call(self, args):\n        \
+         primals_1, permute_2, permute_1, tangents_1 = args\n        \
+         (buf0,) = self.partitions[0]([permute_2, tangents_1, permute_1, primals_1])\n        return (buf0, )\n"
+    );
+    assert_eq!(layer_of_what_is_computed_from("primals_1", &backward).as_deref(), Some("net.second"));
 }
 
 #[test]
