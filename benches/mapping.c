@@ -1,10 +1,13 @@
-// What the driver's calls take that a move makes beside its copies, and what of that a copy can hide: milliseconds for
-// each way, on a machine with an NVIDIA GPU:
+// What the driver's calls take that a move makes beside its copies, and what of that a copy can hide; and what a copy takes
+// by its size, number of streams and kind of host memory. Milliseconds for each way, on a machine with an NVIDIA GPU:
 //
 //     cc -O2 -I/usr/local/cuda/include benches/mapping.c -lcuda -o /tmp/mapping && /tmp/mapping [GiB] [MiB of a piece]
+#define _GNU_SOURCE
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define MIB (1ul << 20)
@@ -21,6 +24,7 @@ static CUmemGenericAllocationHandle handles[MOST];
 static CUevent copied[MOST];
 static CUstream stream, streams[4];
 static char *host;
+static size_t host_bytes; // Copies begin again at its start.
 
 static double now(void) {
     struct timespec time;
@@ -108,7 +112,8 @@ static double copies(int to_host, size_t chunk, int turns) {
         size_t bytes = count * piece - offset < chunk ? count * piece - offset : chunk;
         CUstream on = streams[offset / chunk % turns];
         CUdeviceptr device = addresses + offset;
-        check(to_host ? cuMemcpyDtoHAsync(host, device, bytes, on) : cuMemcpyHtoDAsync(device, host, bytes, on), "copy");
+        char *at = host + offset % host_bytes;
+        check(to_host ? cuMemcpyDtoHAsync(at, device, bytes, on) : cuMemcpyHtoDAsync(device, at, bytes, on), "copy");
     }
     for (int i = 0; i < turns; i++)
         check(cuStreamSynchronize(streams[i]), "synchronize");
@@ -128,6 +133,31 @@ static int compare(const void *one, const void *other) {
     return (difference > 0) - (difference < 0);
 }
 
+static void tell(double times[2][ROUNDS]) {
+    for (int to_host = 1; to_host >= 0; to_host--) {
+        qsort(times[to_host], ROUNDS, sizeof(double), compare);
+        printf(" %s %.1f (median; %.1f at best)", to_host ? "out" : "back", times[to_host][ROUNDS / 2], times[to_host][0]);
+    }
+    printf("\n");
+}
+
+// As memlab's arena: regions of 256 MiB, pinned one by one.
+static char *registered(size_t bytes) {
+    char *memory = mmap(NULL, bytes + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        perror("mmap");
+        exit(1);
+    }
+    memory = (char *)(((size_t)memory + 2 * MIB - 1) & ~(2 * MIB - 1));
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    memset(memory, 1, bytes);
+    for (size_t offset = 0; offset < bytes; offset += 256 * MIB) {
+        size_t region = bytes - offset < 256 * MIB ? bytes - offset : 256 * MIB;
+        check(cuMemHostRegister(memory + offset, region, 0), "register");
+    }
+    return memory;
+}
+
 int main(int argc, char **argv) {
     size_t gib = argc > 1 ? strtoul(argv[1], 0, 10) : 40;
     piece = (argc > 2 ? strtoul(argv[2], 0, 10) : 1024) * MIB;
@@ -144,7 +174,8 @@ int main(int argc, char **argv) {
     properties.location.type = access_of_device.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access_of_device.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     check(cuMemAddressReserve(&addresses, count * piece, 0, 0, 0), "reserve");
-    check(cuMemHostAlloc((void **)&host, GIB, 0), "host");
+    host_bytes = GIB;
+    check(cuMemHostAlloc((void **)&host, host_bytes, 0), "host");
     check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "stream");
     for (int i = 0; i < 4; i++)
         check(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "stream");
@@ -177,18 +208,32 @@ int main(int argc, char **argv) {
     }
     each(create);
     each(place);
+    char *small = host;
     for (int round = 0; round < ROUNDS; round++)
         for (int way = 0; way < WAYS; way++)
             for (int to_host = 0; to_host < 2; to_host++)
                 taken[way][to_host][round] = copies(to_host, ways[way].chunk, ways[way].streams);
     for (int way = 0; way < WAYS; way++) {
-        printf("copies of %3zu MiB in %d streams:", ways[way].chunk / MIB, ways[way].streams);
-        for (int to_host = 1; to_host >= 0; to_host--) {
-            double *times = taken[way][to_host];
-            qsort(times, ROUNDS, sizeof *times, compare);
-            printf(" %s %.1f (median; %.1f at best)", to_host ? "out" : "back", times[ROUNDS / 2], times[0]);
-        }
-        printf("\n");
+        printf("copies of %4zu MiB in %d streams:", ways[way].chunk / MIB, ways[way].streams);
+        tell(taken[way]);
+    }
+    struct {
+        const char *name;
+        char *memory;
+        size_t bytes;
+    } kinds[] = {{"1 GiB of the driver's", small, GIB}, {"all the driver's", NULL, count * piece}, {"all at huge pages", NULL, count * piece}};
+    check(cuMemHostAlloc((void **)&kinds[1].memory, kinds[1].bytes, 0), "host");
+    kinds[2].memory = registered(kinds[2].bytes);
+    for (int round = 0; round < ROUNDS; round++)
+        for (int kind = 0; kind < 3; kind++)
+            for (int to_host = 0; to_host < 2; to_host++) {
+                host = kinds[kind].memory;
+                host_bytes = kinds[kind].bytes;
+                taken[kind][to_host][round] = copies(to_host, CHUNK, 1);
+            }
+    for (int kind = 0; kind < 3; kind++) {
+        printf("host memory: %s:", kinds[kind].name);
+        tell(taken[kind]);
     }
     return 0;
 }

@@ -83,6 +83,30 @@ def test_random_pages_move_while_the_program_runs(memlab):
         program.end()
 
 
+def test_pages_that_stay_cross_the_bus_only_where_the_card_is_full(memlab):
+    # GIVEN a program with a piece of 40 MiB on a card that has room for more
+    with Console(memlab, memory="256MiB") as program:
+        address = program.do("piece = allocate(40 * MIB)", "piece.address")
+        # WHEN some of its pages go to host memory
+        operation = program.succeed("offload", ranges=[[address + 4 * PAGE, 2 * PAGE]])
+        # THEN nothing else was there
+        assert operation["total_bytes"] == operation["done_bytes"] == 2 * PAGE
+        assert program.move["arena_bytes"] == 0
+        assert (program.move["host_bytes"], program.move["device_bytes"]) == (2 * PAGE, 40 * MIB - 2 * PAGE)
+        program.do("check()", "piece.write()")
+        # AND WHEN the card is full
+        program.do("rest = [allocate(2 * MIB) for _ in range(free_bytes() // (2 * MIB))]")
+        program.succeed("offload", ranges=[[address + 8 * PAGE, PAGE]])
+        # THEN the others, of 14 that are one piece by now, were in host memory in the meantime
+        assert program.move["arena_bytes"] >= 13 * PAGE
+        assert program.move["host_bytes"] == 3 * PAGE
+        program.do("check()")
+        program.do("[one.free() for one in rest]")
+        program.succeed("restore")
+        program.do("check()")
+        program.end()
+
+
 def test_ranges_without_memory(memlab):
     with Console(memlab) as program:
         address = program.do("a = allocate(4 * PAGE)", "a.address")

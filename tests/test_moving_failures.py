@@ -58,7 +58,7 @@ def test_an_offload_that_fails_changes_nothing(memlab, failing, says):
         program.end()
 
 
-# An offload of six times 100 MiB makes twelve copies or some more, and those of the first pieces have ended when the last begin.
+# An offload of six times 100 MiB makes twelve copies or some more. Those of the first pieces have ended when the last begin.
 @pytest.mark.parametrize("nth", [9, 11, 12])
 def test_an_offload_that_fails_late_is_undone(memlab, nth):
     # GIVEN a program that was offloaded before, so that each piece leaves the card as soon as it is copied

@@ -11,6 +11,9 @@
 //! 1. what the launch has to do with: nodes of forward in its comment, values that forward kept and that it reads, inputs that it
 //!    reads (also what forward made of inputs alone, as a weight in half precision), and inputs whose gradients it computes,
 //! 2. the order of the graph.
+//!
+//! Where Inductor remembers no trace, as of partitions (for CUDA graphs), it is one of the operations that the launch has to do with. If
+//! there are none, it is one between those that it is computed from and those computed from it.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -23,6 +26,13 @@ use crate::wrapper::{Kind, Wrapper};
 /// Operations that a launch may stand for, in the order of the graph.
 pub(crate) type Candidates = Vec<usize>;
 
+pub(crate) struct Found {
+    /// The candidates of each launch.
+    pub(crate) of_launches: Vec<Candidates>,
+    /// For a launch without candidates, operations of which one can be meant, in the order of the graph.
+    pub(crate) between: Vec<Candidates>,
+}
+
 /// The candidates of each launch of a wrapper.
 ///
 /// - `forward`: the wrapper of the same graph's forward, for one of backward.
@@ -32,7 +42,7 @@ pub(crate) fn candidates(
     forward: Option<&Wrapper>,
     wrapper: &Wrapper,
     traces: &LineTraces,
-) -> Vec<Candidates> {
+) -> Found {
     let kept = forward.map(|forward| kept(graph, forward, wrapper)).unwrap_or_default();
     let search = Search { graph, names, forward, wrapper, traces, kept, results: results(wrapper) };
     let mut found: Vec<Candidates> = Vec::new();
@@ -45,8 +55,13 @@ pub(crate) fn candidates(
         };
         found.push(of_launch);
     }
-    Order::new(graph, names, wrapper).narrow(graph, &mut found);
-    found
+    let order = Order::new(graph, names, wrapper);
+    order.narrow(graph, &mut found);
+    let between = match wrapper.kind() {
+        Kind::Backward => order.between(graph, &found),
+        Kind::Forward | Kind::Inference => vec![Vec::new(); found.len()],
+    };
+    Found { of_launches: found, between }
 }
 
 /// For each launch, the positions of the results whose values it computes.

@@ -3,6 +3,8 @@
 //! Backward runs against the order of forward. A value lies in that order between those it is computed from and those computed
 //! from it.
 
+use rustc_hash::FxHashSet;
+
 use crate::graph::Graph;
 use crate::names::Names;
 use crate::wrapper::{Kind, Value, Wrapper};
@@ -83,4 +85,34 @@ impl Order {
             order.reverse();
         }
     }
+
+    /// For launches of which nothing else is known: the operations between those that they are computed from and those computed from
+    /// them, if both are known.
+    pub(crate) fn between(&self, graph: &Graph, found: &[Vec<usize>]) -> Vec<Vec<usize>> {
+        let between = |launch: usize| {
+            let nearest = |others: &[Vec<usize>]| nearest(launch, others, found);
+            let least =
+                nearest(&self.not_before).into_iter().filter_map(|other| found[other].first()).max().copied()?;
+            let most = nearest(&self.not_behind).into_iter().filter_map(|other| found[other].last()).min().copied()?;
+            Some(graph.operations().filter(|node| (least..=most).contains(node)).collect())
+        };
+        let is_unknown = |launch: &usize| found[*launch].is_empty();
+        (0..found.len()).map(|launch| Some(launch).filter(is_unknown).and_then(between).unwrap_or_default()).collect()
+    }
+}
+
+/// The launches of which something is known that can be reached from one through others of which nothing is.
+fn nearest(launch: usize, others: &[Vec<usize>], found: &[Vec<usize>]) -> FxHashSet<usize> {
+    let (mut nearest, mut met) = (FxHashSet::default(), FxHashSet::default());
+    let mut waiting = vec![launch];
+    while let Some(launch) = waiting.pop() {
+        for &other in &others[launch] {
+            if !found[other].is_empty() {
+                nearest.insert(other);
+            } else if met.insert(other) {
+                waiting.push(other);
+            }
+        }
+    }
+    nearest
 }

@@ -13,7 +13,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::candidates::{Candidates, candidates};
+use crate::candidates::{Candidates, Found, candidates};
 use crate::dataflow::candidates_of_values;
 use crate::graph::{Graph, Module, SourceFrame};
 use crate::line_traces::LineTraces;
@@ -53,10 +53,11 @@ impl Origins {
 /// - `traces`: Inductor's map of lines: from a line on, the trace of the last node that a launch was made from.
 pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, traces: &[(u32, Option<&str>)]) -> Origins {
     let names = Names::new(graph, wrapper);
-    let found = candidates(graph, &names, forward, wrapper, &LineTraces::new(graph, traces));
+    let Found { of_launches: found, between } =
+        candidates(graph, &names, forward, wrapper, &LineTraces::new(graph, traces));
     let has_traces = traces.iter().any(|(_, trace)| trace.is_some());
     let of_values = if has_traces { None } else { candidates_of_values(graph, wrapper) };
-    let known = Known { graph, wrapper, names, found, of_values, readers: readers(wrapper) };
+    let known = Known { graph, wrapper, names, found, between, of_values, readers: readers(wrapper) };
     let mut of_line = FxHashMap::default();
     // An allocation belongs to the first value in it, which can be one that is there after a reuse only in name.
     let mut first_used: FxHashMap<usize, usize> = FxHashMap::default();
@@ -96,6 +97,8 @@ struct Known<'a> {
     names: Names<'a>,
     /// What each launch may stand for.
     found: Vec<Candidates>,
+    /// What a launch lies between of which nothing else is known.
+    between: Vec<Candidates>,
     /// What each value may hold, where nothing names what a launch stands for.
     of_values: Option<Vec<Candidates>>,
     /// For each value, the launches that use it.
@@ -109,7 +112,7 @@ impl Known<'_> {
         let mut computed = (0..).zip(&self.wrapper.values).filter(|(_, value)| is_computed(value));
         match (computed.next(), computed.next()) {
             (Some((value, _)), None) => self.of_value(value),
-            _ => self.in_common(&self.found[launch]),
+            _ => self.in_common(self.remaining(launch)),
         }
     }
 
@@ -144,7 +147,12 @@ impl Known<'_> {
                 return Origin::default();
             }
         }
-        self.in_common(candidates)
+        self.in_common(computed.first_launch.map_or(&[][..], |launch| self.remaining(launch)))
+    }
+
+    fn remaining(&self, launch: usize) -> &[usize] {
+        let found = &self.found[launch];
+        if found.is_empty() { &self.between[launch] } else { found }
     }
 
     /// The operations that made the memory which a kernel that the program wrote fills.

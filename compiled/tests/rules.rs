@@ -218,6 +218,33 @@ fn given_a_partition_with_its_own_order_of_arguments_when_it_reads_what_forward_
 }
 
 #[test]
+fn given_a_backward_without_traces_when_nothing_is_known_of_a_launch_then_it_is_of_what_lies_between_its_neighbours() {
+    // GIVEN a backward of three launches in a row, of which the first and the last name an operation of forward
+    let backward = |last: &str| {
+        format!(
+            "{BACKWARD}def call(args):\n    tangents_1, = args\n    \
+             buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+             # Topologically Sorted Source Nodes: [third, mm_1], Original ATen: []\n    k0.run(tangents_1, buf0, 8)\n    \
+             buf1 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+             # Topologically Sorted Source Nodes: [mm_2], Original ATen: []\n    k1.run(buf0, buf1, 8)\n    \
+             buf2 = empty_strided_cuda((8, ), (1, ), torch.float32)\n    \
+             # Topologically Sorted Source Nodes: [{last}], Original ATen: []\n    k2.run(buf1, buf2, 8)\n"
+        )
+    };
+    let found = |source: &str, buffer: &str| {
+        let read = Wrapper::parse(source);
+        module(&origins(&graph(&["first", "second", "third"]), None, &read, &[]), source, buffer)
+    };
+    // THEN the one in between belongs to what these have in common
+    let both = backward("second, mm_3");
+    assert_eq!(found(&both, "buf0").as_deref(), Some("net.third"));
+    assert_eq!(found(&both, "buf1").as_deref(), Some("net"));
+    assert_eq!(found(&both, "buf2").as_deref(), Some("net.second"));
+    // AND to nothing if one of them is not known
+    assert_eq!(found(&backward("mm_3"), "buf1"), None);
+}
+
+#[test]
 fn given_bodies_with_the_same_names_when_a_kernel_reads_an_input_then_its_operation_is_the_one_that_uses_the_input() {
     let source = format!(
         "{FORWARD}# Topologically Sorted Source Nodes: [norm], Original ATen: [aten.norm]\n# Source node to ATen node mapping:\n#   norm => rsqrt, mul_1\nk = async_compile.triton('k', '''\n\

@@ -2,9 +2,9 @@
 
     moved.py UNTIL [--steps N] [--width W] [--layers L] [--batch B] [--graph] [--ballast MIB]
 
-Runs N steps, then more until the file UNTIL exists. Prints `ready` once it trains, and at the end a list with one entry a
-step: the loss, and a checksum of all parameters and optimizer states. On the simulated GPU, where kernels do nothing, the
-memory keeps the random bytes it was filled with; on a real one everything is deterministic.
+Runs N steps, at least one, then more until the file UNTIL exists. Prints `ready` once it trains, and at the end a list
+with one entry a step: the loss, and a checksum of all parameters and optimizer states. On the simulated GPU, where kernels
+do nothing, the memory keeps the random bytes it was filled with; on a real one everything is deterministic.
 """
 
 import argparse
@@ -105,7 +105,7 @@ if args.graph:
 
 print("ready", flush=True)
 seen: list = []
-while len(seen) < args.steps or not args.until.exists():
+while len(seen) < max(args.steps, 1) or not args.until.exists():
     loss = run()
     seen.append([loss.item().hex(), checksum()])
 print(json.dumps(seen), flush=True)

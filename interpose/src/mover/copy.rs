@@ -1,4 +1,4 @@
-//! The copy pipeline: two streams per device, a few copies in flight at a time; progress counts completed copies. What the driver
+//! The copy pipeline: one stream per device, a few copies in flight at a time; progress counts completed copies. What the driver
 //! has to do with a piece of memory before and after its copies is done while those of other pieces run.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -79,8 +79,6 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
 /// The longest single copy: long enough to use the bus fully, short enough for a progress bar.
 const LONGEST: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
-/// Copies alternate between them: one starts while the other one's ends.
-const STREAMS: usize = 2;
 
 /// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still
 /// `growing`. Each context's pieces are in the order of `transfers`.
@@ -99,21 +97,21 @@ pub fn run<'a, T: Transfer + 'a>(
         let others = by_context.iter().filter(|&(&context, _)| context != last);
         let (threads, unstarted): (Vec<_>, Vec<_>) = others
             .map(|(&context, transfers)| {
-                let work = move || on_streams(context, &mut transfers.lock(), growing, done);
+                let work = move || on_stream(context, &mut transfers.lock(), growing, done);
                 std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, transfers))
             })
             .partition(Result::is_ok);
         // This thread copies for the last device, and for devices whose thread could not be started.
-        let mut outcome = on_streams(last, &mut transfers_of_last.lock(), growing, done);
+        let mut outcome = on_stream(last, &mut transfers_of_last.lock(), growing, done);
         for (context, transfers) in unstarted.into_iter().filter_map(Result::err) {
-            outcome = outcome.and_then(|()| on_streams(context, &mut transfers.lock(), growing, done));
+            outcome = outcome.and_then(|()| on_stream(context, &mut transfers.lock(), growing, done));
         }
         let ended = threads.into_iter().flatten().map(|thread| thread.join().unwrap_or(Err(Code::NOT_INITIALIZED)));
         ended.fold(outcome, Result::and)
     })
 }
 
-fn on_streams<T: Transfer>(
+fn on_stream<T: Transfer>(
     context: u64,
     transfers: &mut [&mut T],
     growing: &Growing,
@@ -121,36 +119,34 @@ fn on_streams<T: Transfer>(
 ) -> Result<(), Code> {
     calls::relax_captures();
     calls::set_context(context)?;
-    let mut streams = Vec::new();
-    let created = (0..STREAMS).try_for_each(|_| calls::create_stream().map(|stream| streams.push(stream)));
-    let mut pump = Pump { streams, in_flight: VecDeque::new(), unmarked: 0, finished: 0, done };
-    let copied = created.and_then(|()| pump.submit_all(transfers, growing));
+    let stream = calls::create_stream()?;
+    let mut pump = Pump { stream, in_flight: VecDeque::new(), unmarked: 0, finished: 0, has_failed: false, done };
+    let copied = pump.submit_all(transfers, growing);
     let copied = std::iter::from_fn(|| pump.finish_oldest(transfers)).fold(copied, Result::and);
     // Also after an error: submitted copies must end before their memory is released.
-    pump.streams.into_iter().fold(copied, |outcome, stream| {
-        let ended = calls::synchronize_stream(stream);
-        calls::destroy_stream(stream);
-        outcome.and(ended)
-    })
+    let ended = calls::synchronize_stream(stream);
+    calls::destroy_stream(stream);
+    copied.and(ended)
 }
 
-/// The end of some copies in a stream.
+/// A point in the stream, after some copies.
 struct Mark {
     event: Event,
+    /// Since the mark before.
     bytes: u64,
-    /// How many transfers have all of their copies before it, or before marks made earlier.
+    /// How many transfers have all of their copies before it.
     transfers: usize,
 }
 
 /// One device's copies.
 struct Pump<'a> {
-    /// The first is in use, until the next mark.
-    streams: Vec<Stream>,
+    stream: Stream,
     in_flight: VecDeque<Mark>,
     /// Bytes submitted since the last mark.
     unmarked: u64,
-    /// How many transfers are finished.
+    /// How many transfers are finished. After a failure no more are.
     finished: usize,
+    has_failed: bool,
     done: &'a AtomicU64,
 }
 
@@ -163,7 +159,7 @@ impl Pump<'_> {
                 copy.wait_for_memory(growing)?;
                 for offset in (0..copy.bytes()).step_by(LONGEST as usize) {
                     let bytes = (copy.bytes() - offset).min(LONGEST);
-                    copy.submit(offset, bytes, self.streams[0])?;
+                    copy.submit(offset, bytes, self.stream)?;
                     self.unmarked += bytes;
                     if self.unmarked >= LONGEST {
                         self.mark(number)?;
@@ -177,11 +173,10 @@ impl Pump<'_> {
         self.mark(transfers.len())
     }
 
-    /// Marks the end of what was submitted, which is all of the first `transfers`, and goes on in the next stream.
+    /// Marks the end of what was submitted, which is all of the first `transfers`.
     fn mark(&mut self, transfers: usize) -> Result<(), Code> {
         let event = calls::create_event()?;
-        calls::record(event, self.streams[0]).inspect_err(|_| calls::destroy_event(event))?;
-        self.streams.rotate_left(1);
+        calls::record(event, self.stream).inspect_err(|_| calls::destroy_event(event))?;
         self.in_flight.push_back(Mark { event, bytes: std::mem::take(&mut self.unmarked), transfers });
         Ok(())
     }
@@ -192,7 +187,8 @@ impl Pump<'_> {
         let waited = calls::wait_for(mark.event);
         calls::destroy_event(mark.event);
         self.done.fetch_add(mark.bytes, Ordering::Relaxed);
-        if waited.is_ok() {
+        self.has_failed |= waited.is_err();
+        if !self.has_failed {
             transfers[self.finished..mark.transfers].iter_mut().for_each(|transfer| transfer.finish());
             self.finished = mark.transfers;
         }

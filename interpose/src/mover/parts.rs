@@ -30,21 +30,20 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     if splits.is_empty() {
         return Err("none of this memory can be moved: it is below 2 MiB, shared, or already in host memory".into());
     }
-    secure_for(&splits, mapped, &contexts)?;
+    check_host_memory(&splits, mapped)?;
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
     let mut memory = MOVABLE_MEMORY.lock();
     let splits = splits_of(&memory, ranges);
-    secure_for(&splits, memory.mapped_host_bytes(), &contexts)?; // Other memory may be at these addresses by now.
-    // Pages that stay are copied to the arena and back.
-    progress.begin_copying(splits.iter().map(|split| 2 * split.bytes - split.going()).sum());
+    check_host_memory(&splits, memory.mapped_host_bytes())?; // Other memory may be at these addresses by now.
+    progress.begin_copying(splits.iter().map(|split| split.bytes).sum());
     let mut moved = 0;
     let mut outcome = Ok(());
     // From the last piece to the first, so that the indices of the remaining ones stay valid.
     for split in splits.iter().rev() {
         progress.enter(Phase::Copying);
-        outcome = split_piece(&mut memory, split, progress);
+        outcome = split_piece(&mut memory, split, &contexts, progress);
         if outcome.is_err() {
             break;
         }
@@ -64,17 +63,11 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
 }
 
-/// Secures host memory for pages that go, and for those that stay: the latter are in the arena while the other pages of
-/// their piece go. `mapped` as in [`secure`].
-fn secure_for(splits: &[Split], mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
+/// Checks that there is host memory for pages that go. `mapped`: bytes in host memory outside of the arena.
+fn check_host_memory(splits: &[Split], mapped: u64) -> Result<(), Failure> {
     let going: u64 = splits.iter().map(Split::going).sum();
-    let staying = splits.iter().map(|split| split.bytes - split.going()).max().unwrap_or(0);
-    let (free, pinned) = {
-        let arena = ARENA.lock();
-        (arena.free_bytes(), arena.bytes())
-    };
-    host_memory::check(going + staying.saturating_sub(free), pinned + mapped)?;
-    secure(staying, mapped, contexts)
+    let pinned = ARENA.lock().bytes();
+    Ok(host_memory::check(going, pinned + mapped)?)
 }
 
 /// A piece on the device, and which of its pages go.
@@ -139,36 +132,47 @@ fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
 
 /// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every
 /// moment: on the device until all copies are made and the pages that go are mapped, and then in the copies.
-fn split_piece(memory: &mut MovableMemory, split: &Split, progress: &Progress) -> Result<(), Code> {
+fn split_piece(memory: &mut MovableMemory, split: &Split, contexts: &[u64], progress: &Progress) -> Result<(), Code> {
     let at = memory.reach(split.number).ok_or(Code::INVALID_VALUE)?;
     let physical = memory.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
     let piece = &physical.pieces[split.index];
     let Place::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
     let (start, device, properties) = (piece.offset, physical.device, physical.properties);
     let on_host = Properties::on_host(device).ok_or(Code::NOT_SUPPORTED)?;
-    // 1. Copy all pages to the host.
+    // 1. Copy all pages: those that go to the host; the others within the device, which they need not leave if it has room for them
+    // twice, and else to the arena.
     let mut pieces: Vec<Piece> = Vec::new();
     let copied = (|| {
         let mut windows = Vec::new();
         let mut copies: Vec<Copy> = Vec::new();
         for &(offset, bytes, goes) in &split.runs {
             let from = at + start + offset;
-            if goes {
-                let handle = calls::create(bytes, &on_host)?;
-                pieces.push(Piece::new(start + offset, bytes, Place::Host(handle)));
-                let window = Window::open(handle, bytes, device)?;
-                copies.push(Copy::OnDevice { from, to: window.address, bytes });
-                windows.push(window);
+            let place = if goes {
+                Place::Host(calls::create(bytes, &on_host)?)
+            } else if let Ok(handle) = calls::create(bytes, &properties) {
+                Place::Device(handle)
             } else {
-                let spans = ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
-                copies.extend(copy::of_spans(&spans, from, |to, from| Copy::ToHost { from, to }));
-                pieces.push(Piece::new(start + offset, bytes, Place::Arena(spans)));
+                secure(bytes, memory.mapped_host_bytes(), contexts).map_err(|_| Code::OUT_OF_MEMORY)?;
+                progress.expect(bytes); // It comes back.
+                Place::Arena(ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?)
+            };
+            pieces.push(Piece::new(start + offset, bytes, place));
+            let Some(Piece { place, .. }) = pieces.last() else { continue };
+            match place {
+                Place::Arena(spans) => {
+                    copies.extend(copy::of_spans(spans, from, |to, from| Copy::ToHost { from, to }));
+                }
+                &Place::Host(handle) | &Place::Device(handle) => {
+                    let window = Window::open(handle, bytes, device)?;
+                    copies.push(Copy::OnDevice { from, to: window.address, bytes });
+                    windows.push(window);
+                }
             }
         }
         let growing = ARENA.lock().growing();
         copy::run([(contexts::of_device(device), &mut copies)], &growing, &progress.done)
     })();
-    // 2. Map the pages that go, in host memory.
+    // 2. Map what has physical memory.
     let addresses = memory.addresses(split.number, start);
     let placed = copied.map_err(|code| MappingError { code, lost_mapping: false }).and_then(|()| {
         unmap_from_all(&addresses, split.bytes, old)?;
@@ -195,8 +199,7 @@ fn split_piece(memory: &mut MovableMemory, split: &Split, progress: &Progress) -
     if let Some(physical) = memory.physicals.get_mut(&split.number) {
         physical.pieces.splice(split.index..=split.index, pieces);
     }
-    // 3. Bring the pages that stay back from the arena: to the device, or to host memory if another process has taken
-    // the room. If neither has room, they stay in the arena, and the program waits for `restore`.
+    // 3. Bring what is in the arena back: to the device, or to host memory if another process has taken the room. If neither has room, they stay in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
         let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(memory, split.number, index) else {

@@ -128,6 +128,11 @@ impl Progress {
         self.enter(Phase::Copying);
     }
 
+    /// More is to be copied than was known.
+    pub fn expect(&self, bytes: u64) {
+        self.stage.lock().total += bytes;
+    }
+
     /// Sets the total to the requested bytes: copies made to create room do not count at the end.
     pub fn settle_at(&self, bytes: u64) {
         self.stage.lock().total = bytes;
