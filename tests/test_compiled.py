@@ -138,8 +138,9 @@ def test_memory_is_where_its_operations_are(memlab, case):
     # WHEN the lines and layers are compared with those of the source nodes of the kernel that fills the memory
     known = check(compiled, out["truth"])
     # THEN none is elsewhere, AND next to nothing is unknown
-    assert known[False] <= known.total() / 100, known
-    assert known["around"] == 0, known
+    assert known[False] + known["around"] <= known.total() / 100, known
+    # AND each is in its innermost layer, but for some launches of partitions, which have no traces
+    assert known["around"] == 0 or case == "reduce_overhead", known
     # AND all layers are met
     expected = CASES[case]
     if case == "inference" and out["torch"] < [2, 11]:  # Larger values of later blocks are in memory of the first.
