@@ -107,6 +107,20 @@ def test_pages_that_stay_cross_the_bus_only_where_the_card_is_full(memlab):
         program.end()
 
 
+def test_pages_that_stay_are_not_there_twice_where_a_limit_forbids_it(memlab):
+    # GIVEN a program with a piece of 40 MiB, whose limit leaves it 20 MiB more, and the card more than that
+    with Console(memlab, env={"MEMLAB_LIMIT": "128MiB"}) as program:
+        address = program.do("piece = allocate(40 * MIB)", "piece.address")
+        program.do("rest = allocate(free_bytes() // MIB * MIB - 20 * MIB)")
+        # WHEN some of its pages go to host memory
+        program.succeed("offload", ranges=[[address, 2 * PAGE]])
+        # THEN the other 36 MiB were there in the meantime
+        assert program.move["arena_bytes"] >= 36 * MIB
+        assert program.move["host_bytes"] == 2 * PAGE
+        program.do("check()")
+        program.end()
+
+
 def test_ranges_without_memory(memlab):
     with Console(memlab) as program:
         address = program.do("a = allocate(4 * PAGE)", "a.address")

@@ -12,6 +12,7 @@ use super::returns::{Return, Window, return_all};
 use super::staging::{refuse_beside_storage, secure};
 use crate::cuda::calls::{self, Code};
 use crate::cuda::types::Properties;
+use crate::limit::admission;
 use crate::vmm::allocations::LEAST;
 use crate::vmm::arena::ARENA;
 use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
@@ -34,6 +35,8 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
+    // Queried before the tables are locked: the limit reads them to determine the bytes in use.
+    let room: Vec<u64> = (0..calls::device_count()).map(admission::room).collect();
     let mut memory = MOVABLE_MEMORY.lock();
     let splits = splits_of(&memory, ranges);
     check_host_memory(&splits, memory.mapped_host_bytes())?; // Other memory may be at these addresses by now.
@@ -43,7 +46,7 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     // From the last piece to the first, so that the indices of the remaining ones stay valid.
     for split in splits.iter().rev() {
         progress.enter(Phase::Copying);
-        outcome = split_piece(&mut memory, split, &contexts, progress);
+        outcome = split_piece(&mut memory, split, &contexts, &room, progress);
         if outcome.is_err() {
             break;
         }
@@ -132,15 +135,25 @@ fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
 
 /// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every
 /// moment: on the device until all copies are made and the pages that go are mapped, and then in the copies.
-fn split_piece(memory: &mut MovableMemory, split: &Split, contexts: &[u64], progress: &Progress) -> Result<(), Code> {
+///
+/// - `room`: bytes of each device that the limits leave.
+fn split_piece(
+    memory: &mut MovableMemory,
+    split: &Split,
+    contexts: &[u64],
+    room: &[u64],
+    progress: &Progress,
+) -> Result<(), Code> {
     let at = memory.reach(split.number).ok_or(Code::INVALID_VALUE)?;
     let physical = memory.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
     let piece = &physical.pieces[split.index];
     let Place::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
     let (start, device, properties) = (piece.offset, physical.device, physical.properties);
     let on_host = Properties::on_host(device).ok_or(Code::NOT_SUPPORTED)?;
-    // 1. Copy all pages: those that go to the host; the others within the device, which they need not leave if it has room for them
-    // twice, and else to the arena.
+    let staying = split.bytes - split.going();
+    let fits_twice = room.get(device as usize).is_none_or(|&room| staying <= room);
+    // 1. Copy all pages: those that go to the host; the others within the device, which they need not leave if it and its limit
+    // have room for them twice, and else to the arena.
     let mut pieces: Vec<Piece> = Vec::new();
     let copied = (|| {
         let mut windows = Vec::new();
@@ -149,7 +162,7 @@ fn split_piece(memory: &mut MovableMemory, split: &Split, contexts: &[u64], prog
             let from = at + start + offset;
             let place = if goes {
                 Place::Host(calls::create(bytes, &on_host)?)
-            } else if let Ok(handle) = calls::create(bytes, &properties) {
+            } else if fits_twice && let Ok(handle) = calls::create(bytes, &properties) {
                 Place::Device(handle)
             } else {
                 secure(bytes, memory.mapped_host_bytes(), contexts).map_err(|_| Code::OUT_OF_MEMORY)?;
