@@ -77,8 +77,8 @@ pub(super) fn bring_back_what_left(memory: &mut MovableMemory, progress: &Progre
     return_all(memory, returns, progress).map_err(not_brought_back)
 }
 
-/// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits for. Also returns how many bytes found no room
-/// although the program can run without them there.
+/// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits
+/// for. Also returns how many bytes found no room although the program can run without them there.
 fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<Return>, u64), Failure> {
     let mut returns: Vec<Return> = Vec::new();
     let mut left = 0;
