@@ -2,16 +2,10 @@
 // by its size, number of streams and kind of host memory. Milliseconds for each way, on a machine with an NVIDIA GPU:
 //
 //     cc -O2 -I/usr/local/cuda/include benches/mapping.c -lcuda -o /tmp/mapping && /tmp/mapping [GiB] [MiB of a piece]
-#define _GNU_SOURCE
-#include <cuda.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
+#include "driver.h"
 
-#define MIB (1ul << 20)
-#define GIB (1ul << 30)
+#include <string.h>
+
 #define CHUNK (64 * MIB)
 #define MOST 4096
 
@@ -26,20 +20,8 @@ static CUstream stream, streams[4];
 static char *host;
 static size_t host_bytes; // Copies begin again at its start.
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (time.tv_sec + time.tv_nsec / 1e9) * 1e3;
-}
-
-static void check(CUresult code, const char *what) {
-    if (code) {
-        const char *name = "?";
-        cuGetErrorName(code, &name);
-        printf("%s: %s\n", what, name);
-        exit(1);
-    }
-}
+// Milliseconds.
+static double since(double start) { return (now() - start) * 1e3; }
 
 static void create(int i) { check(cuMemCreate(&handles[i], piece, &properties, 0), "create"); }
 static void map(int i) { check(cuMemMap(addresses + i * piece, piece, 0, handles[i], 0), "map"); }
@@ -74,7 +56,7 @@ static double each(void (*work)(int)) {
     double start = now();
     for (int i = 0; i < count; i++)
         work(i);
-    return now() - start;
+    return since(start);
 }
 
 // Copies out, and does `work` to each piece while the next is copied.
@@ -89,7 +71,7 @@ static double out_beside(void (*work)(int)) {
     }
     finish();
     work(count - 1);
-    return now() - start;
+    return since(start);
 }
 
 // Copies back, and maps each piece while the one before is copied.
@@ -102,7 +84,7 @@ static double back_beside(void) {
             check(cuEventSynchronize(copied[i - 1]), "wait");
     }
     finish();
-    return now() - start;
+    return since(start);
 }
 
 // Copies in chunks, in turn on some of the streams.
@@ -117,7 +99,7 @@ static double copies(int to_host, size_t chunk, int turns) {
     }
     for (int i = 0; i < turns; i++)
         check(cuStreamSynchronize(streams[i]), "synchronize");
-    return now() - start;
+    return since(start);
 }
 
 #define ROUNDS 7
@@ -143,13 +125,7 @@ static void tell(double times[2][ROUNDS]) {
 
 // As memlab's arena: regions of 256 MiB, pinned one by one.
 static char *registered(size_t bytes) {
-    char *memory = mmap(NULL, bytes + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        perror("mmap");
-        exit(1);
-    }
-    memory = (char *)(((size_t)memory + 2 * MIB - 1) & ~(2 * MIB - 1));
-    madvise(memory, bytes, MADV_HUGEPAGE);
+    char *memory = map_huge_pages(bytes);
     memset(memory, 1, bytes);
     for (size_t offset = 0; offset < bytes; offset += 256 * MIB) {
         size_t region = bytes - offset < 256 * MIB ? bytes - offset : 256 * MIB;
@@ -164,12 +140,7 @@ int main(int argc, char **argv) {
     count = gib * GIB / piece;
     if (count < 1 || count > MOST)
         return 2;
-    CUdevice device;
-    CUcontext context;
-    check(cuInit(0), "init");
-    check(cuDeviceGet(&device, 0), "device");
-    check(cuDevicePrimaryCtxRetain(&context, device), "context");
-    check(cuCtxSetCurrent(context), "current");
+    use_first_device();
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = access_of_device.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access_of_device.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -188,7 +159,7 @@ int main(int argc, char **argv) {
         double start = now();
         each(copy_out);
         finish();
-        double out = now() - start;
+        double out = since(start);
         double unmapped = each(unmap), placed_again = each(place);
         double beside = out_beside(unmap);
         each(place);
@@ -198,7 +169,7 @@ int main(int argc, char **argv) {
         start = now();
         each(copy_back);
         finish();
-        double copied_back = now() - start;
+        double copied_back = since(start);
         each(unmap);
         double released = each(release);
         printf("create %.1f, map %.1f, set access %.1f, unmap %.1f, map again %.1f, release %.1f\n", created, mapped, allowed,

@@ -2,52 +2,19 @@
 // waits for it. GB/s of each way, on a machine with an NVIDIA GPU:
 //
 //     cc -O2 -pthread -I/usr/local/cuda/include benches/pinning.c -lcuda -o /tmp/pinning && /tmp/pinning [GiB]
-#define _GNU_SOURCE
-#include <cuda.h>
+#include "driver.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define MIB (1ul << 20)
-#define GIB (1ul << 30)
-
 static CUcontext context;
 static size_t total;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
-
-static void check(CUresult code, const char *what) {
-    if (code) {
-        const char *name = "?";
-        cuGetErrorName(code, &name);
-        printf("%s: %s\n", what, name);
-        exit(1);
-    }
-}
-
-static char *map(size_t bytes) {
-    char *memory = mmap(NULL, bytes + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        perror("mmap");
-        exit(1);
-    }
-    char *aligned = (char *)(((size_t)memory + 2 * MIB - 1) & ~(2 * MIB - 1));
-    madvise(aligned, bytes, MADV_HUGEPAGE);
-    return aligned;
-}
 
 // Work on the pieces of a memory, by several threads.
 struct Work {
@@ -162,11 +129,7 @@ static void populate_pin_copy(char *memory, size_t bytes) {
 
 int main(int argc, char **argv) {
     total = (argc > 1 ? atol(argv[1]) : 8) * GIB;
-    CUdevice number;
-    check(cuInit(0), "init");
-    check(cuDeviceGet(&number, 0), "device");
-    check(cuDevicePrimaryCtxRetain(&context, number), "context");
-    check(cuCtxSetCurrent(context), "context");
+    context = use_first_device();
     check(cuMemAlloc(&device, GIB), "device memory");
     int cores = sysconf(_SC_NPROCESSORS_ONLN);
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
@@ -176,7 +139,7 @@ int main(int argc, char **argv) {
     printf("%d cores; transparent huge pages: %s", cores, line);
     int threads[] = {1, 4, 8, 16};
     for (int i = 0; i < 4 && threads[i] <= cores; i++) {
-        char *memory = map(total);
+        char *memory = map_huge_pages(total);
         say("fault in", 256 * MIB, threads[i], together(memory, 256 * MIB, threads[i], populate));
         munmap(memory, total);
     }
@@ -185,7 +148,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 4 && threads[i] <= cores; i++) {
             if (p != 1 && threads[i] != 1 && threads[i] != 8)
                 continue;
-            char *memory = map(total);
+            char *memory = map_huge_pages(total);
             together(memory, 256 * MIB, cores < 16 ? cores : 16, populate);
             say("pin what is faulted in", pieces[p], threads[i], together(memory, pieces[p], threads[i], pin));
             double start = now();
@@ -195,11 +158,11 @@ int main(int argc, char **argv) {
             munmap(memory, total);
         }
     for (int i = 2; i < 4 && threads[i] <= cores; i++) {
-        char *memory = map(total);
+        char *memory = map_huge_pages(total);
         say("fault in and pin", 256 * MIB, threads[i], together(memory, 256 * MIB, threads[i], populate_and_pin));
         together(memory, 256 * MIB, 1, unpin);
         munmap(memory, total);
-        memory = map(total);
+        memory = map_huge_pages(total);
         say("fault in, pin and copy", 256 * MIB, threads[i], together(memory, 256 * MIB, threads[i], populate_pin_copy));
         together(memory, 256 * MIB, 1, unpin);
         munmap(memory, total);
@@ -225,14 +188,14 @@ int main(int argc, char **argv) {
     }
     check(cuMemHostAlloc((void **)&stages, 64 * STAGE, 0), "stages");
     for (int i = 1; i < 4 && threads[i] <= cores; i++) {
-        char *memory = map(total);
+        char *memory = map_huge_pages(total);
         stage_count = 0;
         say("through pinned buffers, to new memory", 256 * MIB, threads[i], together(memory, 256 * MIB, threads[i], staged_worker));
         stage_count = 0;
         say("the same, to memory in use", 256 * MIB, threads[i], together(memory, 256 * MIB, threads[i], staged_worker));
         munmap(memory, total);
     }
-    char *memory = map(total);
+    char *memory = map_huge_pages(total);
     say("the driver's copy to memory not pinned", GIB, 1, together(memory, GIB, 1, pageable));
     say("the same again", GIB, 1, together(memory, GIB, 1, pageable));
     say("the same again", GIB, 4, together(memory, GIB, 4, pageable));
