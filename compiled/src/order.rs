@@ -3,8 +3,6 @@
 //! Backward runs against the order of forward. A value lies in that order between those it is computed from and those computed
 //! from it.
 
-use rustc_hash::FxHashSet;
-
 use crate::graph::Graph;
 use crate::names::Names;
 use crate::wrapper::{Kind, Value, Wrapper};
@@ -60,40 +58,32 @@ impl Order {
     /// Leaves out candidates that lie on the wrong side of what a launch is computed from, or of what is computed from it.
     pub(crate) fn narrow(&self, graph: &Graph, found: &mut [Vec<usize>]) {
         let Self { not_before, not_behind } = self;
-        // Each pass narrows, or is the last but one. Their direction alternates, as bounds come from both sides.
-        let mut order: Vec<usize> = (0..found.len()).collect();
-        let mut unchanged = 0;
-        while unchanged < 2 {
-            let mut changed = false;
-            for &launch in &order {
-                if !graph.is_ambiguous(&found[launch]) {
-                    continue;
-                }
-                let least = not_before[launch].iter().filter_map(|other| found[*other].first()).max().copied();
-                let most = not_behind[launch].iter().filter_map(|other| found[*other].last()).min().copied();
-                let narrowed: Vec<usize> = found[launch]
-                    .iter()
-                    .copied()
-                    .filter(|node| least.is_none_or(|least| *node >= least) && most.is_none_or(|most| *node <= most))
-                    .collect();
-                if !narrowed.is_empty() && narrowed.len() < found[launch].len() {
-                    found[launch] = narrowed;
-                    changed = true;
-                }
+        until_settled(found.len(), |launch| {
+            if !graph.is_ambiguous(&found[launch]) {
+                return false;
             }
-            unchanged = if changed { 0 } else { unchanged + 1 };
-            order.reverse();
-        }
+            let least = not_before[launch].iter().filter_map(|other| found[*other].first()).max().copied();
+            let most = not_behind[launch].iter().filter_map(|other| found[*other].last()).min().copied();
+            let narrowed: Vec<usize> = found[launch]
+                .iter()
+                .copied()
+                .filter(|node| least.is_none_or(|least| *node >= least) && most.is_none_or(|most| *node <= most))
+                .collect();
+            let narrows = !narrowed.is_empty() && narrowed.len() < found[launch].len();
+            if narrows {
+                found[launch] = narrowed;
+            }
+            narrows
+        });
     }
 
     /// For launches of which nothing else is known: the operations between those that they are computed from and those computed from
     /// them, if both are known.
     pub(crate) fn between(&self, graph: &Graph, found: &[Vec<usize>]) -> Vec<Vec<usize>> {
+        let least = bounds(&self.not_before, |launch| found[launch].first().copied(), usize::max);
+        let most = bounds(&self.not_behind, |launch| found[launch].last().copied(), usize::min);
         let between = |launch: usize| {
-            let nearest = |others: &[Vec<usize>]| nearest(launch, others, found);
-            let least =
-                nearest(&self.not_before).into_iter().filter_map(|other| found[other].first()).max().copied()?;
-            let most = nearest(&self.not_behind).into_iter().filter_map(|other| found[other].last()).min().copied()?;
+            let (least, most) = (least[launch]?, most[launch]?);
             Some(graph.operations().filter(|node| (least..=most).contains(node)).collect())
         };
         let is_unknown = |launch: &usize| found[*launch].is_empty();
@@ -101,18 +91,34 @@ impl Order {
     }
 }
 
-/// The launches of which something is known that can be reached from one through others of which nothing is.
-fn nearest(launch: usize, others: &[Vec<usize>], found: &[Vec<usize>]) -> FxHashSet<usize> {
-    let (mut nearest, mut met) = (FxHashSet::default(), FxHashSet::default());
-    let mut waiting = vec![launch];
-    while let Some(launch) = waiting.pop() {
-        for &other in &others[launch] {
-            if !found[other].is_empty() {
-                nearest.insert(other);
-            } else if met.insert(other) {
-                waiting.push(other);
-            }
+/// The tightest bound that `others` of which something is `known` set each launch, also through others of which nothing is.
+fn bounds(
+    others: &[Vec<usize>],
+    known: impl Fn(usize) -> Option<usize>,
+    tighter: fn(usize, usize) -> usize,
+) -> Vec<Option<usize>> {
+    let mut bounds = vec![None; others.len()];
+    until_settled(others.len(), |launch| {
+        let of_others = others[launch].iter().filter_map(|&other| known(other).or(bounds[other]));
+        let bound = of_others.reduce(tighter);
+        let is_new = bound != bounds[launch];
+        bounds[launch] = bound;
+        is_new
+    });
+    bounds
+}
+
+/// Visits launches, forward and backward in turn as bounds come from both sides, until two passes have changed nothing. Each change
+/// must narrow something. `visit`: whether it has.
+fn until_settled(launches: usize, mut visit: impl FnMut(usize) -> bool) {
+    let mut order: Vec<usize> = (0..launches).collect();
+    let mut unchanged = 0;
+    while unchanged < 2 {
+        let mut changed = false;
+        for &launch in &order {
+            changed |= visit(launch);
         }
+        unchanged = if changed { 0 } else { unchanged + 1 };
+        order.reverse();
     }
-    nearest
 }

@@ -156,10 +156,7 @@ fn split_piece(
     // have room for them twice, and else to the arena.
     let mut pieces: Vec<Piece> = Vec::new();
     let copied = (|| {
-        let mut windows = Vec::new();
-        let mut copies: Vec<Copy> = Vec::new();
         for &(offset, bytes, goes) in &split.runs {
-            let from = at + start + offset;
             let place = if goes {
                 Place::Host(calls::create(bytes, &on_host)?)
             } else if fits_twice && let Ok(handle) = calls::create(bytes, &properties) {
@@ -170,7 +167,11 @@ fn split_piece(
                 Place::Arena(ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?)
             };
             pieces.push(Piece::new(start + offset, bytes, place));
-            let Some(Piece { place, .. }) = pieces.last() else { continue };
+        }
+        let mut windows = Vec::new();
+        let mut copies: Vec<Copy> = Vec::new();
+        for &Piece { offset, bytes, ref place, .. } in &pieces {
+            let from = at + offset;
             match place {
                 Place::Arena(spans) => {
                     copies.extend(copy::of_spans(spans, from, |to, from| Copy::ToHost { from, to }));
@@ -212,7 +213,8 @@ fn split_piece(
     if let Some(physical) = memory.physicals.get_mut(&split.number) {
         physical.pieces.splice(split.index..=split.index, pieces);
     }
-    // 3. Bring what is in the arena back: to the device, or to host memory if another process has taken the room. If neither has room, they stay in the arena, and the program waits for `restore`.
+    // 3. Bring what is in the arena back: to the device, or to host memory if another process has taken the room. If neither has
+    // room, it stays in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
         let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(memory, split.number, index) else {
