@@ -15,13 +15,13 @@ folder=${MEMLAB_VERSIONS:-target/versions}
 versions='
 2.1  3.9,3.10,3.11        torch==2.1.2  numpy<2  transformers==4.40.2
 2.4  3.10,3.11,3.12,3.9   torch==2.4.1  numpy    transformers==4.48.3
-2.6  3.12,3.13,3.11,3.10  torch==2.6.0  numpy    transformers==4.50.3
-2.8  3.13,3.12,3.11,3.10  torch==2.8.0  numpy    transformers>=4.55,<5
-2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    transformers>=4.55
+2.6  3.12,3.13,3.11,3.10  torch==2.6.0  numpy    timm transformers==4.50.3
+2.8  3.13,3.12,3.11,3.10  torch==2.8.0  numpy    timm transformers>=4.55,<5
+2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    timm transformers>=4.55
 '
 tests='test_exact.py test_kinds.py test_layers.py test_tracker.py test_line_profiler.py test_annotate.py'
-# Those of torch.compile, with the versions whose compiled code has lines. They take ten minutes for each version.
-compiled='test_compiled.py test_compiled_modes.py'
+# Those of torch.compile, with the versions whose compiled code has lines. They take fifteen minutes for each version.
+compiled='test_compiled.py test_compiled_modes.py test_compiled_models.py'
 compiled_since=2.6
 old=2.4 # The one that `make test` tries.
 

@@ -55,31 +55,26 @@ class Oracle:
         self.truth = {
             comment: [(layer_of(path), lines_of(trace)) for _, path, trace in nodes] for comment, nodes in truth.items()
         }
-        # What autograd itself computes has the line of an operation, and no module. What a pass of Inductor's puts in the
-        # place of an operation has, before PyTorch 2.11, the module and no line.
-        self.layers_at, self.lines_in = defaultdict(set), defaultdict(set)
+        # What autograd itself computes has the line of an operation, and no module.
+        self.layers_at = defaultdict(set)
         for nodes in self.truth.values():
             for layer, lines in nodes:
                 self.layers_at[lines].add(layer)
-                if lines:
-                    self.lines_in[layer].add(lines)
 
     def tells(self, comment):
         """Whether Inductor knows anything of a node: before PyTorch 2.8, not of what a pass has made of several."""
         return any(layer or lines for layer, lines in self.truth.get(comment, ()))
 
     def allows_lines(self, comment, lines):
-        """Whether they are those of a node, or (innermost missing) common to several; none: if a node has none."""
-        known = []
-        for layer, found in self.truth.get(comment, ()):
-            known += [found] if found or not layer else self.lines_around(layer)
-        return lines in known or (lines != () and is_common(lines, known)) or (lines == () and not known)
+        """Whether they are those of a node, or (innermost missing) common to several; none: if a node has none.
 
-    def lines_around(self, layer):
-        """The lines of the nodes in a layer, or in the innermost around it that has any."""
-        within = f"{layer}." if layer else ""
-        found = {line for other, lines in self.lines_in.items() for line in lines if f"{other}.".startswith(within)}
-        return found if found or not layer else self.lines_around(layer.rpartition(".")[0])
+        What a pass of Inductor's puts in the place of an operation has, before PyTorch 2.11, the module and no line: any that
+        memlab finds. `allows_layer` judges it.
+        """
+        nodes = self.truth.get(comment, ())
+        known = [found for _, found in nodes]
+        without = any(layer and not found for layer, found in nodes)
+        return without or lines in known or (lines != () and is_common(lines, known)) or (lines == () and not known)
 
     def allows_layer(self, comment, layer):
         """Whether it is that of a node, or one around those of several. `layer`: a name in the caller, "" for itself."""
