@@ -8,13 +8,15 @@ with the wall clock. A machine that is slower for a while so slows all of them. 
 
     base 61.32 ms, memlab 61.35 ms, slower by 0.05 %          (by CUDA events)
 
-and how much the turns of one process differ. Each process counts with its quieter turns (the lower quartile), because
-machines are shared. `--time` measures `memlab run --time` too, and beside it what users would take for that, torch.profiler
-with CUDA activities. `--launch-bound` takes a step of many small kernels, for which the GPU waits for the CPU. `--simulated`
-tries the script on the simulated GPU, where times mean nothing.
+and how much the turns differ. Each kind of process counts with its quieter turns (the lower quartile), because machines are
+shared; with `--processes` there are several of each kind, because one may be slower than another of its kind all its life.
+`--time` measures `memlab run --time` too, and beside it what users would take for that, torch.profiler with CUDA activities,
+and what both are built on: CUPTI, whose records are thrown away. `--launch-bound` takes a step of many small kernels, for
+which the GPU waits for the CPU. `--simulated` tries the script on the simulated GPU, where times mean nothing.
 """
 
 import argparse
+import ctypes
 import itertools
 import json
 import os
@@ -27,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "target" / "release" / "libmemlab.so"
+FLOOR = ROOT / "target" / "release" / "examples" / "libcupti_floor.so"
 SIMGPU = ROOT / "simgpu" / "simgpu"
 LARGE = {"layers": 12, "width": 2048, "heads": 16, "batch": 8, "context": 1024, "vocabulary": 32768}
 SMALL = {"layers": 12, "width": 1024, "heads": 16, "batch": 4, "context": 1024, "vocabulary": 8192}
@@ -34,7 +37,7 @@ LAUNCH_BOUND = {"layers": 24, "width": 256, "heads": 4, "batch": 1, "context": 6
 TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabulary": 256}
 
 # The kinds of processes, the base first; how the base is changed, for those with memlab.
-BASE, PROFILER = "base", "torch.profiler"
+BASE, PROFILER, CUPTI = "base", "torch.profiler", "CUPTI alone"
 ENVIRONMENTS = {"memlab": {}, "memlab --time": {"MEMLAB_TIME": "1"}}
 # What is measured: milliseconds of a step.
 FIGURES = {"events": "by CUDA events", "wall": "by the wall clock", "submit": "for the CPU to submit it to an idle GPU"}
@@ -110,6 +113,8 @@ def take_turns(kind, sizes, steps, warm_up):
     """A process: trains when it is asked to, and prints the figures of each turn."""
     import torch
 
+    if kind == CUPTI and ctypes.CDLL(str(FLOOR)).cupti_floor() != 0:
+        sys.exit("gpu_step: CUPTI does not record here")
     step = training(sizes)
     for _ in range(warm_up):
         step()
@@ -134,11 +139,11 @@ def take_turns(kind, sizes, steps, warm_up):
 class Process:
     """One of the processes that take turns."""
 
-    def __init__(self, kind, args, folder):
+    def __init__(self, kind, number, args, folder):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("MEMLAB", "LD_PRELOAD"))}
-        self.kind, self.folder = kind, Path(folder, kind)
+        self.kind, self.folder = kind, Path(folder, f"{kind} {number}")
         self.folder.mkdir()
-        self.errors = Path(folder, f"{kind}.txt")
+        self.errors = self.folder / "errors.txt"
         if kind in ENVIRONMENTS:
             environment |= {"LD_PRELOAD": str(LIBRARY), "MEMLAB_OUTPUT": f"{self.folder}/%p.jsonl"} | ENVIRONMENTS[kind]
         command = [sys.executable, __file__, "--process", json.dumps([kind, args.sizes, args.steps, args.warm_up])]
@@ -167,12 +172,14 @@ class Process:
 
 def measure(args, folder):
     """Facts on the machine, and for each turn the figures of each kind of process."""
-    processes = [Process(kind, args, folder) for kind in args.kinds]
+    processes = [Process(kind, number, args, folder) for number in range(args.processes) for kind in args.kinds]
     facts, *_ = [process.answer() for process in processes]
     turns = []
     for number in range(args.turns):
-        order = processes if number % 2 == 0 else processes[::-1]
-        turns.append({process.kind: process.turn() for process in order})
+        figures: dict[str, list[dict[str, float]]] = {kind: [] for kind in args.kinds}
+        for process in processes if number % 2 == 0 else processes[::-1]:
+            figures[process.kind].append(process.turn())
+        turns.append(figures)
     for process in processes:
         process.finish()
     return facts, turns
@@ -193,17 +200,24 @@ def summary(facts, turns, args):
     for kind in args.kinds:
         of_kind = kinds[kind] = {}
         for figure in FIGURES:
-            lower, _, upper = statistics.quantiles((one[kind][figure] for one in turns), n=4)
+            lower, _, upper = statistics.quantiles((found[figure] for one in turns for found in one[kind]), n=4)
             of_kind[f"{figure}_ms"] = lower
             of_kind[f"slower_{figure}_percent"] = (lower / kinds[BASE][f"{figure}_ms"] - 1) * 100
             of_kind[f"spread_{figure}_percent"] = (upper / lower - 1) * 100
-    return facts | {"sizes": args.sizes, "steps": args.steps, "turns": len(turns), "kinds": kinds, "measured": turns}
+    return facts | {
+        "sizes": args.sizes,
+        "steps": args.steps,
+        "turns": len(turns),
+        "processes": args.processes,
+        "kinds": kinds,
+        "measured": turns,
+    }
 
 
 def report(found):
     print(
         f"{found['device']}, torch {found['torch']}: {found['peak_gib']:.1f} GiB, "
-        f"{found['turns']} turns of {found['steps']} steps in a process of each kind"
+        f"{found['turns']} turns of {found['steps']} steps in each of {found['processes']} processes of a kind"
     )
     base = found["kinds"][BASE]
     for kind, of_kind in found["kinds"].items():
@@ -213,7 +227,7 @@ def report(found):
                 f"slower by {of_kind[f'slower_{figure}_percent']:.2f} %          ({how})"
             )
     spread = max(of_kind["spread_wall_percent"] for of_kind in found["kinds"].values())
-    print(f"turns of one process differ by up to {spread:.2f} % from quartile to quartile")
+    print(f"turns of one kind differ by up to {spread:.2f} % from quartile to quartile")
     if base["submit_ms"] > 0.8 * base["events_ms"]:
         print("this step is not GPU-bound: the card waits for the CPU")
 
@@ -225,7 +239,8 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="measured in each turn; default 6")
     parser.add_argument("--turns", type=int, default=40, help="of each process, an even number; default 40")
     parser.add_argument("--warm-up", type=int, default=20, help="steps before the first turn; default 20")
-    parser.add_argument("--time", action="store_true", help="measure memlab run --time too, and torch.profiler")
+    parser.add_argument("--processes", type=int, default=1, help="of each kind; default 1")
+    parser.add_argument("--time", action="store_true", help="measure memlab run --time too, torch.profiler, and CUPTI alone")
     parser.add_argument("--launch-bound", action="store_true", help="a step of many small kernels")
     parser.add_argument("--small", action="store_true", help="a model for a card of less than 80 GB")
     parser.add_argument("--simulated", action="store_true", help="try the script without a GPU")
@@ -235,12 +250,14 @@ def main():
     if args.process:
         take_turns(*json.loads(args.process))
     defaults = TINY if args.simulated else LAUNCH_BOUND if args.launch_bound else SMALL if args.small else LARGE
-    args.kinds = [BASE, *ENVIRONMENTS, PROFILER] if args.time else [BASE, "memlab"]
+    args.kinds = [BASE, *ENVIRONMENTS, PROFILER, CUPTI] if args.time else [BASE, "memlab"]
     args.sizes = {name: getattr(args, name) or size for name, size in defaults.items()}
     if args.turns < 2 or args.turns % 2:
         parser.error("--turns: an even number, because the order of the processes goes there and back")
     if not LIBRARY.exists():
         sys.exit("gpu_step: build first: cargo build --release --workspace")
+    if args.time and not FLOOR.exists():
+        sys.exit("gpu_step: build first: cargo build --release -p cupti-sys --examples")
     if not args.simulated and not has_gpu():
         sys.exit(
             "gpu_step: PyTorch finds no GPU here, and what a GPU-bound step loses can only be measured on one.\n"

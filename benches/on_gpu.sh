@@ -2,7 +2,7 @@
 # Runs every check that needs a real GPU, in less than nine minutes, on a machine with an NVIDIA GPU and PyTorch. It builds only
 # C programs. `cargo build --release --workspace --lib --bins --examples` on another machine builds what it needs:
 #
-#     target/release/{memlab,libmemlab.so,examples/libcupti_truth.so}     python/memlab (with _native.abi3.so)     tests/     benches/
+#     target/release/{memlab,libmemlab.so,examples/libcupti_{truth,floor}.so}     python/memlab (with _native.abi3.so)     tests/     benches/
 #     target/release/libsimgpu_*.so     for `plan`
 #
 #     benches/on_gpu.sh                                results in ./on_gpu_results, or in $OUT

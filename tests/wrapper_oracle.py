@@ -68,8 +68,8 @@ class Oracle:
     def allows_lines(self, comment, lines):
         """Whether they are those of a node, or (innermost missing) common to several; none: if a node has none.
 
-        What a pass of Inductor's puts in the place of an operation has, before PyTorch 2.11, the module and no line: any that
-        memlab finds. `allows_layer` judges it.
+        Before PyTorch 2.11, what a pass of Inductor's puts in the place of an operation has the module and no line. memlab
+        may find one; `allows_layer` judges it.
         """
         nodes = self.truth.get(comment, ())
         known = [found for _, found in nodes]
