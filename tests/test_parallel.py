@@ -89,7 +89,9 @@ def test_every_tensor_of_a_rank_has_its_name_and_its_shard(memlab, kind, ranks):
         if kind == "ddp":
             assert held["ddp_bucket"] == sum(map(rounded, said["buckets"]))
         if kind == "ddp_views":
-            assert held["gradient"] == sum(map(rounded, said["buckets"]))
+            # PyTorch 2.11 keeps the first step's bucket, one for all gradients.
+            first = rounded(sum(said["buckets"])) if said["torch"].startswith("2.11.") else 0
+            assert held["gradient"] == sum(map(rounded, said["buckets"])) + first
         if said["reduce_scatter"]:
             check_reductions(said, trace)
 

@@ -233,6 +233,7 @@ def main():
     counts = torch.cuda.memory_stats()
     result = {
         "rank": RANK,
+        "torch": torch.__version__,
         "allocated": torch.cuda.memory_allocated(),
         "peak": torch.cuda.max_memory_allocated(),
         "allocations": counts["allocation.all.allocated"],

@@ -99,14 +99,24 @@ fn event() -> impl Strategy<Value = Event> {
     const KEPT: [u32; 9] = [256, 257, 258, 257 | 8192, 258 | 8192, 258 | 16384, 257 | 32768, 65536, 1 | 65536];
     const OTHERS: [u32; 19] = [0, 0, 4, 1, 1, 5, 5, 5, 2, 2, 2 | 16, 2 | 16, 2 | 32, 3, 3, 8, 1 | 8, 64, 2 | 8];
     let flags = prop_oneof![6 => prop::sample::select(&OTHERS[..]), 1 => prop::sample::select(&KEPT[..])];
+    // A gradient of the same size and name elsewhere is the same.
+    let size = prop_oneof![2 => Just(1000_u64), 1 => 1..5000_u64];
     let category = prop::sample::select(vec![
         TagCategory::Parameter,
+        TagCategory::Gradient,
         TagCategory::Gradient,
         TagCategory::OptimizerState,
         TagCategory::Buffer,
         TagCategory::Input,
     ]);
-    let name = prop::sample::select(vec!["fc.weight", "fc.bias", "weight", "h.0.weight:exp.avg", "fc.weight:step"]);
+    let name = prop::sample::select(vec![
+        "fc.weight",
+        "fc.weight",
+        "fc.bias",
+        "weight",
+        "h.0.weight:exp.avg",
+        "fc.weight:step",
+    ]);
     prop_oneof![
         12 => (thread(), device(), address(), bytes(), 0..7_u32, 0..5_u32, flags).prop_map(
             |(thread, device, address, bytes, stack, layer, flags)| Event::Alloc {
@@ -114,7 +124,7 @@ fn event() -> impl Strategy<Value = Event> {
             }
         ),
         9 => (thread(), device(), address()).prop_map(|(thread, device, address)| Event::Free { thread, device, address }),
-        4 => (device(), address(), 0..3_u64, category, 1..5000_u64, prop::sample::select(vec![0, 1, 1, 4]), name).prop_map(
+        6 => (device(), address(), 0..3_u64, category, size, prop::sample::select(vec![0, 1, 1, 4]), name).prop_map(
             |(device, address, inside, category, bytes, root, name)| Event::Tag {
                 device, address: address + inside * 700, category, bytes, root, name
             }

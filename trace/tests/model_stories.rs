@@ -213,6 +213,34 @@ fn several_outermost_modules_are_separate() {
 }
 
 #[test]
+fn a_gradient_is_where_it_was_tagged_last() {
+    // GIVEN DDP's first bucket with two gradients, and the buckets that follow it while the first is still there
+    let lines = [
+        r#"["a",1,1,0,4096,2048,1,0,32770]"#,
+        r#"["tag",2,0,4096,"gradient",1000,3,"fc.weight"]"#,
+        r#"["tag",3,0,5120,"gradient",1000,3,"fc.bias"]"#,
+        r#"["a",4,1,0,8192,1024,1,0,32770]"#,
+        r#"["tag",5,0,8192,"gradient",1000,3,"fc.weight"]"#,
+    ];
+    let tensors = |model: &Model, block| -> Vec<String> {
+        model.tensors_in(0, block).into_iter().map(|tensor| tensor.name.to_string()).collect()
+    };
+    let owned = |model: &Model| model.layers(0).iter().map(|row| row.gradient_bytes).sum::<u64>();
+    let model = replay(NAMES.iter().chain(&lines));
+    // THEN each is in one block and counts once, and the old bucket is still the gradients'
+    assert_eq!((tensors(&model, 4096), tensors(&model, 8192)), (vec!["fc.bias".into()], vec!["fc.weight".into()]));
+    assert_eq!(owned(&model), 2048);
+    assert_eq!(model.categories(0).iter().find(|row| row.category == Category::Gradient).unwrap().bytes, 3072);
+    // AND what has parts of other sizes, or names that are not its own, keeps both
+    let [moved, tagged] = [lines[4].replace("1000,3", "999,3"), lines[4].replace(",3,", ",0,")];
+    for other in [moved, tagged] {
+        let lines = lines[..4].iter().map(|line| (*line).to_owned()).chain([lines[1].replace(",3,", ",0,"), other]);
+        let model = replay(NAMES.iter().map(|line| (*line).to_owned()).chain(lines));
+        assert!(tensors(&model, 4096).len() == 2 && tensors(&model, 8192).len() == 1);
+    }
+}
+
+#[test]
 fn inconsistencies_are_counted() {
     let model = model_of(&[
         r#"["a",1,1,0,4096,512,1,0,0]"#,

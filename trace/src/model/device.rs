@@ -303,7 +303,7 @@ impl DeviceState {
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
         let name = symbols.intern_tensor(&event.name, &event.shard);
         let tensor = TaggedTensor { category: event.category, bytes: event.bytes.min(LARGEST), owner, name };
-        let Some((category, owner)) = self.tags.tag(slot, event.address, tensor) else { return };
+        let Some((category, owner)) = self.tags.tag(slot, event.address, tensor, symbols) else { return };
         self.blocks.unlink(slot);
         self.blocks.get_mut(slot).tagged = true;
         self.reclassify(slot, category.into(), owner, symbols);

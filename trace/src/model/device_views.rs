@@ -359,7 +359,8 @@ impl DeviceState {
             let shard = (!shard.is_empty()).then_some(shard);
             TensorView { address: *address, bytes: tensor.bytes, category: tensor.category, name, shard }
         };
-        let mut tensors: Vec<TensorView> = tags.tensors.iter().map(view).collect();
+        let here = tags.tensors.iter().filter(|(_, tensor)| !tensor.has_moved());
+        let mut tensors: Vec<TensorView> = here.map(view).collect();
         tensors.sort_unstable_by_key(|tensor| tensor.address);
         tensors
     }

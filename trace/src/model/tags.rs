@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::symbols::Symbols;
 use crate::record::TagCategory;
 
 /// The granularity of PyTorch's allocations.
@@ -12,8 +13,11 @@ const ROUNDING: u64 = 512;
 pub(crate) const CATEGORIES: [TagCategory; 4] =
     [TagCategory::Parameter, TagCategory::Gradient, TagCategory::OptimizerState, TagCategory::Buffer];
 
+/// In place of a name: the tensor is somewhere else now. Its block stays what it was.
+const MOVED: u32 = u32::MAX;
+
 /// One tensor in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct TaggedTensor {
     pub(crate) category: TagCategory,
     /// Its own, without rounding.
@@ -27,6 +31,19 @@ impl TaggedTensor {
     /// What it takes of its block.
     pub(crate) fn rounded(self) -> u64 {
         rounded(self.bytes)
+    }
+
+    /// Whether it was there, and is somewhere else now.
+    pub(crate) fn has_moved(self) -> bool {
+        self.name == MOVED
+    }
+
+    /// Whether there is one of it: the gradient of a module's parameter. What is not in a module has names that are not its
+    /// own, and parts of sparse gradients differ in size.
+    fn is_unique(self, symbols: &Symbols) -> bool {
+        let is_named = self.name != 0 && !self.has_moved();
+        let in_module = || symbols.owner(self.owner).is_some_and(|owner| owner.root != 0);
+        self.category == TagCategory::Gradient && is_named && in_module()
     }
 }
 
@@ -52,6 +69,8 @@ pub(crate) struct Tags {
     /// By the slot of the block.
     pub(crate) blocks: HashMap<u32, BlockTags>,
     pub(crate) owners: HashMap<u32, Owned>,
+    /// Where each tensor is of which there is one: the slot of its block, and its address.
+    places: HashMap<TaggedTensor, (u32, u64)>,
 }
 
 /// Rounds a tensor's size up as PyTorch does.
@@ -69,10 +88,20 @@ impl Tags {
 
     /// Tags a tensor at `address` in the block in `slot`. Returns category and owner of the block by all its tags, or `None` if
     /// nothing changed.
-    pub(crate) fn tag(&mut self, slot: u32, address: u64, tensor: TaggedTensor) -> Option<(TagCategory, u32)> {
+    pub(crate) fn tag(
+        &mut self,
+        slot: u32,
+        address: u64,
+        tensor: TaggedTensor,
+        symbols: &Symbols,
+    ) -> Option<(TagCategory, u32)> {
+        self.note_place(slot, address, tensor, symbols);
         let block = self.blocks.entry(slot).or_default();
         let old = block.tensors.insert(address, tensor);
-        let counted = |tensor: TaggedTensor| (tensor.category, tensor.rounded(), tensor.owner);
+        if let Some(old) = old.filter(|old| *old != tensor) {
+            leave(&mut self.places, old, (slot, address));
+        }
+        let counted = |tensor: TaggedTensor| (tensor.category, tensor.rounded(), tensor.owner, tensor.has_moved());
         if old.map(counted) == Some(counted(tensor)) {
             return None;
         }
@@ -99,8 +128,28 @@ impl Tags {
         Some((category.unwrap_or(tensor.category), owner))
     }
 
+    /// A tensor of which there is one is not where it was: a gradient may get other memory while the old stays, as buckets of
+    /// DDP's do.
+    fn note_place(&mut self, slot: u32, address: u64, tensor: TaggedTensor, symbols: &Symbols) {
+        if !tensor.is_unique(symbols) {
+            return;
+        }
+        let Some((slot, address)) = self.places.insert(tensor, (slot, address)).filter(|was| *was != (slot, address))
+        else {
+            return;
+        };
+        let left = self.blocks.get_mut(&slot).and_then(|block| block.tensors.get_mut(&address));
+        if let Some(left) = left.filter(|left| **left == tensor) {
+            left.name = MOVED;
+            release(&mut self.owners, tensor);
+        }
+    }
+
     /// Restores a tensor from a keyframe. The sums of its owner are restored separately.
-    pub(crate) fn restore(&mut self, slot: u32, address: u64, tensor: TaggedTensor, largest: bool) {
+    pub(crate) fn restore(&mut self, slot: u32, address: u64, tensor: TaggedTensor, largest: bool, symbols: &Symbols) {
+        if tensor.is_unique(symbols) {
+            self.places.insert(tensor, (slot, address));
+        }
         let block = self.blocks.entry(slot).or_default();
         block.tensors.insert(address, tensor);
         let bytes = &mut block.bytes[tensor.category as usize];
@@ -112,14 +161,22 @@ impl Tags {
 
     /// Forgets the tensors of the block in `slot`, which was freed.
     pub(crate) fn forget(&mut self, slot: u32) {
-        for tensor in self.blocks.remove(&slot).into_iter().flat_map(|block| block.tensors.into_values()) {
+        for (address, tensor) in self.blocks.remove(&slot).into_iter().flat_map(|block| block.tensors) {
             release(&mut self.owners, tensor);
+            leave(&mut self.places, tensor, (slot, address));
         }
     }
 }
 
+/// A tensor is not at this place any more.
+fn leave(places: &mut HashMap<TaggedTensor, (u32, u64)>, tensor: TaggedTensor, place: (u32, u64)) {
+    if places.get(&tensor) == Some(&place) {
+        places.remove(&tensor);
+    }
+}
+
 fn release(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
-    if let Some(owned) = owners.get_mut(&tensor.owner) {
+    if let (false, Some(owned)) = (tensor.has_moved(), owners.get_mut(&tensor.owner)) {
         let held = &mut owned.bytes[tensor.category as usize];
         *held = held.saturating_sub(tensor.rounded());
     }

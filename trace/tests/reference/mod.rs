@@ -47,6 +47,8 @@ struct Block {
     is_input: bool,
     /// Tags of tensors that belong to layers: when, where, what.
     tags: Vec<(usize, u64, TagCategory, u64, u32, &'static str)>,
+    /// Tensors that are somewhere else since an event: when, and where they were.
+    moved: Vec<(usize, u64)>,
 }
 
 fn phase(layer: u32, flags: u32) -> Phase {
@@ -79,10 +81,41 @@ impl Reference {
             }
         }
         reference.find_permanent_blocks();
+        reference.find_moved_gradients();
         for index in 0..reference.blocks.len() {
             reference.blocks[index].is_input = reference.is_tagged_input(&reference.blocks[index], events.len());
         }
         reference
+    }
+
+    /// The gradient of a module's parameter is where it was tagged last.
+    fn find_moved_gradients(&mut self) {
+        for at in 0..self.events.len() {
+            let gradient = |event: &Event| match *event {
+                Event::Tag { device, category: TagCategory::Gradient, root, name, bytes, .. } if root != 0 => {
+                    Some((device, root, name, bytes))
+                }
+                _ => None,
+            };
+            let (Some(moving), Event::Tag { address: to, .. }) = (gradient(&self.events[at]), &self.events[at]) else {
+                continue;
+            };
+            if !self.blocks.iter().any(|block| block.tags.iter().any(|(tagged, ..)| *tagged == at)) {
+                continue;
+            }
+            for block in self.blocks.iter_mut().filter(|block| block.born < at && block.died > at) {
+                let latest: BTreeMap<u64, usize> = block
+                    .tags
+                    .iter()
+                    .filter(|(tagged, ..)| *tagged < at)
+                    .map(|(tagged, from, ..)| (*from, *tagged))
+                    .collect();
+                let same = latest
+                    .into_iter()
+                    .filter(|(from, tagged)| from != to && gradient(&self.events[*tagged]) == Some(moving));
+                block.moved.extend(same.map(|(from, _)| (at, from)));
+            }
+        }
     }
 
     /// Whether a thread enters forward with event `at`: by an allocation in forward after one elsewhere. It leaves
@@ -286,6 +319,7 @@ impl Reference {
             kept: None,
             is_input: false,
             tags,
+            moved: Vec::new(),
         }
     }
 
@@ -413,7 +447,7 @@ impl Reference {
     pub fn tensors(&self, device: i32) -> Vec<(u64, TagCategory, u64, &'static str)> {
         let mut tensors = BTreeMap::new();
         for block in self.last().iter().flat_map(|last| self.live(device, *last)) {
-            tensors.extend(block.tensors_by_address(usize::MAX));
+            tensors.extend(block.tensors_here(usize::MAX));
         }
         tensors.into_iter().map(|(address, (category, bytes, _, name))| (address, category, bytes, name)).collect()
     }
@@ -424,7 +458,7 @@ impl Reference {
         for at in 0..self.events.len() {
             let mut now = BTreeMap::new();
             for block in self.live(device, at) {
-                for (what, bytes, root, name) in block.tensors(at) {
+                for (what, bytes, root, name) in block.tensors_here(at).into_values() {
                     if what == category {
                         *now.entry((root, layer_of(what, name))).or_insert(0) += bytes;
                     }
@@ -456,6 +490,17 @@ impl Block {
         for (tagged, address, category, bytes, root, name) in &self.tags {
             if *tagged <= at {
                 tensors.insert(*address, (*category, *bytes, *root, *name));
+            }
+        }
+        tensors
+    }
+
+    /// Those of them that are not somewhere else after event `at`.
+    fn tensors_here(&self, at: usize) -> BTreeMap<u64, (TagCategory, u64, u32, &'static str)> {
+        let mut tensors = self.tensors_by_address(at);
+        for (moved, from) in self.moved.iter().filter(|(moved, _)| *moved <= at) {
+            if !self.tags.iter().any(|(tagged, address, ..)| address == from && tagged > moved && *tagged <= at) {
+                tensors.remove(from);
             }
         }
         tensors

@@ -125,7 +125,7 @@ impl Model {
                     let (block, address, tensor, largest) = rows.unpacked(row)?;
                     let slot = state.blocks.find(block)?;
                     state.blocks.get_mut(slot).tagged = true;
-                    state.tags.restore(slot, address, tensor, largest);
+                    state.tags.restore(slot, address, tensor, largest, symbols);
                 }
             }
             Part::Owned { owner, owned, .. } => {
