@@ -171,5 +171,5 @@ def test_recording_changes_nothing(memlab, kind, ranks):
     plain, _ = launch(memlab, kind, ranks, recorded=False)
     # On a card these differ from run to run without memlab: a bucket is freed when its exchange has been seen to end.
     vary = {"allocated", "peak"} if ON_GPU else set()
-    recorded, plain = ([{key: one[key] for key in one.keys() - vary} for one in ranks] for ranks in (recorded, plain))
+    recorded, plain = ([{key: one[key] for key in one.keys() - vary} for one in of_run] for of_run in (recorded, plain))
     assert recorded == plain

@@ -16,6 +16,8 @@
 //! The columns are operation, kind, address, bytes, device and time; `end` has the number of records that CUPTI
 //! dropped. Without an `end` the program did not exit normally. `failed …` gives the reason for a missing recording.
 
+mod buffers;
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -70,7 +72,7 @@ fn load() -> Result<Cupti, Box<dyn std::error::Error>> {
         None => Cupti::load()?,
     };
     // SAFETY: both are functions of this library, which is never unloaded, and meet CUPTI's requirements.
-    unsafe { cupti.register_buffers(Some(request_buffer), Some(buffer_completed))? };
+    unsafe { cupti.register_buffers(Some(buffers::request::<BUFFER>), Some(buffer_completed))? };
     cupti.enable(CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMORY2)?;
     Ok(cupti)
 }
@@ -91,15 +93,6 @@ extern "C" fn at_exit() {
     }
 }
 
-unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, bytes: *mut usize, most_records: *mut usize) {
-    // SAFETY: CUPTI provides the pointers; malloc aligns to at least 8 bytes; 0 means as many records as fit.
-    unsafe {
-        *buffer = libc::malloc(BUFFER).cast();
-        *bytes = if (*buffer).is_null() { 0 } else { BUFFER };
-        *most_records = 0;
-    }
-}
-
 unsafe extern "C" fn buffer_completed(_: CUcontext, _stream: u32, buffer: *mut u8, _bytes: usize, valid_bytes: usize) {
     if let Some(Some(observer)) = OBSERVER.get()
         && let Ok(mut output) = observer.output.lock()
@@ -113,8 +106,8 @@ unsafe extern "C" fn buffer_completed(_: CUcontext, _stream: u32, buffer: *mut u
             }
         }
     }
-    // SAFETY: comes from `malloc` in `request_buffer`, or is null.
-    unsafe { libc::free(buffer.cast()) };
+    // SAFETY: CUPTI gives back what it was given, and its records are read.
+    unsafe { buffers::free(buffer) };
 }
 
 // All fields read here are at the offsets of the oldest record version in these headers.

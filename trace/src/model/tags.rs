@@ -131,15 +131,13 @@ impl Tags {
     /// A tensor of which there is one is not where it was: a gradient may get other memory while the old stays, as buckets of
     /// DDP's do.
     fn note_place(&mut self, slot: u32, address: u64, tensor: TaggedTensor, symbols: &Symbols) {
-        if !tensor.is_unique(symbols) {
-            return;
-        }
-        let Some((slot, address)) = self.places.insert(tensor, (slot, address)).filter(|was| *was != (slot, address))
-        else {
-            return;
-        };
-        let left = self.blocks.get_mut(&slot).and_then(|block| block.tensors.get_mut(&address));
-        if let Some(left) = left.filter(|left| **left == tensor) {
+        let place = (slot, address);
+        if tensor.is_unique(symbols)
+            && let Some(was) = self.places.insert(tensor, place)
+            && was != place
+            && let Some(left) = self.blocks.get_mut(&was.0).and_then(|block| block.tensors.get_mut(&was.1))
+            && *left == tensor
+        {
             left.name = MOVED;
             release(&mut self.owners, tensor);
         }
