@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
+.PHONY: all demo wheel test test-full test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-inside bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -54,7 +54,7 @@ wheel-release: $(WHEEL_VENV)/.zig
 
 # What goes to share/ beside the command, and the list of what it is made of.
 wheel-data: all
-	$(CARGO) build --quiet --release --package memlab --example man_pages
+	$(CARGO) build --quiet --release --example man_pages
 	@rm -rf $(WHEEL_SHARE)
 	target/release/examples/man_pages $(WHEEL_SHARE)/man/man1 $$(git log -1 --format=%cs 2>/dev/null || date +%F)
 	mkdir -p $(WHEEL_SHARE)/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
@@ -90,11 +90,16 @@ docs:
 
 test: test-rust test-python test-old
 
+# Before a release: also the cases that are one more of what others test, and every version of PyTorch. Takes hours.
+test-full: PYTEST_OPTIONS := --full
+test-full: test-rust test-python
+	tests/versions.sh
+
 test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
 test-python: all wheel $(VENV)/.installed $(VENV)/.chromium $(VENV)/.prometheus
-	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 tests
+	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 --dist loadgroup --durations 25 $(PYTEST_OPTIONS) tests
 
 # What depends on PyTorch's insides, with an old PyTorch; skipped, and said to be, where there is no CPython for it.
 # `tests/versions.sh` walks through all versions.
@@ -112,7 +117,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
+bench: bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-inside bench-replay bench-overhead bench-schedule bench-tools bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -131,6 +136,12 @@ bench-cold: all $(VENV)/.installed
 	$(CC) -O2 -Wall -shared -fPIC -o target/bench/cold.so benches/cold.c -ldl
 	$(SIMGPU) env MEMLAB_OUTPUT=target/bench/cold.jsonl LD_PRELOAD=$(CURDIR)/target/release/libmemlab.so $(VENV)/bin/python benches/cold.py $(CURDIR)/target/bench/cold.so
 	@rm -f target/bench/cold.jsonl
+
+# What memlab's hooks take inside a training.
+bench-inside: all $(VENV)/.installed
+	@mkdir -p target/bench
+	$(CC) -O2 -Wall -shared -fPIC -o target/bench/inside.so benches/inside.c -ldl
+	$(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/inside.py target/bench/inside.so
 
 # What torch.compile takes under memlab, beside alone.
 bench-compiling: all $(VENV)/.installed
@@ -153,7 +164,7 @@ bench-schedule: all $(VENV)/.installed
 	$(VENV)/bin/python benches/page.py --schedule
 
 bench-replay: all
-	$(CARGO) run --release --quiet --package memlab-trace --example replay_bench
+	$(CARGO) run --release --quiet --example replay_bench
 
 # What the Python tools take, beside pytorch_memlab, in an environment that has that too.
 TOOLS_VENV := target/tools-venv
@@ -199,8 +210,8 @@ bench-feed: all $(VENV)/.installed
 # What the dashboard costs, how soon it answers and opens, and what PyTorch's viewer makes of the same run.
 bench-viewer: all $(VENV)/.installed
 	@mkdir -p target/bench
-	$(CARGO) run --release --quiet --package memlab --example viewer_bench
-	$(CARGO) run --release --quiet --package memlab --example viewer_bench -- --write target/bench/viewer.jsonl
+	$(CARGO) run --release --quiet --example viewer_bench
+	$(CARGO) run --release --quiet --example viewer_bench -- --write target/bench/viewer.jsonl
 	$(VENV)/bin/python benches/memory_viz.py target/bench/viewer.jsonl
 	@rm -f target/bench/viewer.jsonl
 

@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "clock.h"
 
 /* c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device): defined by the preloaded library. */
 extern void report(void *, int64_t, size_t, size_t, uint16_t)
@@ -14,12 +15,6 @@ extern void report(void *, int64_t, size_t, size_t, uint16_t)
 #pragma weak report
 
 enum { EVENTS = 2000000, CUDA_DEVICE_0 = 0x0001 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 static void *work(void *argument) {
     uintptr_t base = (uintptr_t)argument;

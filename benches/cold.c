@@ -8,19 +8,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <x86intrin.h>
+
+#include "clock.h"
 
 typedef void (*report_t)(void *, int64_t, size_t, size_t, uint16_t);
 typedef uint64_t (*number_t)(void);
 
 enum { NODE, ALLOCATED, FREED, KINDS, LINE = 64, CUDA_DEVICE_0 = 0x0001 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 static int ascending(const void *a, const void *b) {
     uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;

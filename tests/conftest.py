@@ -29,6 +29,9 @@ PYTHON = os.environ.get("MEMLAB_PYTHON", sys.executable)
 # simgpu/runtime/src/thread_exit.rs); on a real one such a run is repeated.
 INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 
+# What programs/forked.py prints after each program.
+END_OF_PROGRAM = "\x1e\n"
+
 
 @dataclass
 class Run:
@@ -93,12 +96,53 @@ class Memlab:
     def python(self, *arguments, **options):
         return self.run(PYTHON, *arguments, **options)
 
+    def each(self, *commands, environments=None, **options):
+        """The last line that each of some programs prints, `(PROGRAM, ARGUMENT, …)`, from JSON. They run without memlab, one
+        after the other, each in a process of its own, but with shared imports, which take most of a small program's time."""
+        texts = [[str(part) for part in command] for command in commands]
+        runs = list(zip(environments or [{}] * len(texts), texts, strict=True))
+        done = self.python(PROGRAMS / "forked.py", json.dumps(runs), preload=False, **options)
+        assert done.code == 0, done.errors
+        return [json.loads(output.splitlines()[-1]) for output in done.output.split(END_OF_PROGRAM)[:-1]]
+
     def report(self, trace):
         done = subprocess.run(
             [self.command, "report", trace, "--json"], capture_output=True, text=True, env=self.environment()
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="also run what is marked `full`, as `make test-full` does")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: one more case of what others test too; runs with --full, or by its name")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the cases that are marked `full`, unless they are asked for."""
+    if config.option.full or any("[" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def full(*cases):
+    """Cases that run with --full only."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full) for case in cases]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_this_module_only():
+    """What has been imported is not searched whenever garbage is collected, which memlab does before it tries a batch again:
+    that takes a third of a second with all that these tests import."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

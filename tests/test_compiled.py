@@ -1,13 +1,17 @@
 """Memory that torch.compile's code allocates belongs to the lines and layers of the program."""
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import PROGRAMS
+from conftest import PROGRAMS, Memlab, full
 from trace_reader import BACKWARD, OPTIMIZER, Trace
 from wrapper_oracle import Oracle, comment_of, operands_of
+
+# One process has all tests of this file, so that what several look at is compiled once.
+pytestmark = pytest.mark.xdist_group("compiled")
 
 PROGRAM = PROGRAMS / "compiled.py"
 LINES = PROGRAM.read_text().splitlines()
@@ -30,6 +34,12 @@ def run(memlab, case, program=PROGRAM, preload=True, late=(), **env):
     assert "memlab" not in done.errors, done.errors
     traces = set(memlab.folder.glob("*.jsonl")) - before
     return (traces.pop() if traces else None), json.loads((memlab.folder / "out.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Runs a case as `run` does, with an empty cache. Returns the same."""
+    return functools.cache(lambda case: run(Memlab(tmp_path_factory.mktemp(case)), case))
 
 
 class Compiled:
@@ -130,10 +140,10 @@ CASES = {
 # The bodies of checkpointed calls are graphs of their own, in which nodes have the same names.
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_memory_is_where_its_operations_are(memlab, case):
+@pytest.mark.parametrize("case", [case for case in CASES if case != "hugging_face"] + full("hugging_face"))
+def test_memory_is_where_its_operations_are(recorded, case):
     # GIVEN a compiled program, and what Inductor knew of each kernel when it generated it
-    trace, out = run(memlab, case)
+    trace, out = recorded(case)
     compiled = Compiled(trace)
     # WHEN the lines and layers are compared with those of the source nodes of the kernel that fills the memory
     known = check(compiled, out["truth"])
@@ -148,11 +158,11 @@ def test_memory_is_where_its_operations_are(memlab, case):
     assert expected <= {compiled.trace.layer_name(layer) for _, layer, _ in compiled.places}
 
 
-def test_an_eager_and_a_compiled_training_agree(memlab):
+def test_an_eager_and_a_compiled_training_agree(memlab, recorded):
     # GIVEN the same training, eager and compiled
     reports = {}
     for case in ("eager", "whole"):
-        trace, out = run(memlab, case)
+        trace, out = recorded(case)
         report = reports[case] = memlab.report(trace)
         # THEN the lines' bytes are what PyTorch says is allocated
         assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
@@ -167,7 +177,7 @@ def test_an_eager_and_a_compiled_training_agree(memlab):
     assert at_peak - {BENCHMARKS} == {PROGRAM.name}
 
 
-@pytest.mark.parametrize("autograd_cache", [1, 0])
+@pytest.mark.parametrize("autograd_cache", [1, *full(0)])
 def test_caches_make_no_difference(memlab, autograd_cache):
     env = {"TORCHINDUCTOR_AUTOGRAD_CACHE": autograd_cache}
     # GIVEN a program, and one that has the same model some lines further down
@@ -194,9 +204,9 @@ def test_caches_make_no_difference(memlab, autograd_cache):
     assert Compiled(later).attributed() == expected
 
 
-def test_memlab_may_be_loaded_by_the_program(memlab):
+def test_memlab_may_be_loaded_by_the_program(memlab, recorded):
     # GIVEN a training that was recorded from its beginning
-    trace, _ = run(memlab, "whole")
+    trace, _ = recorded("whole")
     expected = Compiled(trace).attributed()
     # WHEN another process of it loads memlab itself, before it compiles
     late, out = run(memlab, "whole", preload=False, late=(memlab.library,))
@@ -206,9 +216,9 @@ def test_memlab_may_be_loaded_by_the_program(memlab):
     assert sum(row["live_bytes_at_end"] for row in memlab.report(late)["lines"]) == out["allocated"]
 
 
-def test_a_backward_that_compiled_autograd_captures(memlab):
+def test_a_backward_that_compiled_autograd_captures(memlab, recorded):
     # GIVEN an eager training, and one whose backward is compiled apart from its forward, with an empty cache and a full one
-    eager, _ = run(memlab, "eager")
+    eager, _ = recorded("eager")
     expected = states(memlab.report(eager))
     for _ in range(2):
         trace, out = run(memlab, "captured")

@@ -3,13 +3,13 @@
 from collections import Counter
 
 import pytest
-from conftest import PROGRAMS
+from conftest import PROGRAMS, full
 from test_compiled import Compiled, check, run, states
 
 PROGRAM = PROGRAMS / "compiled_models.py"
 
 
-@pytest.mark.parametrize("model", ["vit", "resnet", "gpt2", "llama"])
+@pytest.mark.parametrize("model", ["vit", *full("resnet", "gpt2", "llama")])
 def test_a_model_is_as_without_the_compiler(memlab, model):
     # GIVEN a training of a model, eager and compiled
     eager, _ = run(memlab, f"{model}/eager", PROGRAM)

@@ -163,11 +163,14 @@ def test_a_feeder_that_is_dropped():
     before = set(threading.enumerate())
     feeder = feeder_of(list(range(40)), workers=3)
     inputs, _ = next(iter(feeder))
-    assert set(threading.enumerate()) - before
+    threads = set(threading.enumerate()) - before
+    assert threads
     del feeder
     gc.collect()
     # THEN they end, and the batch that the loop had stays
-    assert not set(threading.enumerate()) - before
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
     assert inputs[:, 0].tolist() == [0, 1, 2, 3]
 
 

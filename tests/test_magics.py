@@ -3,7 +3,6 @@
 import re
 import subprocess
 
-import pytest
 from conftest import PYTHON
 from notebooks import environment, run_cells
 from tools import START
@@ -132,9 +131,9 @@ def test_the_options_do_what_they_say(memlab, preload):
     assert table(gpu)[line][0] == "4.00M"
 
 
-@pytest.mark.parametrize(
-    "line, message",
-    [
+def test_mistakes_are_said_in_one_line(memlab):
+    # GIVEN cells that cannot run as they stand, and what is said of each
+    mistakes = [
         ("%mlrun -f nothing ran = 1", "'nothing' is no function: NameError: name 'nothing' is not defined"),
         ("%mlrun -f 3 ran = 1", "'3' is no function: 3 has no Python code"),
         ("%mlrun -f len ran = 1", "'len' is no function: <built-in function len> has no Python code"),
@@ -152,13 +151,15 @@ def test_the_options_do_what_they_say(memlab, preload):
         ("%memlab --bogus", "unrecognized arguments: --bogus"),
         ("%memlab -g 5", "there is no GPU 5: this machine has 1"),
         ("%memlab -o 5", "'5' is no name of a variable"),
-    ],
-)
-def test_mistakes_are_said_in_one_line(memlab, line, message):
-    (_, result), ran = run_cells(memlab, [LOAD + "\ndef f():\n    pass\nran = 0", line], value="ran")
+    ]
+    # WHEN they are run, one after the other
+    lines = [line for line, _ in mistakes]
+    (_, *results), ran = run_cells(memlab, [LOAD + "\ndef f():\n    pass\nran = 0", *lines], value="ran")
     # THEN there is one line, no traceback, and nothing ran
-    assert result.err.startswith("UsageError: ") and message in result.err and result.err.count("\n") == 1
-    assert (result.error, result.shown, ran) == ("UsageError", [], 0)
+    for (line, message), result in zip(mistakes, results, strict=True):
+        assert result.err.startswith("UsageError: ") and message in result.err and result.err.count("\n") == 1, line
+        assert (result.error, result.shown) == ("UsageError", []), line
+    assert ran == 0
 
 
 @START

@@ -1,7 +1,7 @@
 """`memlab plan` of trainings by PyTorch Lightning: it evaluates and saves after the recorded steps, and writes nothing."""
 
 import pytest
-from conftest import PROGRAMS
+from conftest import PROGRAMS, full
 from test_plan import planned
 from test_plan_phases import peaks
 
@@ -13,14 +13,14 @@ PREDICTED = [20, 48]
 ACCUMULATED = ("--precision", "bf16-mixed", "--accumulate", "2", "--clip", "1.0", "--evaluated-every", "4")
 
 
-@pytest.mark.parametrize("options", [(), ACCUMULATED, ("--saved-every", "7")], ids=["epochs", "accumulated", "saved-often"])
+@pytest.mark.parametrize("options", [ACCUMULATED, *full([], ["--saved-every", "7"])], ids=["accumulated", "epochs", "saved"])
 def test_lightning_is_planned_to_the_byte(memlab, options):
     """GIVEN three epochs of a LightningModule, with evaluations at their end or within them, planned from batch 8 and 16
     WHEN they run at other batches
     THEN PyTorch's peaks of the whole run are the planned ones."""
     batches = ",".join(map(str, PREDICTED))
     answer = planned(memlab, "--predict", batches, program=(LIGHTNING, "gpt", *options, "--batch", "{batch}"))
-    runs = [peaks(memlab, LIGHTNING, "gpt", *options, "--batch", batch) for batch in PREDICTED]
+    runs = peaks(memlab, *((LIGHTNING, "gpt", *options, "--batch", batch) for batch in PREDICTED))
     rows = [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]]
     assert rows == [run["whole"] for run in runs]
 
@@ -33,7 +33,7 @@ def test_each_phase_of_lightning_has_its_own_peak(memlab, kind):
     which is still there when the next epoch trains; and no step keeps more than the one before."""
     program = (LIGHTNING, kind, "--batch", "20")
     answer = planned(memlab, program=program)
-    run = peaks(memlab, *program)
+    (run,) = peaks(memlab, program)
     phases = {row["name"]: row["peak_allocated_bytes"] for row in answer["phases"]}
     assert phases["training"] == pytest.approx(run["training"][0], abs=512)
     assert phases["evaluation"] == run["evaluation"][0]

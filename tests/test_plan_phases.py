@@ -1,9 +1,7 @@
 """`memlab plan` of trainings that evaluate and save: these phases are planned from the same two small recordings."""
 
-import json
-
 import pytest
-from conftest import PROGRAMS, PYTHON
+from conftest import PROGRAMS, full
 from test_plan import planned
 
 PHASES = PROGRAMS / "planned_phases.py"
@@ -11,24 +9,22 @@ PHASES = PROGRAMS / "planned_phases.py"
 PREDICTED = [20, 48]
 
 
-def peaks(memlab, *program):
-    """What PyTorch's counters say after the program itself has run, by phase and of the whole."""
-    run = memlab.run(PYTHON, *program, simgpu=("--card", "h100"), memory="80GiB", preload=False)
-    assert run.code == 0, run.errors
-    return json.loads(run.output.splitlines()[-1])
+def peaks(memlab, *programs):
+    """What PyTorch's counters say after each program itself has run, by phase and of the whole."""
+    return memlab.each(*programs, simgpu=("--card", "h100"), memory="80GiB")
 
 
 def compared(memlab, *program):
     """What is planned and what PyTorch's counters say, allocated and reserved, at batches of which two are recorded."""
     answer = planned(memlab, "--predict", ",".join(map(str, PREDICTED)), program=(PHASES, *program, "--batch", "{batch}"))
     rows = [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]]
-    return answer, rows, [peaks(memlab, PHASES, *program, "--batch", batch) for batch in PREDICTED]
+    return answer, rows, peaks(memlab, *((PHASES, *program, "--batch", batch) for batch in PREDICTED))
 
 
 @pytest.mark.parametrize(
     "program",
-    [(), ("--evaluated", "16"), ("--workers", "1"), ("--saving", "distributed"), ("--saving", "async")],
-    ids=["larger", "smaller", "workers", "distributed", "async"],
+    [[], ["--workers", "1"], ["--saving", "async"], *full(["--evaluated", "16"], ["--saving", "distributed"])],
+    ids=["larger", "workers", "async", "smaller", "distributed"],
 )
 def test_evaluation_and_saving_of_a_plain_loop_are_planned_to_the_byte(memlab, program):
     """GIVEN three epochs, each with an evaluation in larger or smaller batches and a checkpoint, planned from batch 8 and 16
@@ -39,7 +35,9 @@ def test_evaluation_and_saving_of_a_plain_loop_are_planned_to_the_byte(memlab, p
     assert {row["name"] for row in answer["phases"]} >= {"training", "evaluation", "saving"}
 
 
-@pytest.mark.parametrize("program", [(), ("--evaluated", "16"), ("--steps", "40")], ids=["larger", "smaller", "seldom"])
+@pytest.mark.parametrize(
+    "program", [["--evaluated", "16"], *full([], ["--steps", "40"])], ids=["smaller", "larger", "seldom"]
+)
 def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, program):
     """GIVEN a loop that makes its batches itself and evaluates after every so many steps
     WHEN it is planned from batch 8 and 16, and runs at other batches
@@ -49,7 +47,9 @@ def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, prog
     assert {row["name"] for row in answer["phases"]} == {"training", "evaluation"}
 
 
-@pytest.mark.parametrize("program", [(), ("--evaluated", "16"), ("--steps", "30")], ids=["larger", "smaller", "seldom"])
+@pytest.mark.parametrize(
+    "program", [["--steps", "30"], *full([], ["--evaluated", "16"])], ids=["seldom", "larger", "smaller"]
+)
 def test_an_evaluation_within_an_epoch_is_planned_to_the_byte(memlab, program):
     """GIVEN a loop over a DataLoader that evaluates after every so many steps, and saves after each epoch
     WHEN it is planned from batch 8 and 16, and runs at other batches
@@ -65,7 +65,7 @@ def test_an_evaluation_between_two_epochs_is_a_phase(memlab):
     THEN what the evaluation takes is its own, and not the training's."""
     program = (PHASES, "epochs", "--batch", "20", "--saving", "none")
     answer = planned(memlab, program=program)
-    run = peaks(memlab, *program)
+    (run,) = peaks(memlab, program)
     assert {row["name"]: row["peak_allocated_bytes"] for row in answer["phases"]} == {
         phase: run[phase][0] for phase in ("training", "evaluation")
     }
@@ -77,7 +77,7 @@ def test_each_phase_has_its_own_peak(memlab):
     THEN what is allocated at most in each phase is what PyTorch says, and the plan advises a smaller evaluation."""
     program = (PHASES, "epochs", "--batch", "20")
     answer = planned(memlab, program=program)
-    run = peaks(memlab, *program)
+    (run,) = peaks(memlab, program)
     phases = {row["name"]: row["peak_allocated_bytes"] for row in answer["phases"]}
     assert phases["training"] < phases["evaluation"] == run["evaluation"][0]
     assert (phases["training"], phases["saving"]) == (run["training"][0], run["saving"][0])
@@ -85,7 +85,7 @@ def test_each_phase_has_its_own_peak(memlab):
     assert any(advice.startswith("evaluation takes") for advice in answer["advice"])
 
 
-@pytest.mark.parametrize("strategy", ["epoch", "steps"])
+@pytest.mark.parametrize("strategy", ["epoch", *full("steps")])
 def test_the_trainer_evaluates_and_saves_at_the_end_of_the_short_epoch(memlab, strategy):
     """GIVEN Hugging Face's Trainer, which evaluates and saves after each epoch or so many steps
     WHEN it is planned

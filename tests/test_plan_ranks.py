@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import PROGRAMS, PYTHON
+from conftest import PROGRAMS, PYTHON, full
 from test_plan import plan, planned
 
 RANKS = PROGRAMS / "planned_ranks.py"
@@ -23,7 +23,8 @@ def launch(memlab, kind, batch, ranks, *options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks"), [("ddp", 2), ("ddp-views", 2), ("ddp-gloo", 2), ("fsdp", 2), ("fsdp2", 2), ("fsdp2", 4)]
+    ("kind", "ranks"),
+    [("ddp-views", 2), ("fsdp", 2), ("fsdp2", 4), *full(("ddp", 2), ("ddp-gloo", 2), ("fsdp2", 2))],
 )
 def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
     """GIVEN a distributed training planned in one process, from batch 8 and 16
@@ -37,7 +38,7 @@ def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
     assert [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]] == runs
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", ["fsdp2", *full("ddp")])
 def test_an_evaluation_by_all_ranks_is_planned_to_the_byte(memlab, kind):
     """GIVEN a distributed training in epochs, each with an evaluation in larger batches
     WHEN it is planned in one process, from batch 8 and 16, and torchrun starts all ranks at other batches
@@ -70,7 +71,7 @@ ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processe
     [
         ((), ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "2", "--node-rank", "0")),
         ((), ACCELERATE),
-        (("--ranks", "4"), ("-m", "torch.distributed.run", "--nproc-per-node", "gpu")),
+        *full((("--ranks", "4"), ("-m", "torch.distributed.run", "--nproc-per-node", "gpu"))),
     ],
     ids=["torchrun", "accelerate", "all of the machine's cards"],
 )

@@ -63,7 +63,7 @@ run() {
     local python=$1
     shift
     MEMLAB_PYTHON=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") PYTHONPATH=$PWD/python \
-        .venv/bin/python -m pytest -q -n 2 -p no:cacheprovider -rfE "${@/#/tests/}"
+        .venv/bin/python -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider -rfE "${@/#/tests/}"
 }
 
 # Whether PyTorch $1 is older than $2.
@@ -100,7 +100,7 @@ for torch in $wanted; do
             row+=" – |"
             continue
         fi
-        output=$(run "$python" "$test" 2>&1) || { failed=1 && echo "$output" >&2; }
+        output=$(PYTEST_ADDOPTS=--full run "$python" "$test" 2>&1) || { failed=1 && echo "$output" >&2; }
         summary=$(tail -n 1 <<<"$output" | sed 's/ in [0-9.]*s.*//; s/^=* //')
         row+=" $summary |"
         echo "PyTorch $torch: $test: $summary" >&2

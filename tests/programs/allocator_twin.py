@@ -159,7 +159,8 @@ def main():
         full += twins.out_of_memory + twins.retries()
         del twins
         torch.cuda.synchronize()
-    print("full", full)
+    print(full)
 
 
-main()
+if __name__ == "__main__":
+    main()

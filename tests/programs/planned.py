@@ -1,9 +1,8 @@
-"""Trainings that are planned: `planned.py KIND --batch N…`. At the end of each prints PyTorch's own peaks, as JSON."""
+"""Trainings that are planned: `planned.py KIND --batch N`. At the end prints PyTorch's own peaks, as JSON."""
 
 import argparse
 import functools
 import json
-import os
 
 import torch
 from torch import nn
@@ -36,10 +35,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, eager=False, recompute=False):
+    def __init__(self, eager=False, recompute=False, blocks=4):
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.ModuleList(Block(eager) for _ in range(4))
+        self.blocks = nn.ModuleList(Block(eager) for _ in range(blocks))
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.head.weight = self.words.weight
         self.recompute = recompute
@@ -222,7 +221,8 @@ def gan(steps, batch):
 
 def run(kind, batch, steps):
     if kind.startswith("gpt"):
-        model = GPT(eager="eager" in kind, recompute="recompute" in kind)
+        # Compiling takes as long as there are blocks.
+        model = GPT(eager="eager" in kind, recompute="recompute" in kind, blocks=1 if "compiled" in kind else 4)
         amp = torch.bfloat16 if "amp" in kind else torch.float16 if "scaled" in kind else None
         optimizer = functools.partial(torch.optim.AdamW, fused="fused" in kind or None)
         if "compiled" in kind:
@@ -254,20 +254,14 @@ def run(kind, batch, steps):
 def main(run):
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
-    parser.add_argument("--batch", type=int, nargs="+", required=True)
+    parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--context", type=int, default=CONTEXT)
     options = parser.parse_args()
     globals().update(WIDTH=options.width, CONTEXT=options.context)
-    for batch in options.batch:
-        # Each in a process of its own, because of what the one before has cached. Imports are shared.
-        if len(options.batch) == 1 or os.fork() == 0:
-            run(options.kind, batch, options.steps)
-            print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]), flush=True)
-            return
-        if os.wait()[1] != 0:
-            raise SystemExit(f"batch {batch} failed")
+    run(options.kind, options.batch, options.steps)
+    print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trainings of models from libraries, planned as those of `planned.py`: `planned_libraries.py KIND --batch N…`."""
+"""Trainings of models from libraries, planned as those of `planned.py`: `planned_libraries.py KIND --batch N`."""
 
 import tempfile
 

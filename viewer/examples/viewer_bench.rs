@@ -16,7 +16,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlab_trace::encode::{self, LineBuffer};
@@ -173,7 +173,8 @@ impl<W: Write> Writer<W> {
 struct Dashboard {
     child: Box<dyn Child + Send + Sync>,
     keys: Box<dyn Write + Send>,
-    screen: Arc<Mutex<vt100::Parser>>,
+    /// What it shows, and who waits for that to change.
+    screen: Arc<(Mutex<vt100::Parser>, Condvar)>,
     _terminal: Box<dyn MasterPty + Send>,
 }
 
@@ -196,19 +197,20 @@ impl Dashboard {
         let mut reader = pty.master.try_clone_reader().map_err(failed)?;
         let keys = pty.master.take_writer().map_err(failed)?;
         let one = |number| NonZeroU16::new(number).unwrap_or(NonZeroU16::MIN);
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(one(60), one(200), 0)));
+        let screen = Arc::new((Mutex::new(vt100::Parser::new(one(60), one(200), 0)), Condvar::new()));
         let target = screen.clone();
         std::thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
             while let Ok(length @ 1..) = reader.read(&mut buffer) {
-                target.lock().unwrap_or_else(PoisonError::into_inner).process(&buffer[..length]);
+                target.0.lock().unwrap_or_else(PoisonError::into_inner).process(&buffer[..length]);
+                target.1.notify_all();
             }
         });
         Ok(Self { child, keys, screen, _terminal: pty.master })
     }
 
     fn text(&self) -> String {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner).screen().contents()
+        self.screen.0.lock().unwrap_or_else(PoisonError::into_inner).screen().contents()
     }
 
     fn press(&mut self, keys: &str) -> io::Result<()> {
@@ -216,16 +218,24 @@ impl Dashboard {
         self.keys.flush()
     }
 
-    /// Waits until the screen matches; returns the time.
+    /// Waits until the screen matches; returns the time. It is looked at when it changes: looking often would take a core from
+    /// the dashboard.
     fn wait(&self, what: &str, shows: impl Fn(&str) -> bool) -> io::Result<Duration> {
+        const LONGEST: Duration = Duration::from_secs(120);
         let started = Instant::now();
-        while !shows(&self.text()) {
-            if started.elapsed() > Duration::from_secs(120) {
-                return Err(failed(format!("no {what} on\n{}", self.text())));
+        let (screen, changed) = &*self.screen;
+        let mut shown = screen.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let text = shown.screen().contents();
+            let waited = started.elapsed();
+            if shows(&text) {
+                return Ok(waited);
             }
-            std::thread::sleep(Duration::from_micros(500));
+            let Some(left) = LONGEST.checked_sub(waited) else {
+                return Err(failed(format!("no {what} on\n{text}")));
+            };
+            shown = changed.wait_timeout(shown, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(started.elapsed())
     }
 
     fn proc(&self, file: &str) -> io::Result<String> {

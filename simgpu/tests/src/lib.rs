@@ -24,6 +24,16 @@ pub fn libraries() -> &'static Path {
         }
         // The whole of it: with fewer packages, their dependencies would have other features and be built anew.
         build.arg("--workspace");
+        // What Cargo tells a test of its package. The build script of `ring` runs again for another package, and all that has
+        // it, the command too, would be built anew: by the test, and after it by who builds next.
+        for (variable, _) in std::env::vars_os() {
+            if variable
+                .to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+            {
+                build.env_remove(variable);
+            }
+        }
         let built = build.current_dir(sources()).status().expect("cargo runs");
         assert!(built.success(), "the simulated libraries and the command do not build");
         profile.to_owned()

@@ -1,0 +1,113 @@
+"""Callbacks of trainers in a training on two simulated cards: rank 0 logs its own memory, the report is on both ranks."""
+
+import json
+import re
+
+import loggers
+import pytest
+from conftest import PYTHON
+
+pytest.importorskip("tensorboard")
+
+# Rank 1 keeps more than rank 0, so that one's figures are not the other's. Gloo, because ranks do not wait for each other
+# with NCCL's stand-in, and it only counts the objects that Lightning sends.
+LIGHTNING = """
+import json, torch, lightning.pytorch as pl
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
+from memlab.integrations.lightning import MemlabCallback
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+        self.kept = []
+
+    def training_step(self, batch, index):
+        self.kept.append(torch.zeros((1 + self.global_rank) << 20, device=self.device))
+        return self.net(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+class Truth(pl.Callback):
+    rows = []
+
+    def on_train_start(self, *_):
+        torch.cuda.reset_peak_memory_stats()
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step % 2 == 0:
+            self.rows.append([trainer.global_step - 1, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
+            torch.cuda.reset_peak_memory_stats()
+
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(96, 256)), batch_size=8)
+trainer = pl.Trainer(
+    max_epochs=1, accelerator="gpu", devices=2, strategy=DDPStrategy(process_group_backend="gloo"),
+    logger=TensorBoardLogger("."), log_every_n_steps=2, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[MemlabCallback(), Truth()],
+)
+trainer.fit(Model(), data)
+print(json.dumps([trainer.global_rank, Truth.rows]), flush=True)
+"""
+HUGGING_FACE = """
+import json, torch, transformers
+from memlab.integrations.transformers import MemlabCallback
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        tokens = torch.arange(12) % 50
+        return {"input_ids": tokens, "labels": tokens}
+
+class Truth(transformers.TrainerCallback):
+    rows, kept = [], []
+
+    def on_train_begin(self, *_, **__):
+        torch.cuda.reset_peak_memory_stats()
+
+    def on_step_end(self, args, state, control, **_):
+        self.kept.append(torch.zeros((1 + args.process_index) << 20, device=args.device))
+
+    def on_log(self, args, state, control, **_):
+        self.rows.append([state.global_step, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
+        torch.cuda.reset_peak_memory_stats()
+
+arguments = transformers.TrainingArguments(
+    "out", per_device_train_batch_size=4, max_steps=6, report_to=["tensorboard"], logging_steps=2, save_strategy="no",
+    disable_tqdm=True, ddp_backend="gloo",
+)
+model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=2, n_head=2))
+trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=[MemlabCallback(), Truth()])
+trainer.train()
+print(json.dumps([arguments.process_index, Truth.rows]), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("needed", "program", "logs", "prefix"),
+    [("lightning", LIGHTNING, "lightning_logs/version_0", ""), ("accelerate", HUGGING_FACE, "out/runs/*", "train/")],
+    ids=["lightning", "hugging face"],
+)
+def test_rank_0_logs_its_own_memory_and_reports_on_all(memlab, needed, program, logs, prefix):
+    pytest.importorskip(needed)
+    # GIVEN a training on two cards, of which the second holds more
+    script = memlab.folder / "program.py"
+    script.write_text(program)
+    # WHEN torchrun starts it under `memlab run`, with the callback in each rank
+    torchrun = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    run = memlab.run(memlab.command, "run", "-o", "job/%r.jsonl", "--", *torchrun, script, preload=False, devices=2)
+    assert run.code == 0, run.errors
+    truth = dict(json.loads(line) for line in run.output.splitlines() if line.startswith("["))
+    assert truth[0] and truth[0] != truth[1]
+    # THEN the log of rank 0 has PyTorch's peak and what is allocated in rank 0, each once
+    (folder,) = memlab.folder.glob(logs)
+    rows = loggers.tensorboard(folder)
+    for name, column in (("peak", 1), ("allocated", 2)):
+        # (Hugging Face's Trainer tells its callbacks of the last step twice.)
+        assert rows[f"{prefix}memlab/{name}"] == [(row[0], row[column]) for row in truth[0][:3]]
+    # AND there is one report, on both ranks
+    (page,) = memlab.folder.rglob("memlab-report.html")
+    assert "2 ranks" in re.sub(r"<[^>]+>", "", page.read_text())
