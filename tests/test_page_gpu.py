@@ -65,6 +65,13 @@ def test_share_of_the_card(memlab):
     assert len(found["cleared"]) == 2 and max(found["cleared"]) < 64 << 20
 
 
+def test_the_edge_of_the_card(memlab):
+    # GIVEN a process that PyTorch allows room for two layers and the activations, and nothing to spare
+    (found,) = lines(memlab.python(PROGRAMS / "paged.py", "edge", preload=False, env=environment()))
+    # THEN weights get what they would otherwise leave: a layer is copied while another one computes
+    assert 2 * found["largest"] <= found["ring"] < found["reserved"] <= found["allowed"]
+
+
 def test_a_forked_child(memlab):
     # GIVEN a model in pinned memory, which the system keeps from children; WHEN a child takes it back
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "forked", preload=False, env=environment()))

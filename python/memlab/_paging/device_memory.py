@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import torch
 
-# Left to forwards beyond the measured activations: workspaces, fragmentation.
+# Left to forwards beyond the measured activations, if weights can do without: workspaces, fragmentation.
 RESERVE = 256 << 20
 
 
-def capacity(device: torch.device, activations: int) -> int:
-    """Bytes that weights may take on the device, beside the activations that a forward was seen to need."""
+def capacity(device: torch.device, activations: int, *, with_reserve: bool = True) -> int:
+    """Bytes that weights may take on the device, beside the activations that a forward was seen to need.
+
+    Args:
+        activations: Bytes.
+        with_reserve: Whether later forwards may need more than that one.
+    """
     if device.type == "cpu":
         with open("/proc/meminfo") as lines:
             available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
         return available * 3 // 4
-    return max(free_memory(device) - activations * 11 // 10 - RESERVE, 0)
+    reserve = activations // 10 + RESERVE if with_reserve else 0
+    return max(free_memory(device) - activations - reserve, 0)
 
 
 def free_memory(device: torch.device) -> int:

@@ -23,7 +23,8 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
     """
     units = [unit for unit in schedule.units if unit.traced]
     unused = [unit for unit in schedule.units if not unit.traced]
-    available = capacity(settings.device, activations)
+    bandwidth = plan.bytes_per_second or 1e9
+    available = _available(units, schedule, bandwidth, settings, activations)
     budget, whose = None, "the device's memory"
     if isinstance(settings.budget, int):
         budget = settings.budget - plan.resident_tensor_bytes
@@ -37,19 +38,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
         budget = min(budget, available)
     allowed = available if budget is None else budget
     _check(units, schedule, allowed, whose)
-    points = [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)]
-    found = _native.plan(
-        [unit.nbytes for unit in units],
-        points,
-        [unit.must_be_resident for unit in units],
-        plan.bytes_per_second or 1e9,
-        COPY_OVERHEAD_NS,
-        budget,
-        settings.budget == "min",
-        available,
-        [several for several in units_by_module(units).values() if len(several) > 1],
-    )
-    placement = Placement(**found)
+    placement = _planned(units, schedule, times, bandwidth, budget, settings.budget == "min", available)
     schedule.units = units
     of_modules = units_by_module(units)
     for unit in unused:
@@ -63,6 +52,51 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
                 of_modules.setdefault(module, []).append(len(schedule.units))
             schedule.units.append(unit)
     return placement
+
+
+def _planned(
+    units: list[Unit],
+    schedule: Schedule,
+    times: list[int],
+    bytes_per_second: float,
+    budget: int | None,
+    minimum: bool,
+    available: int,
+) -> Placement:
+    """What the planner makes of units. Raises: ValueError if they do not fit."""
+    found = _native.plan(
+        [unit.nbytes for unit in units],
+        [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)],
+        [unit.must_be_resident for unit in units],
+        bytes_per_second,
+        COPY_OVERHEAD_NS,
+        budget,
+        minimum,
+        available,
+        [several for several in units_by_module(units).values() if len(several) > 1],
+    )
+    return Placement(**found)
+
+
+def _available(units: list[Unit], schedule: Schedule, bytes_per_second: float, settings: Settings, activations: int) -> int:
+    """Bytes that weights may take. Neighbouring units do not share a place for the sake of the reserve."""
+    available = capacity(settings.device, activations)
+    staying, largest = _needed_at_once(units, schedule)
+    if staying + 2 * largest <= available:
+        return available
+    everything = capacity(settings.device, activations, with_reserve=False)
+    try:
+        least = _planned(units, schedule, [], bytes_per_second, None, True, everything)
+    except ValueError:
+        return everything  # Which does not suffice: whoever plans with it says so.
+    return max(available, least.ring_bytes + least.resident_bytes)
+
+
+def _needed_at_once(units: list[Unit], schedule: Schedule) -> tuple[int, int]:
+    """Bytes of the units that stay, and the most that others take at one point."""
+    staying = sum(unit.nbytes for unit in units if unit.must_be_resident)
+    others = (sum(units[i].nbytes for i in point.units if not units[i].must_be_resident) for point in schedule.points)
+    return staying, max(others, default=0)
 
 
 def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> None:

@@ -49,7 +49,7 @@ class Trace:
     gathered: dict[Weight, int] = field(default_factory=dict)  # Bytes read by embedding lookups at most.
     computed: set[Weight] = field(default_factory=set)  # Used by other operations than lookups.
     escaping: set[Weight] = field(default_factory=set)  # A view of them outlives the segment in which it was made.
-    activations: int = 0  # The most bytes that the forward held on the GPU beyond those held before.
+    activations: int = 0  # The most bytes that the forward held on the GPU beside weights and what was held before.
 
     def extend(self, later: Trace) -> None:
         """Adds a later forward: a model may be run in parts, its encoder first."""
@@ -125,7 +125,8 @@ class Tracer(OperationMode):
             return self._computed(tensor)
 
         result = func(*tree_map_only(Tensor, traced, args), **tree_map_only(Tensor, traced, kwargs))
-        self.trace.activations = max(self.trace.activations, self._allocated() - self.before)
+        weights = sum(copy.nbytes() for copy in self.copies.values())
+        self.trace.activations = max(self.trace.activations, self._allocated() - self.before - weights)
         return result
 
     def _note_view_or_use(self, args: Any, kwargs: Any, result: Any) -> None:
