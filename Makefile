@@ -98,7 +98,7 @@ test-full: test-rust test-python
 test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
-test-python: all wheel $(VENV)/.installed $(VENV)/.chromium $(VENV)/.prometheus
+test-python: all wheel $(VENV)/.installed $(VENV)/.lazy-compiler $(VENV)/.chromium $(VENV)/.prometheus
 	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 --dist loadgroup --durations 25 $(PYTEST_OPTIONS) tests
 
 # What depends on PyTorch's insides, with an old PyTorch; skipped, and said to be, where there is no CPython for it.
@@ -234,6 +234,11 @@ fuzz:
 
 $(VENV)/.installed: tests/requirements.txt
 	tests/venv.sh $(VENV) $< $(PYTHON)
+	touch $@
+
+# Has test programs import PyTorch's compiler only when they compile.
+$(VENV)/.lazy-compiler: tests/lazy_compiler/lazy_torch_compiler.py tests/lazy_compiler/lazy_torch_compiler.pth $(VENV)/.installed
+	cp tests/lazy_compiler/* $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	touch $@
 
 # Without it the tests that open pages are skipped, and say so.

@@ -118,6 +118,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if not config.option.full:
+        os.environ["LAZY_TORCH_COMPILER"] = "1"  # See lazy_compiler/.
     config.addinivalue_line("markers", "full: one more case of what others test too; runs with --full, or by its name")
 
 

@@ -131,9 +131,9 @@ def test_time_by_step_and_how_busy_the_device_is(memlab):
     assert device["gpu_idle_ns"] >= 0
 
 
-@pytest.mark.parametrize("timeline", ["", "all", "0"])
+@pytest.mark.parametrize("timeline", ["", "600", "all", "0"])
 def test_the_timeline(memlab, timeline):
-    # GIVEN a training with all of a timeline, the default's, or none
+    # GIVEN a training with all of a timeline, its last minutes or seconds, or none
     report, _ = run(memlab, "plain", env=TIMED | {"MEMLAB_TIMELINE": timeline})
     tracks, events = read_perfetto(export(memlab, memlab.folder / "plain.jsonl", "perfetto"))
     streams = [track.name for track in tracks if " stream " in track.name and not track.name.endswith("layers")]
@@ -145,7 +145,12 @@ def test_the_timeline(memlab, timeline):
     calls = Counter({"copy": sum(row["calls"] for row in report["copies"])})
     for row in report["kernels"]:
         calls[row["kind"]] += row["calls"]
-    assert Counter(event.categories[0] for event in begun) == calls
+    found = Counter(event.categories[0] for event in begun)
+    if not timeline:
+        # How much the last five seconds are depends on the machine.
+        assert begun and found <= calls
+        return
+    assert found == calls
     facts = [{fact.name: fact.string_value for fact in event.debug_annotations} for event in begun]
     assert {"0.norm", "1.up"} <= {fact.get("layer") for fact in facts}
     assert {"forward", "backward", "optimizer"} <= {fact["phase"] for fact in facts}

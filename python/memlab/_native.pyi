@@ -360,9 +360,6 @@ class SwappedDicts:
     def leave(self) -> None:
         """Has modules hold what is `outside`, with what forwards have assigned."""
 
-    def touched(self) -> bool:
-        """Whether the program has read a tensor from a module outside of forwards."""
-
 @final
 class UnitForms:
     """A unit's tensors on the device, and the entries of dictionaries that show them in a forward.
@@ -445,7 +442,6 @@ class UnitHolder:
     def release_all(self) -> None:
         """Releases all units, and loads those of the next forward."""
 
-@final
 class WatchedForward:
     """Stands in the place of a module's `forward`, and reports its calls to `thread.context`.
 

@@ -9,7 +9,7 @@ import os
 import runpy
 import sys
 
-import torch._dynamo  # noqa: F401 - optimizers do when they are made, which takes nearly as long as importing torch
+import torch  # noqa: F401 - all of them do
 
 runs = json.loads(sys.argv[1])
 for program in dict.fromkeys(arguments[0] for _, arguments in runs):

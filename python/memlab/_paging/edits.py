@@ -50,8 +50,7 @@ class EditTracker:
 
     def units_placed(self, weights: Iterable[Weight]) -> None:
         """Begins tracking units that were placed with the present bytes of their weights."""
-        for watched in self.swap.watched:
-            watched.touched = watched.changed  # Edits until now are copied with the units; replaced tensors are not.
+        self.swap.forget_touches(but_changes=True)  # Edits until now are copied with the units; replaced tensors are not.
         self.arena_storages = [storage_key(w.arena_storage) for w in weights if w.arena_storage is not None]
         self.unchanged = None
         units = self.placed.values()

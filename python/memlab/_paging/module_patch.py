@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memlab import _native
 from memlab._paging.torch_private import (
     APPLY,
     SAVE_TO_STATE_DICT,
@@ -40,17 +41,17 @@ class Mark:
         return self  # In a copy of the model it still names the original, and so does not mark the copy.
 
 
-class PatchedMethod(functools.partial[Any]):
+class InPlaceOfMethod:
     """What is in a module's attribute in place of its method. In a copy of the module it becomes the method again.
 
-    Most copies leave it out (see `ModulePatch.state`); those of parametrized modules copy all attributes. A partial, because
-    it is called without a Python frame: some models call hundreds of modules in a few milliseconds.
+    Most copies leave it out (see `ModulePatch.state`); those of parametrized modules copy all attributes.
     """
 
-    def __new__(cls, _module: nn.Module, _name: str, function: Callable[..., Any]) -> PatchedMethod:
-        return super().__new__(cls, function)
+    module: weakref.ref[nn.Module]
+    name: str
 
-    def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+    def stand_in(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+        """Has it look like `function`: programs (transformers among them) read the signature of a forward."""
         self.module = weakref.ref(module)
         self.name = name
         functools.update_wrapper(self, function)
@@ -62,6 +63,20 @@ class PatchedMethod(functools.partial[Any]):
 
     def __reduce__(self) -> Any:
         raise TypeError("memlab's part of a paged module cannot be pickled by itself: pickle the model")
+
+
+class PatchedMethod(InPlaceOfMethod, functools.partial[Any]):
+    """A function in place of a method. A partial, because it is called without a Python frame."""
+
+    def __new__(cls, _module: nn.Module, _name: str, function: Callable[..., Any]) -> PatchedMethod:
+        return super().__new__(cls, function)
+
+    def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+        self.stand_in(module, name, function)
+
+
+class PatchedForward(InPlaceOfMethod, _native.WatchedForward):
+    """A watched forward in place of a module's own. One native object: models call hundreds of modules in milliseconds."""
 
 
 class ModulePatch:
@@ -95,8 +110,8 @@ class ModulePatch:
         wrapped = wrapper(original)
         if isinstance(wrapped, FunctionType):
             exclude_from_compile(wrapped)
-        patched = PatchedMethod(module, "forward", wrapped)
-        functools.update_wrapper(patched, original)  # Programs (transformers among them) read the signature of a forward.
+        patched = wrapped if isinstance(wrapped, InPlaceOfMethod) else PatchedMethod(module, "forward", wrapped)
+        patched.stand_in(module, "forward", original)
         self._set(module, "forward", patched)
 
     def make_no_op(self, module: nn.Module, name: str) -> None:

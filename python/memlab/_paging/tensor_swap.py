@@ -17,6 +17,15 @@ from memlab._paging.paged_tensor import ModuleEntry, PagedTensor, Weight
 from memlab._paging.torch_private import TENSOR_DICTS
 
 
+class Touches:
+    """Whether any of a model's `WatchedDict`s was touched: there are hundreds, and each forward asks."""
+
+    __slots__ = ("any",)
+
+    def __init__(self) -> None:
+        self.any = False
+
+
 class WatchedDict(dict[str, Any]):
     """A module's parameters or buffers outside of forwards. Notes reads and changes.
 
@@ -24,12 +33,24 @@ class WatchedDict(dict[str, Any]):
     the tensor from a module before. Tensors that were read are copied to the device again.
     """
 
-    __slots__ = ("changed", "touched")
+    __slots__ = ("_touched", "_touches", "changed")
 
-    def __init__(self, entries: dict[str, Any]) -> None:
+    def __init__(self, entries: dict[str, Any], touches: Touches) -> None:
         super().__init__(entries)
-        self.touched = False  # Entries were read or changed.
+        self._touches = touches
+        self._touched = False
         self.changed = False  # Entries were replaced, added or removed.
+
+    @property
+    def touched(self) -> bool:
+        """Entries were read or changed."""
+        return self._touched
+
+    @touched.setter
+    def touched(self, touched: bool) -> None:
+        self._touched = touched
+        if touched:
+            self._touches.any = True
 
     def __getitem__(self, key: str) -> Any:
         self.touched = True
@@ -101,10 +122,10 @@ class WatchedDict(dict[str, Any]):
 class SwappedDict:
     """One dictionary of a module, as it is outside of forwards and within."""
 
-    def __init__(self, module: nn.Module, attribute: str) -> None:
+    def __init__(self, module: nn.Module, attribute: str, touches: Touches) -> None:
         self.module = module
         self.attribute = attribute
-        self.outside = WatchedDict(module.__dict__[attribute])
+        self.outside = WatchedDict(module.__dict__[attribute], touches)
         self.inside: dict[str, Any] = dict(module.__dict__[attribute])
         self.paged: dict[str, PagedTensor] = {}
         module.__dict__[attribute] = self.outside
@@ -167,6 +188,7 @@ class TensorSwap:
 
     def __init__(self, weights: list[Weight]) -> None:
         self.dicts: dict[tuple[int, str], SwappedDict] = {}
+        self.touches = Touches()
         self.lists: list[ListSlot] = []
         self.slots: dict[PagedTensor, list[DictSlot | ListSlot]] = {}
         self.entered = False
@@ -182,7 +204,8 @@ class TensorSwap:
             return self.lists[-1]
         swapped = self.dicts.get((id(entry.module), entry.attribute))
         if swapped is None:
-            swapped = self.dicts[id(entry.module), entry.attribute] = SwappedDict(entry.module, entry.attribute)
+            swapped = SwappedDict(entry.module, entry.attribute, self.touches)
+            self.dicts[id(entry.module), entry.attribute] = swapped
         swapped.paged[str(entry.key)] = paged
         return DictSlot(swapped.inside, str(entry.key))
 
@@ -238,11 +261,14 @@ class TensorSwap:
 
     def touched(self) -> bool:
         """Whether a tensor was read from a module since the last forward."""
-        return self.swapped.touched()
+        return self.touches.any
 
-    def forget_touches(self) -> None:
+    def forget_touches(self, *, but_changes: bool = False) -> None:
+        """What was read so far is not touched any more; with `but_changes`, what was replaced still is."""
+        self.touches.any = False
         for watched in self.watched:
-            watched.touched = watched.changed = False
+            watched.changed = watched.changed and but_changes
+            watched.touched = watched.changed
 
     def release(self) -> None:
         """Gives modules ordinary dictionaries again."""

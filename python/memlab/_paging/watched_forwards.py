@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from memlab import _native
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
-from memlab._paging.module_patch import ModulePatch
+from memlab._paging.module_patch import ModulePatch, PatchedForward
 from memlab._paging.plan_state import PlanState, Stage
 
 
@@ -38,7 +37,7 @@ class WatchedForwards:
         self.patch.guard()
 
     def _wrapper(self, wrapped: WrappedModule, thread: threading.local) -> Callable[[Callable[..., Any]], Any]:
-        return lambda original: _native.WatchedForward(wrapped, original, thread, self._outermost_call)
+        return lambda original: PatchedForward(wrapped, original, thread, self._outermost_call)
 
     def _outermost_call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a call that is in no other call of this model: the forward is this call."""

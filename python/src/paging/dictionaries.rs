@@ -1,6 +1,5 @@
 //! The dictionaries of modules that hold parameters and buffers, exchanged as wholes.
 
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -9,7 +8,8 @@ use pyo3::{PyTraverseError, PyVisit};
 struct Swapped {
     /// The `SwappedDict`.
     object: Py<PyAny>,
-    module: Py<PyAny>,
+    /// The attributes of the module.
+    module: Py<PyDict>,
     attribute: Py<PyString>,
     outside: Py<PyDict>,
     inside: Py<PyDict>,
@@ -20,7 +20,7 @@ impl Swapped {
     fn of(object: &Bound<PyAny>) -> PyResult<Self> {
         let py = object.py();
         Ok(Self {
-            module: object.getattr(intern!(py, "module"))?.unbind(),
+            module: object.getattr(intern!(py, "module"))?.getattr(intern!(py, "__dict__"))?.cast_into()?.unbind(),
             attribute: object.getattr(intern!(py, "attribute"))?.cast_into::<PyString>()?.unbind(),
             outside: object.getattr(intern!(py, "outside"))?.cast_into::<PyDict>()?.unbind(),
             inside: object.getattr(intern!(py, "inside"))?.cast_into::<PyDict>()?.unbind(),
@@ -30,12 +30,7 @@ impl Swapped {
     }
 
     fn put(&self, py: Python, dictionary: &Py<PyDict>) -> PyResult<()> {
-        // SAFETY: the module is alive; the result is a new reference, or null with an exception set.
-        let attributes = unsafe {
-            let found = ffi::PyObject_GenericGetDict(self.module.as_ptr(), std::ptr::null_mut());
-            Bound::from_owned_ptr_or_err(py, found)?
-        };
-        attributes.cast::<PyDict>()?.set_item(&self.attribute, dictionary)
+        self.module.bind(py).set_item(&self.attribute, dictionary)
     }
 
     /// Whether it holds nothing that is not paged.
@@ -72,16 +67,6 @@ impl SwappedDicts {
             swapped.put(py, &swapped.outside)?;
         }
         Ok(())
-    }
-
-    /// Whether the program has read a tensor from a module outside of forwards.
-    fn touched(&self, py: Python) -> PyResult<bool> {
-        for swapped in &self.all {
-            if swapped.outside.getattr(py, intern!(py, "touched"))?.is_truthy(py)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

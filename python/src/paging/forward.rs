@@ -9,7 +9,7 @@ use super::holder::{Boundaries, UnitHolder};
 
 /// Reports where a call begins and ends to the context of the thread, an attribute of `thread`. Outside of forwards, `outermost`
 /// is called with the boundaries, the original function and its arguments.
-#[pyclass(frozen, module = "memlab._native")]
+#[pyclass(subclass, frozen, module = "memlab._native")]
 pub struct WatchedForward {
     boundaries: Py<Boundaries>,
     original: Py<PyAny>,
