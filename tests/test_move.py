@@ -88,7 +88,8 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
         assert (away["arena_bytes"], away["host_bytes"]) == (before["arena_bytes"], moved)
         control.operate(process.pid, "restore")
     # AND the training computes the same
-    assert all(step == undisturbed(memlab, "--ballast", 100, steps=1)[0] for step in end(process, until))
+    expected = undisturbed(memlab, "--ballast", 100, steps=1)[0]
+    assert all(step == expected for step in end(process, until))
 
 
 @pytest.mark.parametrize(

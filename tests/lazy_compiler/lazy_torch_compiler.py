@@ -1,8 +1,8 @@
 """PyTorch's compiler is imported when something is compiled, and not as soon as a program makes an optimizer.
 
-Importing it takes as long as a small test program does otherwise, or longer. PyTorch imports it to exclude functions of its own from
-compilation and to break graphs, which is of no use as long as nothing compiles. tests/conftest.py asks for this unless `--full`
-is given, and lazy_torch_compiler.pth imports it where it is asked for.
+Importing it takes as long as a small test program does otherwise, or longer. PyTorch does so to exclude functions of its own
+from compilation and to break graphs, which is of no use as long as nothing compiles. tests/conftest.py asks for this unless
+`--full` is given, and lazy_torch_compiler.pth imports it where it is asked for.
 """
 
 import sys
