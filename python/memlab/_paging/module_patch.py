@@ -11,7 +11,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -54,7 +54,7 @@ class InPlaceOfMethod:
         """Has it look like `function`: programs (transformers among them) read the signature of a forward."""
         self.module = weakref.ref(module)
         self.name = name
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(cast("Callable[..., Any]", self), function)
         mark_excluded(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
