@@ -442,6 +442,7 @@ class UnitHolder:
     def release_all(self) -> None:
         """Releases all units, and loads those of the next forward."""
 
+@disjoint_base
 class WatchedForward:
     """Stands in the place of a module's `forward`, and reports its calls to `thread.context`.
 
