@@ -10,7 +10,7 @@ from memlab._paging.placement import Placement
 from memlab._paging.plan_state import PlannedUnit, PlanState
 from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
-from memlab._paging.units import Schedule, Unit, units_by_module
+from memlab._paging.units import Point, Schedule, Unit, units_by_module
 
 # The cost of asking for one copy, so that many small units are not planned as free.
 COPY_OVERHEAD_NS = 3_000
@@ -81,8 +81,8 @@ def _planned(
 def _available(units: list[Unit], schedule: Schedule, bytes_per_second: float, settings: Settings, activations: int) -> int:
     """Bytes that weights may take. Neighbouring units do not share a place for the sake of the reserve."""
     available = capacity(settings.device, activations)
-    staying, largest = _needed_at_once(units, schedule)
-    if staying + 2 * largest <= available:
+    largest = max((_bytes_of(_copied(units, point)) for point in schedule.points), default=0)
+    if _bytes_of(_staying(units)) + 2 * largest <= available:
         return available
     everything = capacity(settings.device, activations, with_reserve=False)
     try:
@@ -92,19 +92,25 @@ def _available(units: list[Unit], schedule: Schedule, bytes_per_second: float, s
     return max(available, least.ring_bytes + least.resident_bytes)
 
 
-def _needed_at_once(units: list[Unit], schedule: Schedule) -> tuple[int, int]:
-    """Bytes of the units that stay, and the most that others take at one point."""
-    staying = sum(unit.nbytes for unit in units if unit.must_be_resident)
-    others = (sum(units[i].nbytes for i in point.units if not units[i].must_be_resident) for point in schedule.points)
-    return staying, max(others, default=0)
+def _staying(units: list[Unit]) -> list[Unit]:
+    return [unit for unit in units if unit.must_be_resident]
+
+
+def _copied(units: list[Unit], point: Point) -> list[Unit]:
+    """The units of a point that need not stay on the device."""
+    return [units[index] for index in point.units if not units[index].must_be_resident]
+
+
+def _bytes_of(units: list[Unit]) -> int:
+    return sum(unit.nbytes for unit in units)
 
 
 def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> None:
     """Raises ValueError that names the units, if units that are needed at the same time do not fit."""
-    staying = sum(unit.nbytes for unit in units if unit.must_be_resident)
+    staying = _bytes_of(_staying(units))
     for point in schedule.points:
-        together = [units[index] for index in point.units if not units[index].must_be_resident]
-        needed = staying + sum(unit.nbytes for unit in together)
+        together = _copied(units, point)
+        needed = staying + _bytes_of(together)
         if needed > allowed:
             verb = "are needed at once" if len(together) > 1 else "is copied as one"
             raise ValueError(

@@ -8,7 +8,7 @@ use pyo3::{PyTraverseError, PyVisit};
 struct Swapped {
     /// The `SwappedDict`.
     object: Py<PyAny>,
-    /// The attributes of the module.
+    /// The attributes of the module. Looked up once, as a module keeps its dictionary.
     module: Py<PyDict>,
     attribute: Py<PyString>,
     outside: Py<PyDict>,
