@@ -3,6 +3,7 @@
 import json
 import re
 
+import logged_trainings
 import loggers
 import pytest
 from conftest import PYTHON
@@ -11,37 +12,17 @@ pytest.importorskip("tensorboard")
 
 # Rank 1 keeps more than rank 0, so that one's figures are not the other's. Gloo, because ranks do not wait for each other
 # with NCCL's stand-in, and it only counts the objects that Lightning sends.
-LIGHTNING = """
-import json, torch, lightning.pytorch as pl
+LIGHTNING = (
+    logged_trainings.LIGHTNING
+    + """
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
-from memlab.integrations.lightning import MemlabCallback
 
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
-        self.kept = []
-
+class Model(Small):
     def training_step(self, batch, index):
         self.kept.append(torch.zeros((1 + self.global_rank) << 20, device=self.device))
         return self.net(batch[0]).square().mean()
 
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters())
-
-class Truth(pl.Callback):
-    rows = []
-
-    def on_train_start(self, *_):
-        torch.cuda.reset_peak_memory_stats()
-
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step % 2 == 0:
-            self.rows.append([trainer.global_step - 1, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
-            torch.cuda.reset_peak_memory_stats()
-
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(96, 256)), batch_size=8)
 trainer = pl.Trainer(
     max_epochs=1, accelerator="gpu", devices=2, strategy=DDPStrategy(process_group_backend="gloo"),
     logger=TensorBoardLogger("."), log_every_n_steps=2, enable_checkpointing=False, enable_progress_bar=False,
@@ -50,40 +31,25 @@ trainer = pl.Trainer(
 trainer.fit(Model(), data)
 print(json.dumps([trainer.global_rank, Truth.rows]), flush=True)
 """
-HUGGING_FACE = """
-import json, torch, transformers
-from memlab.integrations.transformers import MemlabCallback
-
-class Texts(torch.utils.data.Dataset):
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        tokens = torch.arange(12) % 50
-        return {"input_ids": tokens, "labels": tokens}
-
-class Truth(transformers.TrainerCallback):
-    rows, kept = [], []
-
-    def on_train_begin(self, *_, **__):
-        torch.cuda.reset_peak_memory_stats()
+)
+HUGGING_FACE = (
+    logged_trainings.HUGGING_FACE
+    + """
+class KeepingTruth(Truth):
+    kept = []
 
     def on_step_end(self, args, state, control, **_):
         self.kept.append(torch.zeros((1 + args.process_index) << 20, device=args.device))
-
-    def on_log(self, args, state, control, **_):
-        self.rows.append([state.global_step, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
-        torch.cuda.reset_peak_memory_stats()
 
 arguments = transformers.TrainingArguments(
     "out", per_device_train_batch_size=4, max_steps=6, report_to=["tensorboard"], logging_steps=2, save_strategy="no",
     disable_tqdm=True, ddp_backend="gloo",
 )
-model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=2, n_head=2))
-trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=[MemlabCallback(), Truth()])
-trainer.train()
+callbacks = [MemlabCallback(), KeepingTruth()]
+transformers.Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=callbacks).train()
 print(json.dumps([arguments.process_index, Truth.rows]), flush=True)
 """
+)
 
 
 @pytest.mark.parametrize(

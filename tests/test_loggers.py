@@ -3,6 +3,7 @@
 import json
 from textwrap import dedent
 
+import logged_trainings
 import loggers
 import memlab as package
 import pytest
@@ -83,17 +84,12 @@ def test_what_is_no_logger_is_refused():
         package.log(0, [mlflow])
 
 
-LIGHTNING = """
-import json, sys, torch, lightning.pytorch as pl
+LIGHTNING = (
+    logged_trainings.LIGHTNING
+    + """
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
-from memlab.integrations.lightning import MemlabCallback
 
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
-        self.kept = []
-
+class Model(Small):
     def training_step(self, batch, index):
         self.kept.append(torch.zeros(1 << 18, device="cuda"))
         if FAILS and self.global_step == 5:
@@ -105,24 +101,7 @@ class Model(pl.LightningModule):
     def validation_step(self, batch, index):
         torch.zeros(8 << 20, device="cuda")
 
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters())
-
-class Truth(pl.Callback):
-    rows = []
-
-    def on_train_start(self, *_):
-        torch.cuda.reset_peak_memory_stats()
-
-    def on_train_batch_end(self, trainer, *_):
-        # Of two batches each, which are one step; of each step the second is told.
-        if trainer.global_step % 2 == 0 and trainer.global_step != getattr(self, "seen", 0):
-            self.seen = trainer.global_step
-            self.rows.append([self.seen - 1, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
-            torch.cuda.reset_peak_memory_stats()
-
 loggers = [TensorBoardLogger("."), WandbLogger(project="memory", save_dir="."), MLFlowLogger(tracking_uri="file:./mlruns")]
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(96, 256)), batch_size=8)
 trainer = pl.Trainer(
     max_epochs=2, accelerator="gpu", devices=1, logger=loggers, log_every_n_steps=2, accumulate_grad_batches=2,
     num_sanity_val_steps=0, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -134,6 +113,7 @@ except torch.OutOfMemoryError:
     pass
 json.dump(Truth.rows, open("result", "w"))
 """
+)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "out of memory"])
@@ -167,42 +147,26 @@ def test_lightnings_loggers_have_the_memory_beside_the_loss(memlab, fails):
     assert artifacts == [("memlab-report", "memlab-report.html")]
 
 
-HUGGING_FACE = """
-import json, torch, transformers
-from memlab.integrations.transformers import MemlabCallback
-
-class Texts(torch.utils.data.Dataset):
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        tokens = torch.arange(12) % 50
-        return {"input_ids": tokens, "labels": tokens}
-
-class Truth(transformers.TrainerCallback):
-    rows = []
-
-    def on_train_begin(self, *_, **__):
-        torch.cuda.reset_peak_memory_stats()
-
+HUGGING_FACE = (
+    logged_trainings.HUGGING_FACE
+    + """
+class FailingTruth(Truth):
     def on_step_end(self, args, state, control, **_):
         if FAILS and state.global_step == 5:
             torch.zeros(1 << 34, device="cuda")
 
-    def on_log(self, args, state, control, **_):
-        self.rows.append([state.global_step, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
-        torch.cuda.reset_peak_memory_stats()
+    def on_log(self, *arguments, **more):
+        super().on_log(*arguments, **more)
         json.dump(self.rows, open("result", "w"))
 
-config = transformers.GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=2, n_head=2)
 arguments = transformers.TrainingArguments(
     "out", per_device_train_batch_size=8, max_steps=6, report_to=["tensorboard", "wandb", "mlflow"], logging_steps=2,
     save_strategy="no", disable_tqdm=True,
 )
-callbacks = [MemlabCallback(), Truth()]
-model = transformers.GPT2LMHeadModel(config)
+callbacks = [MemlabCallback(), FailingTruth()]
 transformers.Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=callbacks).train()
 """
+)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "out of memory"])
