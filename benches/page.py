@@ -4,6 +4,7 @@
     benches/page.py --short [--seconds 420]  what fits in a few minutes of a GPU, the most important first
     benches/page.py --schedule               without a GPU: the pipeline against its recurrence; the host's cost of a unit
     benches/page.py --instructions           without a GPU: instructions of the host for each unit; takes valgrind, 2 minutes
+    benches/page.py --in-turn --shapes E     the resident model and paged ones by turns in one process
     benches/page.py --scale small            tries the bench, on a simulated GPU (whose kernels do nothing) or without one
     benches/page.py --report FILE…           the tables of lines measured before
 
@@ -247,6 +248,7 @@ def arguments():
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--schedule", action="store_true")
     parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--in-turn", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="lines are added to it")
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--log", metavar="FILE", help="what the processes print")
@@ -276,6 +278,13 @@ def main():
         return instructions.main(device)
     if device == "cpu" and args.scale == "full":
         sys.exit("page: there is no GPU here. To try the bench: --scale small")
+    if args.in_turn:
+        import in_turn
+        import shapes
+
+        for shape in shapes.parse(args.shapes):
+            in_turn.main(shape, args.scale, device)
+        return None
     with tempfile.TemporaryDirectory(prefix="memlab-page-") as folder:
         bench = Bench(args, folder, device)
         facts = machine(card)
