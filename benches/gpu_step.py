@@ -10,7 +10,7 @@ with the wall clock. A machine that is slower for a while so slows all of them. 
 
 and how much the turns differ. Each kind of process counts with its quieter turns (the lower quartile), because machines are
 shared; with `--processes` there are several of each kind, because one may be slower than another of its kind all its life.
-`--time` measures `memlab run --time` too, and beside it what users would take for that, torch.profiler with CUDA activities,
+`--time` measures `memlab run --time` too, of all steps and of one in eight (take `--steps 16` then), and beside it what users would take for that, torch.profiler with CUDA activities,
 and what both are built on: CUPTI, whose records are thrown away. `--launch-bound` takes a step of many small kernels, for
 which the GPU waits for the CPU. `--simulated` tries the script on the simulated GPU, where times mean nothing.
 """
@@ -38,7 +38,11 @@ TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabu
 
 # The kinds of processes, the base first; how the base is changed, for those with memlab.
 BASE, PROFILER, CUPTI = "base", "torch.profiler", "CUPTI alone"
-ENVIRONMENTS = {"memlab": {}, "memlab --time": {"MEMLAB_TIME": "1"}}
+ENVIRONMENTS = {
+    "memlab": {},
+    "memlab --time": {"MEMLAB_TIME": "1"},
+    "memlab --time-every 8": {"MEMLAB_TIME": "1", "MEMLAB_TIME_EVERY": "8"},
+}
 # What is measured: milliseconds of a step.
 FIGURES = {"events": "by CUDA events", "wall": "by the wall clock", "submit": "for the CPU to submit it to an idle GPU"}
 

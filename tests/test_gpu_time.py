@@ -1,6 +1,7 @@
 """What runs on the GPU, and for how long, by the place that launched it: through CUPTI, here the simulated card's."""
 
 import json
+import subprocess
 from collections import Counter
 
 import pytest
@@ -129,6 +130,53 @@ def test_time_by_step_and_how_busy_the_device_is(memlab):
     assert 0 < device["gpu_busy_ns"] <= device["gpu_time_ns"]
     assert device["gpu_waits_for_host_ns"] > 0
     assert device["gpu_idle_ns"] >= 0
+
+
+def test_some_steps_are_recorded_as_if_all_were(memlab):
+    # GIVEN 24 steps that are all recorded; WHEN one of four is
+    complete, _ = run(memlab, "long")
+    sampled, done = run(memlab, "long", env=TIMED | {"MEMLAB_TIME_EVERY": "4", "MEMLAB_TIMELINE": "all"})
+    assert "memlab" not in done.errors, done.errors
+    # THEN each four in a row have one, the first the first, AND it has all of its kernels
+    calls = {row["first_step"]: row["calls"] for row in complete["gpu_steps"]}
+    recorded = {row["first_step"]: row["calls"] for row in sampled["gpu_steps"]}
+    assert sorted(step // 4 for step in recorded) == list(range(6)) and 0 in recorded
+    assert recorded.items() <= calls.items()
+    # AND what is summed up is of these steps
+    sums_up(sampled)
+    assert sum(recorded.values()) == sum(row["calls"] for row in sampled["kernels"] + sampled["copies"])
+    assert [report["devices"][0]["gpu_timed_steps"] for report in (complete, sampled)] == [24, 6]
+    text = subprocess.run([memlab.command, "report", memlab.folder / "long.jsonl"], capture_output=True, text=True, check=True)
+    assert "kernels, copies and fills, of 6 of 24 steps" in text.stdout
+    # AND the time between them counts nowhere: not as waiting for the host either
+    if not ON_GPU:  # There, kernels run on after the step that launched them.
+        device = sampled["devices"][0]
+        shares = sum(device[f"gpu_{share}_ns"] for share in ("busy", "waits_for_host", "idle"))
+        assert shares == sum(end - begin for begin, end in stretches(memlab.folder / "long.jsonl", set(recorded)))
+
+
+def stretches(trace, recorded):
+    """From the beginning of the first piece of work to the end of the last, for each row of recorded steps."""
+    events = [json.loads(line) for line in trace.read_text().splitlines() if line.startswith("[")]
+    ends = [event[1] for event in events if event[0] == "step"]
+    ran = [(start, start + long) for start, long in (event[4:6] for event in events if event[0] == "ran")]
+    found = []
+    for step in sorted(recorded):
+        began = ends[step - 1] if step else 0
+        pieces = [piece for piece in ran if began <= piece[0] < ends[step]]
+        first, last = min(start for start, _ in pieces), max(end for _, end in pieces)
+        if step - 1 in recorded:
+            first = found.pop()[0]
+        found.append((first, last))
+    return found
+
+
+def test_a_number_of_steps_that_is_none_is_said(memlab):
+    # GIVEN nonsense for a number; THEN memlab says so in a line, AND records all steps
+    for text in ("0", "often"):
+        report, done = run(memlab, "plain", env=TIMED | {"MEMLAB_TIME_EVERY": text})
+        assert f"MEMLAB_TIME_EVERY is \"{text}\", not a number of steps" in done.errors
+        assert report["devices"][0]["gpu_timed_steps"] == 6
 
 
 @pytest.mark.parametrize("timeline", ["", "600", "all", "0"])

@@ -15,7 +15,10 @@ pub(crate) struct Times {
     waits: Option<WaitsForHost>,
     /// What the link between the device and the host carries in one direction.
     link_bytes_per_second: Option<u64>,
+    /// The steps that were recorded.
     steps: u64,
+    /// All of them.
+    of_steps: u64,
 }
 
 /// So many hundredths of a pass's time are planned to be filled by `memlab.offload_activations` with copies.
@@ -41,7 +44,8 @@ impl Times {
             work: recording.model.gpu_work(recording.device),
             waits: waits_for_host(recording),
             link_bytes_per_second: link.map(|link| (link / PACKET * DATA).max(1)),
-            steps: recording.steps.len().max(1) as u64,
+            steps: recording.model.steps_timed().max(1),
+            of_steps: recording.model.steps_ended().max(1),
         }
     }
 
@@ -85,7 +89,10 @@ impl Times {
                 times[index] += layer.totals.nanoseconds.saturating_sub(layer.backward_nanoseconds);
             }
         }
-        let each = times.iter().zip(&modules.forwards).map(|(time, forwards)| time / (*forwards).max(1));
+        let each = times.iter().zip(&modules.forwards).map(|(time, forwards)| {
+            let of_all = u128::from(*time) * u128::from(self.of_steps) / u128::from(self.steps);
+            u64::try_from(of_all).unwrap_or(u64::MAX) / (*forwards).max(1)
+        });
         Some(each.collect())
     }
 

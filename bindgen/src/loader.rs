@@ -175,37 +175,34 @@ impl Cupti {
         self.call("cuptiUnsubscribe", self.cuptiUnsubscribe, |function| unsafe { function(subscription.0) })
     }
 
-    /// Has the subscriber called for the calls of a domain whose names are `wanted`.
+    /// The callbacks of a domain whose names are `wanted`.
+    pub fn callbacks(
+        &self,
+        domain: CUpti_CallbackDomain,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> impl Iterator<Item = CUpti_CallbackId> {
+        (1..CALLBACKS).filter(move |id| {
+            let mut name = ptr::null();
+            let found = self.call("cuptiGetCallbackName", self.cuptiGetCallbackName, |function| {
+                // SAFETY: writes one pointer, to a static string of CUPTI; unknown ids are refused.
+                unsafe { function(domain, *id, &mut name) }
+            });
+            // SAFETY: not null, and NUL-terminated by CUPTI's word.
+            found.is_ok() && !name.is_null() && wanted(unsafe { CStr::from_ptr(name) }.to_bytes())
+        })
+    }
+
+    /// Has the subscriber called for one callback of a domain, or not any more.
     pub fn watch(
         &self,
         subscription: &Subscription,
         domain: CUpti_CallbackDomain,
-        wanted: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), CallError> {
-        for id in 1..CALLBACKS {
-            let mut name = ptr::null();
-            let found = self.call("cuptiGetCallbackName", self.cuptiGetCallbackName, |function| {
-                // SAFETY: writes one pointer, to a static string of CUPTI; unknown ids are refused.
-                unsafe { function(domain, id, &mut name) }
-            });
-            // SAFETY: not null, and NUL-terminated by CUPTI's word.
-            if found.is_ok() && !name.is_null() && wanted(unsafe { CStr::from_ptr(name) }.to_bytes()) {
-                self.watch_one(subscription, domain, id)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Has the subscriber called for one callback of a domain.
-    pub fn watch_one(
-        &self,
-        subscription: &Subscription,
-        domain: CUpti_CallbackDomain,
         id: CUpti_CallbackId,
+        is_on: bool,
     ) -> Result<(), CallError> {
         self.call("cuptiEnableCallback", self.cuptiEnableCallback, |function| {
             // SAFETY: takes numbers, and a handle that CUPTI has given.
-            unsafe { function(1, subscription.0, domain, id) }
+            unsafe { function(is_on.into(), subscription.0, domain, id) }
         })
     }
 

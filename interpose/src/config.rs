@@ -55,6 +55,8 @@ pub struct Config {
     pub note_read_backs: bool,
     /// Whether what runs on GPUs is recorded: `MEMLAB_TIME=1`.
     pub time: bool,
+    /// The value of `MEMLAB_TIME_EVERY`: of how many optimizer steps one is recorded so.
+    pub time_every: Option<String>,
     /// The value of `MEMLAB_TIMELINE`: how much of that is kept piece by piece.
     pub timeline: Option<String>,
     /// When the enclosing `memlab run` began, in nanoseconds since 1970: `MEMLAB_RUN`.
@@ -88,6 +90,7 @@ impl Config {
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
             note_read_backs: is_on("MEMLAB_READBACKS"),
             time: is_on("MEMLAB_TIME"),
+            time_every: environment_text("MEMLAB_TIME_EVERY"),
             timeline: environment_text("MEMLAB_TIMELINE"),
             run: environment_number(&["MEMLAB_RUN"]),
             began: SystemTime::now(),

@@ -15,7 +15,9 @@ mod names;
 mod nodes;
 mod others;
 mod records;
+mod sampling;
 mod steps;
+mod subscribed;
 mod sums;
 mod timeline;
 
@@ -23,15 +25,16 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cupti_sys::bindings::{
-    CUpti_ActivityFlag, CUpti_ActivityKind, CUpti_ApiCallbackSite, CUpti_CallbackData, CUpti_CallbackDomain,
-    CUpti_CallbackId, CUpti_CallbackIdResource, CUpti_GraphData, CUpti_ResourceData, CUptiResult,
+    CUpti_ActivityFlag, CUpti_ApiCallbackSite, CUpti_CallbackData, CUpti_CallbackDomain, CUpti_CallbackId,
+    CUpti_CallbackIdResource, CUpti_GraphData, CUpti_ResourceData, CUptiResult,
 };
-use cupti_sys::{CallError, Cupti, Subscription};
+use cupti_sys::{CallError, Cupti};
 use parking_lot::Mutex;
 
 use self::books::BOOKS;
 use self::launches::Launch;
 use self::library::CUPTI;
+use self::subscribed::Subscribed;
 use crate::attribution;
 use crate::attribution::result::Attribution;
 use crate::clock;
@@ -40,22 +43,14 @@ use crate::locks;
 use crate::panics;
 use crate::recorder::Recorder;
 
-/// The activities that are recorded.
-const KINDS: [CUpti_ActivityKind; 4] = [
-    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY,
-    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMSET,
-];
-
 static STATE: Mutex<State> = Mutex::new(State::Off);
 
 /// What memlab does with CUPTI. Its lock is held while that changes.
 enum State {
     /// Nothing, and it will not.
     Off,
-    /// It records.
-    Running(Subscription),
+    /// It records; of some steps, if not of all.
+    Running(Subscribed),
     /// Somebody else records.
     Aside,
 }
@@ -66,49 +61,45 @@ pub fn start(recorder: &Recorder) {
         return;
     }
     timeline::choose(recorder);
+    sampling::choose(recorder);
     let loaded = Cupti::load().map_err(|error| error.to_string());
     let begun = loaded.and_then(|cupti| begin(CUPTI.get_or_init(|| cupti)).map_err(|error| described(&error)));
     match begun {
-        Ok(subscription) => {
-            *STATE.lock() = State::Running(subscription);
+        Ok(subscribed) => {
+            *STATE.lock() = State::Running(subscribed);
             others::watch(step_aside);
         }
         Err(why) => recorder.warn(&format!("no GPU time: {why}")),
     }
 }
 
-fn begin(cupti: &Cupti) -> Result<Subscription, CallError> {
+fn begin(cupti: &Cupti) -> Result<Subscribed, CallError> {
     // SAFETY: the callback stays loaded: libmemlab is linked with `-z nodelete`.
-    let subscription = unsafe { cupti.subscribe(Some(called)) }?;
-    // SAFETY: it stays loaded, and can be called from any thread.
-    let clocked = unsafe { cupti.register_clock(Some(trace_clock)) };
-    // Calls of the runtime are not watched: they call the driver, with their id.
-    let started = clocked
-        .and_then(|()| cupti.watch(&subscription, CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API, gives_work))
-        .and_then(|()| {
-            let domain = CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RESOURCE;
-            nodes::CALLBACKS.into_iter().try_for_each(|id| cupti.watch_one(&subscription, domain, id.0))
-        })
-        // SAFETY: they stay loaded too, and buffers are valid until they are received.
-        .and_then(|()| unsafe { cupti.register_buffers(Some(records::request), Some(records::complete)) })
-        .and_then(|()| KINDS.into_iter().try_for_each(|kind| cupti.enable(kind)));
-    if let Err(error) = started {
-        end(cupti, subscription);
-        return Err(error);
-    }
-    Ok(subscription)
+    unsafe { Subscribed::begin(cupti, Some(called)) }
 }
 
-/// The clock of records: that of the trace.
-unsafe extern "C" fn trace_clock() -> u64 {
-    clock::monotonic_ns()
+/// Whether the GPU time of an optimizer step is recorded, if it is recorded at all.
+pub fn includes(step: u64) -> bool {
+    sampling::includes(step)
 }
 
-fn end(cupti: &Cupti, subscription: Subscription) {
-    for kind in KINDS {
-        let _ = cupti.disable(kind);
+/// An optimizer step begins, on the thread that ended the last one.
+pub fn begin_step(step: u64) {
+    if !sampling::is_complete() {
+        record_if_included(&mut STATE.lock(), step);
     }
-    let _ = cupti.unsubscribe(subscription);
+}
+
+fn record_if_included(state: &mut State, step: u64) {
+    if let (State::Running(subscribed), Some(cupti)) = (state, CUPTI.get())
+        && let Err(error) = subscribed.record(cupti, sampling::includes(step))
+        && let Some(recorder) = Recorder::current()
+    {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            recorder.warn(&format!("GPU time is not what it should be: {}", described(&error)));
+        }
+    }
 }
 
 /// Somebody else is about to use CUPTI: leaves it as if memlab had never used it.
@@ -116,8 +107,8 @@ fn step_aside() {
     let mut state = STATE.lock();
     let (State::Running(_), Some(cupti)) = (&*state, CUPTI.get()) else { return };
     collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-    if let State::Running(subscription) = std::mem::replace(&mut *state, State::Aside) {
-        end(cupti, subscription);
+    if let State::Running(subscribed) = std::mem::replace(&mut *state, State::Aside) {
+        subscribed.end(cupti);
     }
     others::hand_back();
     drop(state);
@@ -130,15 +121,16 @@ fn step_aside() {
 }
 
 /// Begins again when the others have ended.
-fn come_back() {
+fn come_back(recorder: &Recorder) {
     let mut state = STATE.lock();
     if let (State::Aside, true, Some(cupti)) = (&*state, others::are_done(), CUPTI.get())
-        && let Ok(subscription) = begin(cupti)
+        && let Ok(subscribed) = begin(cupti)
     {
         if let Some(books) = BOOKS.lock().as_mut() {
             books.interrupt();
         }
-        *state = State::Running(subscription);
+        *state = State::Running(subscribed);
+        record_if_included(&mut state, recorder.steps());
     }
 }
 
@@ -152,15 +144,6 @@ fn described(error: &CallError) -> String {
         }
         error => error.to_string(),
     }
-}
-
-/// Whether a call of CUDA's driver or runtime gives the GPU work: kernels, copies, fills, graphs.
-fn gives_work(name: &[u8]) -> bool {
-    let name = name.strip_prefix(b"__").unwrap_or(name);
-    let name = name.strip_prefix(b"cuda").or_else(|| name.strip_prefix(b"cu")).unwrap_or(name);
-    let is_host = name.starts_with(b"LaunchHostFunc");
-    let begins: [&[u8]; 4] = [b"Launch", b"GraphLaunch", b"Memcpy", b"Memset"];
-    !is_host && begins.iter().any(|begin| name.starts_with(begin))
 }
 
 /// CUPTI's callback, on the program's thread, within its call.
@@ -196,7 +179,7 @@ pub fn tick(recorder: &Recorder) {
     if CUPTI.get().is_none() || recorder.is_finished() {
         return;
     }
-    come_back();
+    come_back(recorder);
     if let State::Running(_) = *STATE.lock() {
         collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_NONE);
     }
@@ -228,25 +211,4 @@ pub fn reset_in_child() {
     others::reset_in_child();
     nodes::reset_in_child();
     books::reset_in_child();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::gives_work;
-
-    #[test]
-    fn calls_that_give_work_are_known_by_their_names() {
-        for name in [
-            "cuLaunchKernelEx",
-            "cudaLaunchKernel_v7000",
-            "__cudaLaunchKernel_v13000",
-            "cuGraphLaunch",
-            "cuMemsetD8Async",
-        ] {
-            assert!(gives_work(name.as_bytes()), "{name}");
-        }
-        for name in ["cuMemAlloc_v2", "cudaLaunchHostFunc_v10000", "cuGraphInstantiate", "cudaStreamSynchronize"] {
-            assert!(!gives_work(name.as_bytes()), "{name}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ pub mod start;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::Step;
 
 use crate::clock::monotonic_ns;
 use crate::cuda::device;
@@ -149,10 +150,12 @@ impl Recorder {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// An optimizer step ended on the calling thread.
-    pub fn step(&self, thread: u32) {
+    /// An optimizer step ended on the calling thread. Returns how many have ended.
+    pub fn step(&self, thread: u32, is_untimed: bool) -> u64 {
         let index = self.steps.fetch_add(1, Ordering::Relaxed);
-        self.log.append(encode::step(&mut LineBuffer::<128>::new(), self.elapsed_ns(), thread, index));
+        let step = Step { time: self.elapsed_ns(), thread, index, is_untimed };
+        self.log.append(encode::step(&mut LineBuffer::<128>::new(), &step));
+        index + 1
     }
 
     /// Writes the last line and truncates the file. `code` is the exit code.

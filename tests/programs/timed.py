@@ -2,7 +2,7 @@
 
     timed.py CASE [OUT.json]
 
-short, plain, graphed, threads, forked, two_devices: it runs; profiled: under torch.profiler, which writes to OUT the kernels
+short, plain, long, graphed, threads, forked, two_devices: it runs; profiled: under torch.profiler, which writes to OUT the kernels
 it saw, as [[name, calls, microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until memlab
 records again; killed: it is.
 """
@@ -76,6 +76,8 @@ def until_recorded(seen):
 steps()
 if case == "plain":
     steps()
+elif case == "long":
+    steps(21)
 elif case == "graphed":
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

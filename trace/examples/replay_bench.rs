@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::load;
-use memlab_trace::record::{DriverKind, TagCategory};
+use memlab_trace::record::{DriverKind, Step, TagCategory};
 
 const STACKS: u32 = 3_000;
 const LAYERS: u32 = 200;
@@ -154,7 +154,7 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
                 let name = format!("h.{}.mlp.fc.weight", step % 100);
                 out.write_all(encode::tag(&mut buffer, time, 0, *address, TagCategory::Gradient, 4096, 1, name, b""))?;
             }
-            out.write_all(encode::step(&mut buffer, time, 1, step))?;
+            out.write_all(encode::step(&mut buffer, &Step { time, thread: 1, index: step, is_untimed: false }))?;
             step += 1;
         }
     }

@@ -163,7 +163,12 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         b"range" => {
             Record::InRange(InRange { time: numbers.next()?, thread: numbers.next_u32()?, range: numbers.next_u32()? })
         }
-        _ => Record::Step(Step { time: numbers.next()?, thread: numbers.next_u32()?, index: numbers.next()? }),
+        _ => Record::Step(Step {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            index: numbers.next()?,
+            is_untimed: numbers.next_if_any()? == Some(1),
+        }),
     };
     numbers.end()?;
     Ok(record)

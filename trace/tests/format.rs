@@ -295,7 +295,12 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 let (name, shard) = (name.into(), shard.into());
                 Record::Tag(Tag { time, device, address, category, bytes, root, name, shard })
             }),
-        (n(), i(), n()).prop_map(|(time, thread, index)| Record::Step(Step { time, thread, index })),
+        (n(), i(), n(), any::<bool>()).prop_map(|(time, thread, index, is_untimed)| Record::Step(Step {
+            time,
+            thread,
+            index,
+            is_untimed
+        })),
         (n(), i(), n(), i()).prop_map(|(time, thread, bytes, stack)| Record::ReadBack(ReadBack {
             time,
             thread,

@@ -74,7 +74,7 @@ fn record(event: &Event, time: u64) -> Record<'static> {
             Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into(), shard: "".into() })
         }
         Event::InRange { thread, range } => Record::InRange(InRange { time, thread, range }),
-        Event::Step { thread } => Record::Step(Step { time, thread, index: time }),
+        Event::Step { thread } => Record::Step(Step { time, thread, index: time, is_untimed: false }),
         Event::DriverAlloc { device, address, bytes, segment } => Record::DriverAlloc(DriverAlloc {
             time,
             device,

@@ -35,7 +35,7 @@ fn training(events: usize) -> Vec<Vec<u8>> {
         let record = match random.below(1000) {
             0 => {
                 steps += 1;
-                Record::Step(Step { time, thread, index: steps - 1 })
+                Record::Step(Step { time, thread, index: steps - 1, is_untimed: false })
             }
             1 => Record::DriverAlloc(DriverAlloc {
                 time,
@@ -73,7 +73,7 @@ fn training(events: usize) -> Vec<Vec<u8>> {
                     name,
                     variable: None,
                 })));
-                Record::Step(Step { time, thread, index: steps })
+                Record::Step(Step { time, thread, index: steps, is_untimed: false })
             }
             5..480 if live.len() > 50 => {
                 let address = live.swap_remove(random.below(live.len() as u64) as usize);

@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::record::DriverKind;
+use memlab_trace::record::{DriverKind, Step};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 const LIVE: u64 = 1_000_000;
@@ -163,7 +163,10 @@ impl<W: Write> Writer<W> {
         self.out.write_all(encode::free(&mut LineBuffer::<192>::new(), time, 1, 0, address))?;
         if self.next.is_multiple_of(5_000) {
             let step = (self.next - self.ring.len() as u64) / 5_000;
-            self.out.write_all(encode::step(&mut LineBuffer::<128>::new(), time, 1, step))?;
+            self.out.write_all(encode::step(
+                &mut LineBuffer::<128>::new(),
+                &Step { time, thread: 1, index: step, is_untimed: false },
+            ))?;
         }
         self.alloc(address)
     }

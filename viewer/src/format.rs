@@ -171,6 +171,11 @@ pub fn change(change: i64, units: Units) -> String {
     }
 }
 
+/// What times are of, if those of so many steps were recorded.
+pub fn timed_part(timed: u64, steps: u64) -> String {
+    if timed == steps { "the whole run".to_owned() } else { format!("{} of {} steps", grouped(timed), grouped(steps)) }
+}
+
 /// A time as people type it, in nanoseconds: `12.5`, `12.5s`, `850ms`, `1m30s`, `2d 04h`, `1:30`, `1:02:03.5`.
 pub fn parse_duration(text: &str) -> Option<u64> {
     let text = text.trim();

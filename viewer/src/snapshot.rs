@@ -419,7 +419,7 @@ impl DeviceSnapshot {
             categories: model.categories(index).to_vec(),
             lines: lines_with(model, index, work.as_ref()).into_iter().map(row).collect(),
             layers: layers_with(model, index, work.as_ref()),
-            times: work.as_ref().map(|work| Arc::new(GpuTimes::new(work, detail == Detail::Time))),
+            times: work.as_ref().map(|work| Arc::new(GpuTimes::new(model, work, detail == Detail::Time))),
             ranges: model.ranges(index),
             trainings: if model.has_trainings() {
                 model.device_steps(index).iter().map(|step| model.training(step)).collect()

@@ -38,7 +38,7 @@ impl Books {
         let kernel = self.names.number(done.what);
         self.sums.add(launch.place, kernel, done);
         self.steps.add(launch.step, done);
-        self.busy.add(launch.time, done);
+        self.busy.add(launch, done);
         self.timeline.add(launch.place, kernel, done);
     }
 

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use memlab_trace::encode::{self, LineBuffer};
 
 use super::done::Done;
+use super::launches::Launch;
+use super::sampling;
 use crate::recorder::Recorder;
 
 /// How much later than others of its time a record may come and still count in full.
@@ -23,11 +25,13 @@ pub struct Busy(BTreeMap<u32, Device>);
 
 #[derive(Default)]
 struct Device {
-    /// Start, end, and launch of what is not counted yet.
-    pending: Vec<(u64, u64, u64)>,
+    /// Start, end, launch, and its step, of what is not counted yet.
+    pending: Vec<(u64, u64, u64, u64)>,
     latest_end: u64,
     /// Until when everything is counted; 0: nothing is.
     counted: u64,
+    /// The step of what was counted last.
+    step: u64,
     shares: Shares,
 }
 
@@ -39,14 +43,14 @@ struct Shares {
 }
 
 impl Busy {
-    pub fn add(&mut self, launched: u64, done: &Done<'_>) {
+    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
         let device = self.0.entry(done.device).or_default();
         let end = done.start + done.nanoseconds;
         device.latest_end = device.latest_end.max(end);
         if device.pending.len() == MAX_PENDING {
             device.count(u64::MAX);
         }
-        device.pending.push((done.start, end, launched));
+        device.pending.push((done.start, end, launch.time, launch.step));
     }
 
     /// What comes now does not continue what was: meanwhile nothing was recorded.
@@ -79,10 +83,11 @@ impl Device {
     fn count(&mut self, until: u64) {
         self.pending.sort_unstable();
         let count = self.pending.partition_point(|(start, ..)| *start < until);
-        for (start, end, launched) in self.pending.drain(..count) {
-            if self.counted == 0 {
-                self.counted = start;
+        for (start, end, launched, step) in self.pending.drain(..count) {
+            if self.counted == 0 || sampling::has_gap(self.step, step) {
+                self.counted = self.counted.max(start);
             }
+            self.step = self.step.max(step);
             if let Some(gap) = start.checked_sub(self.counted) {
                 let waited = launched >= self.counted;
                 *(if waited { &mut self.shares.waiting } else { &mut self.shares.idle }) += gap;
@@ -99,7 +104,8 @@ mod tests {
     use super::*;
 
     fn counted(pieces: &[(u64, u64, u64)]) -> Shares {
-        let mut device = Device { pending: pieces.to_vec(), ..Device::default() };
+        let pending = pieces.iter().map(|(start, end, launched)| (*start, *end, *launched, 0)).collect();
+        let mut device = Device { pending, ..Device::default() };
         device.count(u64::MAX);
         device.shares
     }
@@ -120,9 +126,9 @@ mod tests {
     #[test]
     fn what_was_counted_stays_and_late_records_count_from_there() {
         // GIVEN what is counted up to a time; WHEN something comes that began before; THEN only its rest counts
-        let mut device = Device { pending: vec![(100, 200, 90)], ..Device::default() };
+        let mut device = Device { pending: vec![(100, 200, 90, 0)], ..Device::default() };
         device.count(u64::MAX);
-        device.pending.push((150, 260, 140));
+        device.pending.push((150, 260, 140, 0));
         device.count(u64::MAX);
         assert_eq!(device.shares, Shares { busy: 160, waiting: 0, idle: 0 });
     }

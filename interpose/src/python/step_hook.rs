@@ -12,6 +12,7 @@ use super::api::{Api, Object, TypeSlot, TypeSpec};
 use super::running_agent::{self, untraced};
 use super::stacks::each_stack;
 use super::walk::MAX_DEPTH;
+use crate::gpu_time;
 use crate::panics;
 use crate::recorder::Recorder;
 
@@ -105,7 +106,9 @@ unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object
 /// The GIL must be held.
 unsafe fn after_step(api: &Api, optimizer: Object) {
     let Some(recorder) = Recorder::current() else { return };
-    recorder.step(Recorder::enter_if_recording().map_or(0, |session| session.thread.id));
+    let thread = Recorder::enter_if_recording().map_or(0, |session| session.thread.id);
+    let is_untimed = !gpu_time::includes(recorder.steps());
+    gpu_time::begin_step(recorder.step(thread, is_untimed));
     let agent = running_agent::get();
     if agent.is_null() || optimizer.is_null() {
         return;

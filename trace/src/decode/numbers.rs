@@ -121,6 +121,11 @@ impl Numbers<'_> {
         i32::try_from(self.next()?).map_err(|_| DecodeError::new("a number is too large"))
     }
 
+    /// The next number, if a newer version has written one.
+    pub(super) fn next_if_any(&mut self) -> Result<Option<u64>, DecodeError> {
+        self.rest.first().is_some_and(u8::is_ascii_digit).then(|| self.next()).transpose()
+    }
+
     /// Checks that the array ends, perhaps after elements of a newer version.
     #[inline]
     pub(super) fn end(&self) -> Result<(), DecodeError> {

@@ -1,7 +1,7 @@
 //! Events.
 
 use super::buffer::{LineBuffer, NUMBER};
-use crate::record::{DriverKind, Ran, StepWork, TagCategory, Work};
+use crate::record::{DriverKind, Ran, Step, StepWork, TagCategory, Work};
 
 /// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
@@ -162,9 +162,10 @@ pub fn tag<'b, const N: usize>(
 }
 
 /// `["step",…]`: optimizer step `index` (from 0) ended.
-pub fn step<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, index: u64) -> &[u8] {
+pub fn step<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, step: &Step) -> &'b [u8] {
     let mut line = buffer.line();
-    line.raw(b"[\"step\",").number(time).field(thread).field(index).finish(b"]");
+    let end: &[u8] = if step.is_untimed { b",1]" } else { b"]" };
+    line.raw(b"[\"step\",").number(step.time).field(step.thread).field(step.index).finish(end);
     line.into_bytes()
 }
 

@@ -337,6 +337,7 @@ impl Model {
         }
         self.steps.end(event.index, event.time, self.allocated_bytes_all_devices, self.event_count);
         self.steps_ended += 1;
+        self.steps_untimed += u64::from(event.is_untimed);
         if self.last_scan.is_due(self.steps_ended, self.threads.passes) {
             for device in self.devices.iter_mut().flatten() {
                 device.reclassify_long_lived(&mut self.symbols);

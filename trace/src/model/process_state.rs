@@ -31,6 +31,8 @@ pub struct Model {
     pub(super) latest_time: u64,
     pub(super) event_count: u64,
     pub(super) steps_ended: u64,
+    /// Of these, the ones whose GPU time was not recorded, although others' was.
+    pub(super) steps_untimed: u64,
     pub(super) phase: Phase,
     pub(super) symbols: Symbols,
     pub(super) devices: Vec<Option<Box<DeviceState>>>,

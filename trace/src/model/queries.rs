@@ -79,6 +79,11 @@ impl Model {
         self.steps_ended
     }
 
+    /// Those of the steps that have ended whose GPU time was recorded, if GPU time was: all, or some of many.
+    pub fn steps_timed(&self) -> u64 {
+        self.steps_ended.saturating_sub(self.steps_untimed)
+    }
+
     /// The phase of the latest allocation.
     pub fn phase(&self) -> Phase {
         self.phase

@@ -399,12 +399,13 @@ pub struct Tag<'a> {
     pub shard: Text<'a>,
 }
 
-/// `["step",time,thread,index]`: an optimizer step ended.
+/// `["step",time,thread,index]`: an optimizer step ended; `["step",time,thread,index,1]`: its GPU time was not recorded,
+/// because that of others was to be.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Step, Record};
 /// let record = decode_line(br#"["step",2934022117,1,0]"#)?;
-/// assert_eq!(record, Record::Step(Step { time: 2934022117, thread: 1, index: 0 }));
+/// assert_eq!(record, Record::Step(Step { time: 2934022117, thread: 1, index: 0, is_untimed: false }));
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -415,6 +416,8 @@ pub struct Step {
     pub thread: u32,
     /// Its number, from 0.
     pub index: u64,
+    /// GPU time is recorded of some steps, and of this one it was not.
+    pub is_untimed: bool,
 }
 
 /// `["read",time,thread,bytes,stack]`: the program copied device memory to the host, as `Tensor.item()` does.

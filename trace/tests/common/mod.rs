@@ -108,7 +108,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             let (name, shard) = (t.name.as_bytes(), t.shard.as_bytes());
             encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, name, shard)
         }
-        Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
+        Record::Step(s) => encode::step(b, s),
         Record::ReadBack(r) => encode::read_back(b, r.time, r.thread, r.bytes, r.stack),
         Record::Kernel(k) => encode::kernel(b, k.kernel, k.name.as_bytes()),
         Record::Work(w) => encode::work(b, w),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use memlab_trace::{ByScope, DeviceView, GpuWorkView, Line, Model, Scope, load_whole};
 
+use crate::format::timed_part;
 use crate::holdings::Holdings;
 use crate::moment::{NamedMoment, device_of, load_at};
 use crate::progress;
@@ -31,6 +32,8 @@ pub struct Side {
     pub(super) dominant_library_call: bool,
     /// What ran on the device over the whole run, with the lines of each scope; `None`: that was not recorded.
     pub(super) work: Option<ByScope<GpuWorkView>>,
+    /// Of what part of the run that is, in words.
+    pub(super) work_part: String,
     /// All lines of each scope that ever held something, or had the GPU do something.
     pub(super) lines: ByScope<Vec<Arc<Line>>>,
     /// All outermost modules, with their classes.
@@ -82,7 +85,20 @@ impl Side {
         roots.extend(ran.map(|row| (row.root, row.root_class.clone())));
         roots.sort();
         roots.dedup_by_key(|(root, _)| *root);
-        let (command, directory) = (header.command, header.directory);
-        Self { named, command, directory, device, time, steps_ended, held, dominant_library_call, work, lines, roots }
+        let work_part = timed_part(model.steps_timed(), model.steps_ended());
+        Self {
+            named,
+            command: header.command,
+            directory: header.directory,
+            device,
+            time,
+            steps_ended,
+            held,
+            dominant_library_call,
+            work,
+            work_part,
+            lines,
+            roots,
+        }
     }
 }

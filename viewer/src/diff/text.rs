@@ -63,7 +63,12 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
 
 fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDifference, style: Style) -> io::Result<()> {
     let Difference { before, after, .. } = difference;
-    table(out, "GPU time over the whole runs", vec![(times.total, "in all".to_owned())], "", Figure::Time, style)?;
+    let title = if before.work_part == after.work_part {
+        format!("GPU time over {} each", before.work_part)
+    } else {
+        format!("GPU time over {}, and then over {}", before.work_part, after.work_part)
+    };
+    table(out, &title, vec![(times.total, "in all".to_owned())], "", Figure::Time, style)?;
     layers(out, "GPU time by layer, each without those inside it", difference, &times.layers, Figure::Time, style)?;
     let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
     table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;

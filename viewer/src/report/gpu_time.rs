@@ -1,6 +1,6 @@
 //! The report's chapter on what ran on a device, and for how long.
 
-use memlab_trace::{DeviceView, GpuWorkView, WorkTotals};
+use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
 
 use super::names::Names;
 use super::sections::section;
@@ -16,11 +16,13 @@ const ROWS: usize = 12;
 pub(super) fn gpu_time(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let Some(work) = names.model.gpu_work(device.index) else { return Vec::new() };
     let mut lines = vec![format!(
-        "GPU time: {} in {} kernels, copies and fills",
+        "GPU time: {} in {} kernels, copies and fills, of {}",
         format::time_spent(work.total.nanoseconds),
-        format::grouped(work.total.calls)
+        format::grouped(work.total.calls),
+        format::timed_part(names.model.steps_timed(), names.model.steps_ended())
     )];
     lines.extend(busy(&work).map(|words| format!("  It {words}")));
+    lines.extend(slowed(names.model, &work).map(|words| format!("  {words}")));
     let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
     let (kernels, others): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
     for part in [
@@ -46,6 +48,16 @@ pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
             share(work.busy.idle)
         )
     })
+}
+
+/// What to do about the time that recording takes, if the run would be faster without.
+pub(super) fn slowed(model: &Model, work: &GpuWorkView) -> Option<&'static str> {
+    /// Fewer steps are recorded faster than anything is changed about it.
+    const MANY: u64 = 100;
+    let is_slowed = work.busy.waiting > work.busy.total() / 10;
+    let is_complete = model.steps_timed() == model.steps_ended();
+    (is_slowed && is_complete && model.steps_ended() >= MANY)
+        .then_some("Recording each launch makes such steps longer: with --time-every 8, one of eight is recorded.")
 }
 
 fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {

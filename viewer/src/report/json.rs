@@ -111,6 +111,8 @@ struct Device {
     gpu_busy_ns: Option<u64>,
     gpu_waits_for_host_ns: Option<u64>,
     gpu_idle_ns: Option<u64>,
+    /// The optimizer steps that have ended of which these times are.
+    gpu_timed_steps: Option<u64>,
 }
 
 /// What ran that was launched in an optimizer step, or in some.
@@ -378,6 +380,7 @@ fn devices(model: &Model, works: &Works) -> Vec<Device> {
             gpu_busy_ns: work.map(|work| work.busy.busy),
             gpu_waits_for_host_ns: work.map(|work| work.busy.waiting),
             gpu_idle_ns: work.map(|work| work.busy.idle),
+            gpu_timed_steps: work.map(|_| model.steps_timed()),
         }
     };
     model.devices().into_iter().map(device).collect()

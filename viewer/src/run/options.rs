@@ -67,6 +67,9 @@ pub struct Options {
     /// Record what runs on the GPU, and for how long, by line and layer (through NVIDIA's CUPTI).
     #[arg(long)]
     time: bool,
+    /// Record that of one in N optimizer steps: recording takes time where the GPU waits for its host.
+    #[arg(long, requires = "time", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    time_every: Option<u64>,
     /// Keep what ran piece by piece, of the last seconds or all of it [default: 5].
     #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
     timeline: Option<String>,
@@ -98,12 +101,13 @@ impl Options {
     /// The settings for the library, by the names of its variables.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let time = self.time.then(|| ("MEMLAB_TIME", "1".to_owned()));
+        let time_every = self.time_every.map(|every| ("MEMLAB_TIME_EVERY", every.to_string()));
         let timeline = self.timeline.clone().map(|timeline| ("MEMLAB_TIMELINE", timeline));
         let offload = self.offload.map(|offload| ("MEMLAB_OFFLOAD", offload.setting().to_owned()));
         let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
         let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
         let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
-        [time, timeline, offload, limit, on_limit, host_max].into_iter().flatten().collect()
+        [time, time_every, timeline, offload, limit, on_limit, host_max].into_iter().flatten().collect()
     }
 }
 
@@ -144,10 +148,13 @@ mod tests {
         let settings = |options: &str| run(&format!("{options} -- python")).map(|options| options.settings());
         assert_eq!(settings("").unwrap(), []);
         assert_eq!(
-            settings("--time --timeline all --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB")
-                .unwrap(),
+            settings(
+                "--time --time-every 8 --timeline all --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB"
+            )
+            .unwrap(),
             [
                 ("MEMLAB_TIME", "1".to_owned()),
+                ("MEMLAB_TIME_EVERY", "8".to_owned()),
                 ("MEMLAB_TIMELINE", "all".to_owned()),
                 ("MEMLAB_OFFLOAD", "1".to_owned()),
                 ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
@@ -159,6 +166,7 @@ mod tests {
         assert!(settings("--offload=never").is_err());
         assert!(settings("--time --timeline 2.5").is_ok() && settings("--time --timeline much").is_err());
         assert!(settings("--timeline 2").is_err(), "it needs --time");
+        assert!(settings("--time-every 8").is_err() && settings("--time --time-every 0").is_err());
         let error = settings("--limit much").unwrap_err().to_string();
         assert!(error.contains("not a size"), "{error}");
         assert!(settings("--on-limit oom").is_err(), "it needs --limit");

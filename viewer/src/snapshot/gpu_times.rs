@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use memlab_trace::{BusyView, GpuWorkView, Line, WorkTotals};
+use memlab_trace::{BusyView, GpuWorkView, Line, Model, WorkTotals};
 
+use crate::format;
 use crate::kernels::KernelTime;
 
 /// What a line or a layer had the GPU do.
@@ -41,6 +42,8 @@ pub struct GpuTimes {
     pub total: WorkTotals,
     /// For how long something ran.
     pub busy: BusyView,
+    /// Of what: the whole run, or some of its steps.
+    pub part: String,
     /// By kernel and copy; empty unless that was wanted.
     pub kernels: Vec<KernelTime>,
     lines: HashMap<Option<Arc<Line>>, GpuTime>,
@@ -48,7 +51,7 @@ pub struct GpuTimes {
 }
 
 impl GpuTimes {
-    pub(super) fn new(work: &GpuWorkView, with_kernels: bool) -> Self {
+    pub(super) fn new(model: &Model, work: &GpuWorkView, with_kernels: bool) -> Self {
         let device_nanoseconds = work.total.nanoseconds;
         let line = |row: &memlab_trace::LineWorkView| GpuTime {
             totals: row.totals,
@@ -65,6 +68,7 @@ impl GpuTimes {
         Self {
             total: work.total,
             busy: work.busy,
+            part: format::timed_part(model.steps_timed(), model.steps_ended()),
             kernels: if with_kernels { work.kernels.iter().map(KernelTime::new).collect() } else { Vec::new() },
             lines: work.lines.iter().map(|row| (row.line.clone(), line(row))).collect(),
             layers: work.layers.iter().map(|row| ((row.root, row.name.clone()), layer(row))).collect(),

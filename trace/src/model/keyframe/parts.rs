@@ -30,6 +30,8 @@ pub(super) enum Part {
         events: u64,
         time: u64,
         steps_ended: u64,
+        #[serde(default)]
+        steps_untimed: u64,
         phase: Phase,
         allocated: u64,
         anomalies: Anomalies,

@@ -20,8 +20,8 @@ impl Model {
     /// `None` if the line refers to something that is not there.
     fn restore_part(&mut self, part: Part) -> Option<()> {
         match part {
-            Part::Process { events, time, steps_ended, phase, allocated, anomalies, lost_events } => {
-                self.lost_events = lost_events;
+            Part::Process { events, time, steps_ended, steps_untimed, phase, allocated, anomalies, lost_events } => {
+                (self.lost_events, self.steps_untimed) = (lost_events, steps_untimed);
                 (self.event_count, self.latest_time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
                 (self.allocated_bytes_all_devices, self.anomalies) = (allocated, anomalies);
             }

@@ -50,6 +50,7 @@ impl Model {
             events: self.event_count,
             time: self.latest_time,
             steps_ended: self.steps_ended,
+            steps_untimed: self.steps_untimed,
             phase: self.phase,
             allocated: self.allocated_bytes_all_devices,
             anomalies: self.anomalies,

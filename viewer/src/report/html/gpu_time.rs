@@ -2,7 +2,7 @@
 
 use memlab_trace::{DeviceView, GpuWorkView, WorkTotals};
 
-use super::super::gpu_time::busy;
+use super::super::gpu_time::{busy, slowed};
 use super::super::names::Names;
 use super::tables::{place, rows};
 use crate::format;
@@ -21,11 +21,13 @@ pub(super) fn chapter(names: &Names<'_>, device: &DeviceView, devices: usize) ->
     let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
     let (kernels, copies): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
     let mut html = format!(
-        "<p>{} in {} kernels, copies and fills, over the whole run.</p>\n",
+        "<p>{} in {} kernels, copies and fills, over {}.</p>\n",
         format::time_spent(work.total.nanoseconds),
-        format::grouped(work.total.calls)
+        format::grouped(work.total.calls),
+        format::timed_part(names.model.steps_timed(), names.model.steps_ended())
     );
     html.extend(busy(&work).map(|words| format!("<p>The GPU {words}.</p>\n")));
+    html.extend(slowed(names.model, &work).map(|words| format!("<p>{}</p>\n", markup(words))));
     for (title, table) in [
         ("By layer, each without those inside it", by_layer(names, &work, cap)),
         ("By line", by_line(names, &work, cap)),

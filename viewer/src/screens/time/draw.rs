@@ -110,7 +110,7 @@ fn summary(times: &GpuTimes, context: &Context) -> Vec<Fact> {
     }
     facts.push(labelled("GPU time", format::time_spent(times.total.nanoseconds), theme));
     facts.push(fact(format!("{} kernels, copies and fills", format::grouped(times.total.calls)), theme.dim));
-    facts.push(fact("of the whole run", theme.dim));
+    facts.push(fact(format!("of {}", times.part), theme.dim));
     facts
 }
 

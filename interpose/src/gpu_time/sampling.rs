@@ -1,0 +1,81 @@
+//! Which optimizer steps are recorded, if not all: with `MEMLAB_TIME_EVERY=8` one of each eight in a row.
+//!
+//! CUPTI takes time for each launch. A step whose GPU waits for its host is longer by it, one that keeps its GPU busy is not.
+
+use std::sync::OnceLock;
+
+use crate::config::config;
+use crate::recorder::Recorder;
+
+/// Of so many steps in a row, one is recorded. Not set: all are.
+static EVERY: OnceLock<u64> = OnceLock::new();
+
+/// Chooses as `MEMLAB_TIME_EVERY` says.
+pub fn choose(recorder: &Recorder) {
+    let Some(text) = config().time_every.as_deref().filter(|text| !text.is_empty()) else { return };
+    match text.parse() {
+        Ok(every @ 1..) => {
+            let _ = EVERY.set(every);
+        }
+        _ => recorder.warn(&format!(
+            "MEMLAB_TIME_EVERY is {text:?}, not a number of steps: GPU time is recorded in all of them"
+        )),
+    }
+}
+
+/// Whether all steps are recorded.
+pub fn is_complete() -> bool {
+    every() == 1
+}
+
+/// Whether a step is recorded.
+pub fn includes(step: u64) -> bool {
+    is_chosen(step, every())
+}
+
+/// Whether work of two steps has work of steps between it that was not recorded.
+pub fn has_gap(earlier: u64, later: u64) -> bool {
+    !is_complete() && later > earlier.saturating_add(1)
+}
+
+fn every() -> u64 {
+    EVERY.get().copied().unwrap_or(1)
+}
+
+/// The first step, and then one of each `every`, by chance: of optimizers that take turns, each has its share. The same ones on
+/// all ranks.
+fn is_chosen(step: u64, every: u64) -> bool {
+    /// Multiples of it are scattered: 2⁶⁴ divided by the golden ratio.
+    const SCATTERED: u64 = 0x9E37_79B9_7F4A_7C15;
+    let (round, place) = (step / every, step % every);
+    place == (round.wrapping_mul(SCATTERED) >> 32) % every
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_step_of_each_row_is_recorded_and_the_first_is() {
+        for every in [1, 2, 3, 8, 100] {
+            // GIVEN rows of steps; THEN each has one, AND the first row its first
+            for row in 0..50 {
+                assert_eq!((row * every..(row + 1) * every).filter(|step| is_chosen(*step, every)).count(), 1);
+            }
+            assert!(is_chosen(0, every));
+        }
+    }
+
+    #[test]
+    fn optimizers_that_take_turns_each_have_their_share() {
+        // GIVEN as many optimizers as there are steps of which one is recorded
+        for every in [2, 4, 8] {
+            let mut steps = vec![0; every as usize];
+            for step in (0..every * 400).filter(|step| is_chosen(*step, every)) {
+                steps[(step % every) as usize] += 1;
+            }
+            // THEN each is recorded about as often as the others
+            assert!(steps.iter().all(|count| (300 / every..=500 / every).contains(count)), "{every}: {steps:?}");
+        }
+    }
+}
