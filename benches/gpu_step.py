@@ -10,9 +10,10 @@ with the wall clock. A machine that is slower for a while so slows all of them. 
 
 and how much the turns differ. Each kind of process counts with its quieter turns (the lower quartile), because machines are
 shared; with `--processes` there are several of each kind, because one may be slower than another of its kind all its life.
-`--time` measures `memlab run --time` too, of all steps and of one in eight (take `--steps 16` then), and beside it what users would take for that, torch.profiler with CUDA activities,
-and what both are built on: CUPTI, whose records are thrown away. `--launch-bound` takes a step of many small kernels, for
-which the GPU waits for the CPU. `--simulated` tries the script on the simulated GPU, where times mean nothing.
+`--time` measures `memlab run --time` too, of all steps and of one in eight (take `--steps 16` then). Beside it is what users
+would take for that, torch.profiler with CUDA activities, and what both are built on: CUPTI, whose records are thrown away.
+`--launch-bound` takes a step of many small kernels, for which the GPU waits for the CPU. `--simulated` tries the script on
+the simulated GPU, where times mean nothing.
 """
 
 import argparse

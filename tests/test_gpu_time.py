@@ -146,7 +146,9 @@ def test_some_steps_are_recorded_as_if_all_were(memlab):
     sums_up(sampled)
     assert sum(recorded.values()) == sum(row["calls"] for row in sampled["kernels"] + sampled["copies"])
     assert [report["devices"][0]["gpu_timed_steps"] for report in (complete, sampled)] == [24, 6]
-    text = subprocess.run([memlab.command, "report", memlab.folder / "long.jsonl"], capture_output=True, text=True, check=True)
+    text = subprocess.run(
+        [memlab.command, "report", memlab.folder / "long.jsonl"], capture_output=True, text=True, check=True
+    )
     assert "kernels, copies and fills, of 6 of 24 steps" in text.stdout
     # AND the time between them counts nowhere: not as waiting for the host either
     if not ON_GPU:  # There, kernels run on after the step that launched them.
@@ -175,7 +177,7 @@ def test_a_number_of_steps_that_is_none_is_said(memlab):
     # GIVEN nonsense for a number; THEN memlab says so in a line, AND records all steps
     for text in ("0", "often"):
         report, done = run(memlab, "plain", env=TIMED | {"MEMLAB_TIME_EVERY": text})
-        assert f"MEMLAB_TIME_EVERY is \"{text}\", not a number of steps" in done.errors
+        assert f'MEMLAB_TIME_EVERY is "{text}", not a number of steps' in done.errors
         assert report["devices"][0]["gpu_timed_steps"] == 6
 
 

@@ -2,9 +2,9 @@
 
     timed.py CASE [OUT.json]
 
-short, plain, long, graphed, threads, forked, two_devices: it runs; profiled: under torch.profiler, which writes to OUT the kernels
-it saw, as [[name, calls, microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until memlab
-records again; killed: it is.
+short, plain, long, graphed, threads, forked, two_devices: it runs; profiled: under torch.profiler, which writes to OUT
+the kernels it saw, as [[name, calls, microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until
+memlab records again; killed: it is.
 """
 
 import json
