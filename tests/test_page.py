@@ -9,6 +9,7 @@ import memlab
 import pytest
 import torch
 import torch.nn.functional as F
+from memlab import _native
 from memlab._paging.plan_state import SMALL_BUFFERS, WRITTEN
 from paging.small import between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import ZOO, build, call
@@ -352,6 +353,62 @@ def test_paging_again(way):
         assert model.memlab.counters["reloads"] == 0
         memlab.unpage(model)
         assert same(call(model, x), call(twin, x))
+
+
+class TimedPipeline:
+    """A pipeline that says of each point that its compute took `nanoseconds`, and of copies that they take 1 s for a GB."""
+
+    nanoseconds = 0
+
+    def __init__(self, *arguments):
+        self.pipeline = PIPELINE(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self.pipeline, name)
+
+    def timings(self):
+        return [self.nanoseconds] * len(self.pipeline.timings())
+
+    def bandwidth(self, *_):
+        return 1e9
+
+
+PIPELINE = _native.Pipeline
+SLOW, QUICK = 10**9, 10**3  # Copies of 16.5 KiB take as long as 16 points that are quick.
+
+
+@pytest.mark.parametrize(
+    ("times", "samples", "is_planned_again"),
+    [
+        ([SLOW, QUICK], [3, 3], True),
+        ([SLOW, SLOW * 4 // 5], [3, 3], False),
+        ([QUICK, SLOW], [3, 3], False),
+        ([SLOW, QUICK], [3, 2], False),
+    ],
+)
+def test_a_forward_that_was_measured_slowly_by_chance(monkeypatch, times, samples, is_planned_again):
+    # GIVEN a model whose second forward is measured to take some time, and a plan for it
+    monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
+    twin = mlp(depth=12)
+    model = paged(copy.deepcopy(twin), max_layer_size=1)
+    plans = []
+    monkeypatch.setattr(TimedPipeline, "nanoseconds", times[0])
+    for count in (3, samples[0]):
+        assert same(call(model, (x := torch.randn(count, 64),)), call(twin, (x,)))
+    plans.append(model.memlab.streamed_bytes)
+    assert model.memlab.stage == "settled"
+    # WHEN the third takes another time, with the same input or another
+    monkeypatch.setattr(TimedPipeline, "nanoseconds", times[1])
+    for _ in range(3):
+        assert same(call(model, (x := torch.randn(samples[1], 64),)), call(twin, (x,)))
+        plans.append(model.memlab.streamed_bytes)
+    # THEN it is planned again if that was far less, for the same input: less is copied, as compute no longer hides that
+    if is_planned_again:
+        assert plans[1] < plans[0] // 2
+    else:
+        assert plans[1] == plans[0]
+    # AND from then on all stays as it is
+    assert plans[1:] == [plans[1]] * 3
 
 
 def test_the_plan_as_text():

@@ -25,6 +25,7 @@ from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import PlanQueries, PlanState, Stage
 from memlab._paging.settings import Settings
 from memlab._paging.torch_private import without_dispatch_modes
+from memlab._paging.tracing import tensors_in
 from memlab._paging.watched_forwards import WatchedForwards
 
 
@@ -40,6 +41,7 @@ class Pager(WatchedForwards, DevicePager):
         DevicePager.__init__(self, model, weights, wrapped_modules, self.blocks, memory, settings, state, patch)
         WatchedForwards.__init__(self, memory, state, patch)
         self.called_this_stage: set[WrappedModule] = set()  # Modules of outermost calls in this stage.
+        self.measured_input: list[torch.Size] = []
         self._watch(wrapped_modules, self.thread_state)
         sharing = PlanQueries.sharing if memory.share is None else memory.share.members
         self.queries = PlanQueries(self.clock.last_ns, self.pipeline.counters, self.pool.edits.accept, sharing)
@@ -81,14 +83,27 @@ class Pager(WatchedForwards, DevicePager):
         if wrapped in self.called_this_stage:
             # The second outermost call of this module: the calls before it were a whole forward.
             self._advance()
-        result = self._forward(wrapped, original, args, kwargs)
+        result = self._run(wrapped, original, args, kwargs)
         self.called_this_stage.add(wrapped)
         if stages.stage is Stage.TRACING:
             complete = stages.all_weights_used()
         else:
             complete = stages.stage is Stage.MEASURING and stages.note_times()
+            self.measured_input = _shapes(args, kwargs)
         if complete:
             self._advance()
+        return result
+
+    def _checked_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs the forward that checks the measured one, if it has the same input, and can be followed by a placement."""
+        stages = self.stages
+        is_captured = self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if is_captured or _shapes(args, kwargs) != self.measured_input:
+            stages.check_next(False)
+        result = self._run(wrapped, original, args, kwargs)
+        with self.forwards_lock:
+            if stages.is_checking and not self.active_forwards:
+                stages.check()
         return result
 
     def _advance(self) -> None:
@@ -96,6 +111,10 @@ class Pager(WatchedForwards, DevicePager):
         self.called_this_stage.clear()
 
     def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        run = self._checked_forward if self.stages.is_checking else self._run
+        return run(wrapped, original, args, kwargs)
+
+    def _run(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.make_trained_resident()
         device = self.settings.device
         if device.type != "cpu":
@@ -119,3 +138,7 @@ class Pager(WatchedForwards, DevicePager):
         self.drop_weights()
         if not is_forked:
             self.memory.arena.unpin()
+
+
+def _shapes(args: Any, kwargs: Any) -> list[torch.Size]:
+    return [tensor.shape for tensor in tensors_in((args, kwargs))]

@@ -2,6 +2,8 @@
 
 tracing ──trace──▶ units and points ──▶ measuring ──times──▶ settled
                                         first placement      final placement: addresses no longer change
+
+A measured forward may have been slow by chance. The first settled one checks it: if it took far less, all is planned again.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from memlab._paging.torch_private import has_tensors
 from memlab._paging.tracing import Segment, Trace
 from memlab._paging.units import LayerOf, Point, Schedule, Unit, largest_unit, schedule_of, units_by_module, without
 from memlab._paging.viewed_units import ViewedUnits
+
+# The measured forward was slow by chance if the next one computes for a smaller share of its time.
+_FAR_LESS = 0.75
 
 
 class Stages:
@@ -49,6 +54,8 @@ class Stages:
         self.viewed = ViewedUnits(pool)
         self.trace = Trace()
         self.times: list[int] = []  # Per point: nanoseconds of compute.
+        self.is_checking = False  # The next forward checks the measured one.
+        self.needed_points: list[int] = []  # Of the schedule's points, those of the placement.
         self.schedule = Schedule()
         self._saved_tensors: SavedTensors | None = None
 
@@ -66,8 +73,9 @@ class Stages:
             self._place(Stage.MEASURING)
             self.pool.pipeline.timed(True)
         else:
-            self.pool.pipeline.timed(False)
             self._place(Stage.SETTLED)
+            # Other budgets are used up, however long forwards take.
+            self.check_next(self.settings.budget is None)
 
     def all_weights_used(self) -> bool:
         """Whether the traced forwards have used all weights."""
@@ -79,6 +87,26 @@ class Stages:
         times = self.pool.pipeline.timings()
         self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
         return all(self.times)
+
+    def check_next(self, wanted: bool) -> None:
+        """Whether the next forward checks the measured one."""
+        self.is_checking = wanted
+        self.pool.pipeline.timed(wanted)
+
+    def check(self) -> None:
+        """After that forward: places again if it computed for far less time than the measured one.
+
+        No forward may be under way, and none may have been captured.
+        """
+        self.check_next(False)
+        if not self.needed_points:
+            return  # All units stay.
+        times = self.pool.pipeline.timings()
+        ends = [*self.needed_points[1:], len(self.times)]
+        measured = sum(sum(self.times[first:end]) for first, end in zip(self.needed_points, ends, strict=True))
+        if all(times) and sum(times) < _FAR_LESS * measured:
+            self.times = [max(1, time * sum(times) // measured) for time in self.times]
+            self._place(Stage.SETTLED)
 
     def saved_tensors(self) -> SavedTensors:
         """The hooks for what autograd saves in a forward, which depend on the placement."""
@@ -189,7 +217,9 @@ class Stages:
             for unit in viewed:
                 unit.must_be_resident = False
             placement = make_placement(*known)
-        points = schedule.points if stage is Stage.MEASURING else _needed(schedule.points, placement.places)
+        points = schedule.points
+        if stage is not Stage.MEASURING:
+            points, self.needed_points = _needed(schedule.points, placement.places)
         fallback = self._fallback()
         pool.place(schedule.units, placement, points, fallback, self.settings.lookahead)
         self._watch_modules(points, fallback, placement.places)
@@ -219,11 +249,13 @@ class Stages:
         return {unit_key(unit): [unit] for unit in range(len(self.schedule.units))} | of_modules
 
 
-def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[Point]:
-    """The points at which a unit is loaded or released. Residents need none."""
+def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> tuple[list[Point], list[int]]:
+    """The points at which a unit is loaded or released, and which they are. Residents need none."""
     needed: list[Point] = []
-    for point in points:
+    indexes = []
+    for index, point in enumerate(points):
         streamed = [unit for unit in point.units if places[unit] is not None]
         if streamed or (needed and needed[-1].units):
             needed.append(Point(point.key, streamed))
-    return needed
+            indexes.append(index)
+    return needed, indexes
