@@ -91,6 +91,29 @@ def test_edits_through_a_reference_that_is_then_dropped(budget, hold):
         assert same(call(model, x), call(twin, x))
 
 
+class Listing(nn.Sequential):
+    """Layers, whose weights are also in a list."""
+
+    def __init__(self):
+        super().__init__(*mlp())
+        self.weights = [layer.weight for layer in self]
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+def test_other_memory_for_a_weight_that_is_read_from_a_list(budget):
+    # GIVEN a model whose forwards find nothing edited
+    twin, model = pair(Listing(), budget=budget, on_change="upload")
+    x = (torch.randn(2, 64),)
+    for _ in range(5):
+        call(model, x)
+    # WHEN a weight is given other memory, which only its address shows: it was read from a list, and nobody holds it since
+    for one in (twin, model):
+        one.weights[3].data = one.weights[3].data * 2
+    # THEN the next forward uses it
+    for _ in range(2):
+        assert same(call(model, x), call(twin, x))
+
+
 def test_a_replacement_is_refused_until_it_is_undone():
     twin, model = pair(mlp())
     x = (torch.randn(2, 64),)

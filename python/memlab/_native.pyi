@@ -332,9 +332,9 @@ class TensorReads:
 
 @final
 class EditCounters:
-    """Versions, addresses and reference counts of `PagedTensor`s, and use counts of storages, as this is made."""
+    """Versions and reference counts of `PagedTensor`s, addresses of some, and use counts of storages, as this is made."""
 
-    def __new__(cls, reads: TensorReads, paged: list[Any], storages: list[int]) -> EditCounters: ...
+    def __new__(cls, reads: TensorReads, paged: list[Any], addressed: list[Any], storages: list[int]) -> EditCounters: ...
     def unchanged(self) -> bool:
         """Whether all are as they were."""
 

@@ -73,7 +73,7 @@ class DevicePool:
             start += unit.nbytes if place is None else 0
         for placed in self.placed.values():
             placed.forms.note_own_uses()
-        self.edits.units_placed(weight for unit in units for weight in unit.weights)
+        self.edits.units_placed()
         self.overlapping = _overlapping(placement.places)
         streamed = (paged for placed in self.placed.values() if not placed.resident for paged in placed.tensors)
         self.stable_results = {id(paged.on_device): paged.unloaded for paged in streamed if paged.unloaded is not None}

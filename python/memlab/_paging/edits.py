@@ -44,14 +44,17 @@ class EditTracker:
         self.unplaced = tensors  # Tensors in no unit, or in one that was left out of the placement.
         self.in_use: set[PagedTensor] = set()  # Tensors that the program held when the last forward began.
         self.unchanged: _native.EditCounters | None = None  # Read when a check of each tensor last found nothing to do.
-        self.arena_storages: list[int] = []  # Keys of the placed weights' storages.
+        self.elsewhere: list[PagedTensor] = []  # Tensors that are read elsewhere than from dictionaries that note it.
+        self.storages: list[int] = []  # Keys of their storages.
         self.written = _native.Versions(READS, [])  # Of tensors that forwards may write to.
         self.with_buffers: list[PlacedUnit] = []
 
-    def units_placed(self, weights: Iterable[Weight]) -> None:
+    def units_placed(self) -> None:
         """Begins tracking units that were placed with the present bytes of their weights."""
         self.swap.forget_touches(but_changes=True)  # Edits until now are copied with the units; replaced tensors are not.
-        self.arena_storages = [storage_key(w.arena_storage) for w in weights if w.arena_storage is not None]
+        self.elsewhere = [paged for paged in self.tensors if paged.is_read_unseen]
+        storages = {paged.weight: paged.weight.arena_storage for paged in self.elsewhere}
+        self.storages = [storage_key(storage) for storage in storages.values() if storage is not None]
         self.unchanged = None
         units = self.placed.values()
         self.written = _native.Versions(READS, [t for u in units for t in (u.on_device if u.resident else u.unloaded)])
@@ -77,10 +80,11 @@ class EditTracker:
 
         Raises: RuntimeError that names the weights, where edits are refused or cannot be taken.
         """
-        # Reading the counters of all tensors at once is quicker than a check of each, which asks the same and more.
-        if self.unchanged is not None and self.unchanged.unchanged() and not self.swap.touched():
+        # Reading the counters of all tensors at once is quicker than checking each, which asks the same and more. When they
+        # were read, nobody held a tensor or its memory: who has given it other memory since has read it from a module.
+        if self.unchanged is not None and not self.swap.touched() and self.unchanged.unchanged():
             return
-        counters, self.unchanged = _native.EditCounters(READS, self.tensors, self.arena_storages), None
+        counters, self.unchanged = _native.EditCounters(READS, self.tensors, self.elsewhere, self.storages), None
         # A program that held a tensor when the last forward began may have edited it since, and dropped it.
         in_use_before = self.in_use
         self.in_use = {paged for unit in self.placed.values() for paged in unit.tensors if paged.has_other_users()}

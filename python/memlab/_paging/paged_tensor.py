@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab._paging.tensor_memory import Layout, layout_of, view_of
-from memlab._paging.torch_private import has_gradient_hook, storage_key, use_count, version_of
+from memlab._paging.torch_private import TENSOR_DICTS, has_gradient_hook, storage_key, use_count, version_of
 
 ALIGNMENT = 512  # Of a weight, in the arena and on the device.
 
@@ -133,6 +133,11 @@ class PagedTensor:
                 continue
             form.requires_grad_(required)
             _refuse_gradient(form)
+
+    @property
+    def is_read_unseen(self) -> bool:
+        """Whether it can be read from the model without a note: from a list, or from what is paged to another device."""
+        return self.other_holders > 0 or any(entry.attribute not in TENSOR_DICTS for entry in self.entries)
 
     def has_other_users(self) -> bool:
         """Whether others than the model hold the tensor or its memory, and can write to it unseen."""

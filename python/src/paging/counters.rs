@@ -8,43 +8,57 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::reads::TensorReads;
 
-/// Versions, addresses and reference counts of tensors, and use counts of storages, as they were when this was made. Edits that
-/// change none of them, it does not see.
+/// Versions and reference counts of tensors, as they were when this was made; of some also addresses, and use counts of their
+/// storages, which take PyTorch ten times as long to tell. Edits that change none of them, it does not see.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct EditCounters {
     reads: Py<TensorReads>,
     /// `PagedTensor`s. Not their tensors: a reference more would count as somebody who holds them.
     paged: Vec<Py<PyAny>>,
+    addressed: Vec<Py<PyAny>>,
     storages: Vec<Py<PyAny>>,
     tensors_were: Vec<TensorCounters>,
+    addresses_were: Vec<u64>,
     storages_were: Vec<u64>,
 }
 
 #[derive(PartialEq, Eq)]
 struct TensorCounters {
     version: u64,
-    address: u64,
     references: isize,
 }
 
 impl TensorCounters {
     fn of(reads: &TensorReads, paged: &Bound<PyAny>) -> PyResult<Self> {
-        let tensor = paged.getattr(intern!(paged.py(), "tensor"))?;
+        let tensor = tensor(paged)?;
         // SAFETY: the object is alive.
         let references = unsafe { ffi::Py_REFCNT(tensor.as_ptr()) };
-        Ok(Self { version: reads.version(&tensor)?, address: reads.address(&tensor)?, references })
+        Ok(Self { version: reads.version(&tensor)?, references })
     }
+}
+
+fn tensor<'py>(paged: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    paged.getattr(intern!(paged.py(), "tensor"))
 }
 
 #[pymethods]
 impl EditCounters {
+    /// `addressed`: those of which the addresses are compared too.
     #[new]
-    fn new(py: Python, reads: Py<TensorReads>, paged: Vec<Py<PyAny>>, storages: Vec<Py<PyAny>>) -> PyResult<Self> {
+    fn new(
+        py: Python,
+        reads: Py<TensorReads>,
+        paged: Vec<Py<PyAny>>,
+        addressed: Vec<Py<PyAny>>,
+        storages: Vec<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let read = reads.get();
         let tensors_were =
             paged.iter().map(|paged| TensorCounters::of(read, paged.bind(py))).collect::<PyResult<_>>()?;
+        let addresses_were =
+            addressed.iter().map(|paged| read.address(&tensor(paged.bind(py))?)).collect::<PyResult<_>>()?;
         let storages_were = storages.iter().map(|storage| read.use_count(py, storage)).collect::<PyResult<_>>()?;
-        Ok(Self { reads, paged, storages, tensors_were, storages_were })
+        Ok(Self { reads, paged, addressed, storages, tensors_were, addresses_were, storages_were })
     }
 
     /// Whether all are as they were.
@@ -52,6 +66,11 @@ impl EditCounters {
         let reads = self.reads.get();
         for (paged, were) in self.paged.iter().zip(&self.tensors_were) {
             if TensorCounters::of(reads, paged.bind(py))? != *were {
+                return Ok(false);
+            }
+        }
+        for (paged, &was) in self.addressed.iter().zip(&self.addresses_were) {
+            if reads.address(&tensor(paged.bind(py))?)? != was {
                 return Ok(false);
             }
         }
@@ -64,7 +83,7 @@ impl EditCounters {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.paged.iter().try_for_each(|paged| visit.call(paged))
+        self.paged.iter().chain(&self.addressed).try_for_each(|paged| visit.call(paged))
     }
 }
 
