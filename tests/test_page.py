@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from memlab import _native
+from memlab._paging.device_pool import DevicePool
 from memlab._paging.plan_state import SMALL_BUFFERS, WRITTEN
 from paging.small import between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import ZOO, build, call
@@ -359,6 +360,7 @@ class TimedPipeline:
     """A pipeline that says of each point that its compute took `nanoseconds`, and of copies that they take 1 s for a GB."""
 
     nanoseconds = 0
+    was_captured = False
 
     def __init__(self, *arguments):
         self.pipeline = PIPELINE(*arguments)
@@ -371,6 +373,9 @@ class TimedPipeline:
 
     def bandwidth(self, *_):
         return 1e9
+
+    def captured(self):
+        return self.was_captured
 
 
 PIPELINE = _native.Pipeline
@@ -409,6 +414,59 @@ def test_a_forward_that_was_measured_slowly_by_chance(monkeypatch, times, sample
         assert plans[1] == plans[0]
     # AND from then on all stays as it is
     assert plans[1:] == [plans[1]] * 3
+
+
+def planned_by_chance(monkeypatch):
+    """A model that was measured by a slow forward, and its twin. The next forward is quick."""
+    monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
+    twin = nn.Sequential(mlp(), mlp()).eval()
+    model = paged(copy.deepcopy(twin), max_layer_size=1)
+    monkeypatch.setattr(TimedPipeline, "nanoseconds", SLOW)
+    for _ in range(2):
+        call(model, (torch.randn(3, 64),))
+    monkeypatch.setattr(TimedPipeline, "nanoseconds", QUICK)
+    return twin, model
+
+
+def test_no_other_plan_where_a_graph_has_the_addresses(monkeypatch):
+    # GIVEN a model whose measured forward was slow by chance, and of which a part was captured since
+    twin, model = planned_by_chance(monkeypatch)
+    monkeypatch.setattr(TimedPipeline, "was_captured", True)
+    planned = model.memlab.streamed_bytes
+    # WHEN the next forward is quick, THEN the plan stays
+    for _ in range(3):
+        assert same(call(model, (x := torch.randn(3, 64),)), call(twin, (x,)))
+    assert model.memlab.streamed_bytes == planned
+
+
+def test_no_other_plan_by_a_call_of_a_part(monkeypatch):
+    # GIVEN a model whose measured forward was slow by chance
+    twin, model = planned_by_chance(monkeypatch)
+    planned = model.memlab.streamed_bytes
+    # WHEN the next call is one of a part, with an input of the same size, THEN the plan stays
+    assert same(call(model[0], (x := torch.randn(3, 64),)), call(twin[0], (x,)))
+    assert same(call(model, (x,)), call(twin, (x,)))
+    assert model.memlab.streamed_bytes == planned
+
+
+def test_the_plan_stays_if_the_other_one_does_not_fit(monkeypatch):
+    # GIVEN a model whose measured forward was slow by chance, and no memory for another plan
+    twin, model = planned_by_chance(monkeypatch)
+    planned, place = model.memlab.streamed_bytes, DevicePool.place
+    failed = []
+
+    def full(pool, units, placement, *rest):
+        if placement.streamed_bytes < planned:
+            failed.append(placement.streamed_bytes)
+            raise torch.OutOfMemoryError("the program has taken it")
+        place(pool, units, placement, *rest)
+
+    monkeypatch.setattr(DevicePool, "place", full)
+    # WHEN the next forward is quick, THEN it has its result, AND the plan stays
+    for _ in range(3):
+        assert same(call(model, (x := torch.randn(3, 64),)), call(twin, (x,)))
+    assert len(failed) == 1
+    assert model.memlab.streamed_bytes == planned
 
 
 def test_the_plan_as_text():

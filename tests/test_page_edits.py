@@ -1,6 +1,7 @@
 """Weights that are edited or replaced between forwards are used as edited, or refused: never silently stale."""
 
 import copy
+import weakref
 
 import memlab
 import pytest
@@ -88,6 +89,48 @@ def test_edits_through_a_reference_that_is_then_dropped(budget, hold):
     del held, one
     # THEN the next forward uses the new value, and so do those after it
     for _ in range(3):
+        assert same(call(model, x), call(twin, x))
+
+
+class Words(nn.Module):
+    """A table, of which rows are read where they are: it has no place on the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20_000, 64)
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, ids):
+        return self.layer(self.table(ids))
+
+
+def test_other_memory_for_a_table_that_is_held_all_the_time():
+    # GIVEN a program that holds the table of a model, whose forwards find nothing edited
+    twin, model = pair(Words(), on_change="upload")
+    held = [one.table.weight for one in (twin, model)]
+    ids = torch.randint(0, 20_000, (2, 7))
+    for _ in range(5):
+        assert same(call(model, (ids,)), call(twin, (ids,)))
+    assert model.memlab.gathered_bytes > 0
+    # WHEN it gives it other memory, and no other reference to it remains, THEN the next forward reads that
+    for which in range(2):
+        held[which].data = held[which].data * 2
+    for _ in range(2):
+        assert same(call(model, (ids,)), call(twin, (ids,)))
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+def test_other_memory_for_a_weight_that_is_found_by_a_weak_reference(budget):
+    # GIVEN weak references to a weight, and forwards that find nothing edited
+    twin, model = pair(mlp(), budget=budget, on_change="upload")
+    references = [weakref.ref(one[3].weight) for one in (twin, model)]
+    x = (torch.randn(2, 64),)
+    for _ in range(5):
+        call(model, x)
+    # WHEN it is given other memory, THEN the next forward uses it
+    for reference in references:
+        reference().data = reference().data * 2
+    for _ in range(2):
         assert same(call(model, x), call(twin, x))
 
 

@@ -195,9 +195,20 @@ impl Pipeline {
         Ok(bytes as f64 / (measured[measured.len() / 2].max(1) as f64 * 1e-9))
     }
 
-    /// Sets whether forwards that begin from now on are timed.
+    /// Sets whether forwards that begin from now on are timed. What was timed before is forgotten then.
     pub fn set_timed(&self, on: bool) {
-        self.core.state.lock().timed = on;
+        let backend = &*self.core.backend;
+        let _active = Active::on(backend);
+        let mut state = self.core.state.lock();
+        state.timed = on;
+        if on && let Some(mut before) = state.measured.take() {
+            before.destroy(backend);
+        }
+    }
+
+    /// Whether a forward was captured into a graph, which has the addresses of the present configuration.
+    pub fn was_captured(&self) -> bool {
+        self.core.state.lock().bounded
     }
 
     /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach. Waits for its end.

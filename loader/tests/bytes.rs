@@ -303,6 +303,9 @@ fn compute_is_measured_per_point() {
     let ms: Vec<u64> = fixture.pipeline.timings().unwrap().iter().map(|ns| ns / 1_000_000).collect();
     assert!(ms[1] >= 5 && ms[3] >= 15 && ms[1] < ms[3], "{ms:?}");
     assert_eq!([ms[0], ms[2], ms[4], ms[5]], [0; 4]);
+    // AND they are forgotten when others are asked for.
+    fixture.pipeline.set_timed(true);
+    assert_eq!(fixture.pipeline.timings().unwrap(), [0; 6]);
 }
 
 #[test]

@@ -296,7 +296,10 @@ class Pipeline:
         """Copies an edited unit once more, after its readers. `stream` waits for the copy."""
 
     def timed(self, on: bool) -> None:
-        """Whether to measure what each point of the schedule computes."""
+        """Whether to measure what each point of the schedule computes. What was measured before is forgotten then."""
+
+    def captured(self) -> bool:
+        """Whether a forward was captured into a graph."""
 
     def timings(self) -> list[int]:
         """Nanoseconds of compute per point of the schedule in the last timed forward; 0: not seen. Waits for the device."""

@@ -14,7 +14,8 @@ class Plan:
     """Where the weights of a paged or chunked model are, and how long a forward takes: ``model.memlab``.
 
     ``print`` shows it as a table. Sizes are in bytes, times in nanoseconds unless the name says otherwise. The first forward
-    is traced, the second timed, and from the third on the plan is final; until then, what is not known yet is 0.
+    is traced, the second timed; the third may change the plan once more (with ``budget=None``), and then it is final. Until
+    the third, what is not known yet is 0.
 
     >>> import memlab, torch
     >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))

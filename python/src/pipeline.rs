@@ -89,6 +89,12 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Whether a forward was captured into a graph.
+    fn captured(&self, py: Python) -> PyResult<bool> {
+        let inner = self.get()?;
+        Ok(py.detach(|| inner.was_captured()))
+    }
+
     /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach.
     fn timings(&self, py: Python) -> PyResult<Vec<u64>> {
         let inner = self.get()?;

@@ -84,6 +84,8 @@ impl Device {
         self.pending.sort_unstable();
         let count = self.pending.partition_point(|(start, ..)| *start < until);
         for (start, end, launched, step) in self.pending.drain(..count) {
+            // A launch that is not known any more is taken for one of the same step.
+            let step = if launched == 0 { self.step } else { step };
             if self.counted == 0 || sampling::has_gap(self.step, step) {
                 self.counted = self.counted.max(start);
             }

@@ -60,17 +60,15 @@ impl Subscribed {
         if wanted == self.is_recording {
             return Ok(());
         }
-        self.is_recording = wanted;
-        let watch = || {
-            let mut calls = self.calls.iter();
-            calls.try_for_each(|id| cupti.watch(&self.subscription, CALLS, *id, wanted))
-        };
+        let watch = || all(self.calls.iter().map(|id| cupti.watch(&self.subscription, CALLS, *id, wanted)));
         // A call is seen whenever its work is recorded.
-        if wanted {
-            watch().and_then(|()| KINDS.into_iter().try_for_each(|kind| cupti.enable(kind)))
+        let done = if wanted {
+            watch().and_then(|()| all(KINDS.into_iter().map(|kind| cupti.enable(kind))))
         } else {
-            KINDS.into_iter().try_for_each(|kind| cupti.disable(kind)).and_then(|()| watch())
-        }
+            all(KINDS.into_iter().map(|kind| cupti.disable(kind))).and(watch())
+        };
+        self.is_recording = wanted;
+        done
     }
 
     /// Leaves CUPTI as if it had never been used.
@@ -80,6 +78,11 @@ impl Subscribed {
         }
         let _ = cupti.unsubscribe(self.subscription);
     }
+}
+
+/// Makes all calls, also after one that fails; the first error.
+fn all(calls: impl Iterator<Item = Result<(), CallError>>) -> Result<(), CallError> {
+    calls.fold(Ok(()), Result::and)
 }
 
 /// The clock of records: that of the trace.

@@ -44,17 +44,12 @@ class EditTracker:
         self.unplaced = tensors  # Tensors in no unit, or in one that was left out of the placement.
         self.in_use: set[PagedTensor] = set()  # Tensors that the program held when the last forward began.
         self.unchanged: _native.EditCounters | None = None  # Read when a check of each tensor last found nothing to do.
-        self.elsewhere: list[PagedTensor] = []  # Tensors that are read elsewhere than from dictionaries that note it.
-        self.storages: list[int] = []  # Keys of their storages.
         self.written = _native.Versions(READS, [])  # Of tensors that forwards may write to.
         self.with_buffers: list[PlacedUnit] = []
 
     def units_placed(self) -> None:
         """Begins tracking units that were placed with the present bytes of their weights."""
         self.swap.forget_touches(but_changes=True)  # Edits until now are copied with the units; replaced tensors are not.
-        self.elsewhere = [paged for paged in self.tensors if paged.is_read_unseen]
-        storages = {paged.weight: paged.weight.arena_storage for paged in self.elsewhere}
-        self.storages = [storage_key(storage) for storage in storages.values() if storage is not None]
         self.unchanged = None
         units = self.placed.values()
         self.written = _native.Versions(READS, [t for u in units for t in (u.on_device if u.resident else u.unloaded)])
@@ -80,11 +75,10 @@ class EditTracker:
 
         Raises: RuntimeError that names the weights, where edits are refused or cannot be taken.
         """
-        # Reading the counters of all tensors at once is quicker than checking each, which asks the same and more. When they
-        # were read, nobody held a tensor or its memory: who has given it other memory since has read it from a module.
+        # Reading the counters of all tensors at once is quicker than checking each, which asks the same and more.
         if self.unchanged is not None and not self.swap.touched() and self.unchanged.unchanged():
             return
-        counters, self.unchanged = _native.EditCounters(READS, self.tensors, self.elsewhere, self.storages), None
+        counters, self.unchanged = self._counters(), None
         # A program that held a tensor when the last forward began may have edited it since, and dropped it.
         in_use_before = self.in_use
         self.in_use = {paged for unit in self.placed.values() for paged in unit.tensors if paged.has_other_users()}
@@ -106,6 +100,17 @@ class EditTracker:
         self.swap.forget_touches()
         if not found:
             self.unchanged = counters
+
+    def _counters(self) -> _native.EditCounters:
+        """The present counters of all tensors, which are compared with later ones if now nothing is to be done.
+
+        Nobody holds a tensor that has a place, or its memory, then: who gives it other memory later has read it from a
+        dictionary that notes that. Of others, addresses are compared too.
+        """
+        unseen = [paged for paged in self.tensors if paged.is_read_unseen]
+        storages = {paged.weight: paged.weight.arena_storage for paged in unseen}
+        keys = [storage_key(storage) for storage in storages.values() if storage is not None]
+        return _native.EditCounters(READS, self.tensors, unseen, keys)
 
     def _take_suspects(self, index: int, suspects: set[PagedTensor]) -> None:
         """Copies a unit of which tensors may have been edited unseen. Shared ones are compared instead."""

@@ -136,8 +136,14 @@ class PagedTensor:
 
     @property
     def is_read_unseen(self) -> bool:
-        """Whether it can be read from the model without a note: from a list, or from what is paged to another device."""
-        return self.other_holders > 0 or any(entry.attribute not in TENSOR_DICTS for entry in self.entries)
+        """Whether somebody may hold it, or get it without a note of that.
+
+        Nobody asks who holds a tensor without a place. And it can be read from a list, from what is paged to another device,
+        or through a weak reference.
+        """
+        is_elsewhere = any(entry.attribute not in TENSOR_DICTS for entry in self.entries)
+        has_no_place = self.on_device is None
+        return has_no_place or self.other_holders > 0 or is_elsewhere or weakref.getweakrefcount(self.tensor) > 0
 
     def has_other_users(self) -> bool:
         """Whether others than the model hold the tensor or its memory, and can write to it unseen."""

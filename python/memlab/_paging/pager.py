@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
@@ -24,8 +24,7 @@ from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import PlanQueries, PlanState, Stage
 from memlab._paging.settings import Settings
-from memlab._paging.torch_private import without_dispatch_modes
-from memlab._paging.tracing import tensors_in
+from memlab._paging.torch_private import tree_leaves, without_dispatch_modes
 from memlab._paging.watched_forwards import WatchedForwards
 
 
@@ -41,7 +40,7 @@ class Pager(WatchedForwards, DevicePager):
         DevicePager.__init__(self, model, weights, wrapped_modules, self.blocks, memory, settings, state, patch)
         WatchedForwards.__init__(self, memory, state, patch)
         self.called_this_stage: set[WrappedModule] = set()  # Modules of outermost calls in this stage.
-        self.measured_input: list[torch.Size] = []
+        self.measured_call: tuple[WrappedModule, list[int]] | None = None  # The last one, and how large its input was.
         self._watch(wrapped_modules, self.thread_state)
         sharing = PlanQueries.sharing if memory.share is None else memory.share.members
         self.queries = PlanQueries(self.clock.last_ns, self.pipeline.counters, self.pool.edits.accept, sharing)
@@ -89,20 +88,22 @@ class Pager(WatchedForwards, DevicePager):
             complete = stages.all_weights_used()
         else:
             complete = stages.stage is Stage.MEASURING and stages.note_times()
-            self.measured_input = _shapes(args, kwargs)
+            self.measured_call = wrapped, _sizes(args, kwargs)
         if complete:
             self._advance()
         return result
 
     def _checked_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs the forward that checks the measured one, if it has the same input, and can be followed by a placement."""
+        """Runs the forward that checks the measured one, if it is a call of the same module with as large an input."""
         stages = self.stages
-        is_captured = self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if is_captured or _shapes(args, kwargs) != self.measured_input:
-            stages.check_next(False)
-        result = self._run(wrapped, original, args, kwargs)
+        stages.is_checking = False
+        is_comparable = (wrapped, _sizes(args, kwargs)) == self.measured_call
+        try:
+            result = self._run(wrapped, original, args, kwargs)
+        finally:
+            self.pipeline.timed(False)
         with self.forwards_lock:
-            if stages.is_checking and not self.active_forwards:
+            if is_comparable and not self.active_forwards:
                 stages.check()
         return result
 
@@ -140,5 +141,5 @@ class Pager(WatchedForwards, DevicePager):
             self.memory.arena.unpin()
 
 
-def _shapes(args: Any, kwargs: Any) -> list[torch.Size]:
-    return [tensor.shape for tensor in tensors_in((args, kwargs))]
+def _sizes(args: Any, kwargs: Any) -> list[int]:
+    return [leaf.numel() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

@@ -75,7 +75,8 @@ class Stages:
         else:
             self._place(Stage.SETTLED)
             # Other budgets are used up, however long forwards take.
-            self.check_next(self.settings.budget is None)
+            self.is_checking = self.settings.budget is None
+            self.pool.pipeline.timed(self.is_checking)
 
     def all_weights_used(self) -> bool:
         """Whether the traced forwards have used all weights."""
@@ -88,24 +89,25 @@ class Stages:
         self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
         return all(self.times)
 
-    def check_next(self, wanted: bool) -> None:
-        """Whether the next forward checks the measured one."""
-        self.is_checking = wanted
-        self.pool.pipeline.timed(wanted)
-
     def check(self) -> None:
-        """After that forward: places again if it computed for far less time than the measured one.
+        """After the forward that checks: places again if it computed for far less time than the measured one.
 
-        No forward may be under way, and none may have been captured.
+        No forward may be under way.
         """
-        self.check_next(False)
-        if not self.needed_points:
-            return  # All units stay.
+        if not self.needed_points or self.pool.pipeline.captured():
+            return  # All units stay; or a graph has their addresses.
         times = self.pool.pipeline.timings()
         ends = [*self.needed_points[1:], len(self.times)]
         measured = sum(sum(self.times[first:end]) for first, end in zip(self.needed_points, ends, strict=True))
-        if all(times) and sum(times) < _FAR_LESS * measured:
-            self.times = [max(1, time * sum(times) // measured) for time in self.times]
+        if not all(times) or sum(times) >= _FAR_LESS * measured:
+            return
+        before = self.times
+        self.times = [max(1, time * sum(times) // measured) for time in before]
+        try:
+            self._place(Stage.SETTLED)
+        except (ValueError, RuntimeError):
+            # The program has taken the memory that would be needed. What the plan had until now fits.
+            self.times = before
             self._place(Stage.SETTLED)
 
     def saved_tensors(self) -> SavedTensors:

@@ -27,7 +27,7 @@ struct Diff {
     lines_shown: &'static str,
     layers: Vec<LayerRow<Bytes>>,
     ranges: Vec<RangeRow>,
-    /// Of the whole runs; null: one of them has no times, or both are the same run.
+    /// Of the whole runs, or of those steps that were recorded; null: one of them has no times, or both are the same run.
     gpu_time: Option<TimesJson>,
 }
 
@@ -38,6 +38,8 @@ struct MomentJson {
     at: String,
     time_ns: u64,
     steps_ended: u64,
+    /// Of what `gpu_time` is: `the whole run`, or `13 of 104 steps`.
+    gpu_time_of: String,
     device: i32,
     device_name: String,
     command: Vec<String>,
@@ -153,6 +155,7 @@ fn moment(side: &Side) -> MomentJson {
         at: side.named.moment.typed(),
         time_ns: side.time,
         steps_ended: side.steps_ended,
+        gpu_time_of: side.work_part.clone(),
         device: side.device.index,
         device_name: side.device.name.clone(),
         command: side.command.clone(),

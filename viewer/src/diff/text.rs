@@ -66,7 +66,7 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
     let title = if before.work_part == after.work_part {
         format!("GPU time over {} each", before.work_part)
     } else {
-        format!("GPU time over {}, and then over {}", before.work_part, after.work_part)
+        format!("GPU time over {}, and then over {} (sums that do not compare)", before.work_part, after.work_part)
     };
     table(out, &title, vec![(times.total, "in all".to_owned())], "", Figure::Time, style)?;
     layers(out, "GPU time by layer, each without those inside it", difference, &times.layers, Figure::Time, style)?;

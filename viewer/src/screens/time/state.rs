@@ -81,7 +81,7 @@ impl ScreenState for TimeScreen {
 
     fn help(&self) -> ScreenHelp {
         ScreenHelp {
-            title: "Where the GPU's time goes, over the whole run",
+            title: "Where the GPU's time goes, up to now",
             keys: &[
                 ("c", "the keys go to the kernels, to the copies, to the layers; or click"),
                 ("Enter, l  h", "open a module, close it"),
