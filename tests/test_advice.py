@@ -86,6 +86,21 @@ def test_without_times_the_cost_is_not_known(memlab, recorded):
     assert "not known" in offload["because"]
 
 
+def test_of_some_steps_the_cost_of_a_step_is_the_same(memlab):
+    # GIVEN a training that is recorded with the times of all steps, and of one of four
+    costs = []
+    for every in ("1", "4"):
+        trace = memlab.folder / f"{every}.jsonl"
+        env = {"MEMLAB_TIME": "1", "MEMLAB_TIME_EVERY": every, "MEMLAB_OUTPUT": str(trace)}
+        done = memlab.python(PROGRAM, "gpt", "--steps", "16", env=env)
+        assert done.code == 0, done.errors
+        answer = advise(memlab, trace)
+        costs.append([of_kind(answer, kind)["gpu_ns"] for kind in ("checkpoint", "offload_activations")])
+    # THEN checkpointing takes as long by both, AND so does what is waited for
+    complete, sampled = costs
+    assert sampled == pytest.approx(complete, rel=0.03)
+
+
 def test_offloading_says_what_the_link_hides(memlab, recorded):
     # GIVEN a training whose activations are far more than its link carries beside its forward, recorded with GPU times
     trace, _ = recorded("gpt")

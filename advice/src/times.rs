@@ -1,7 +1,7 @@
 //! How long things take, as far as the trace says.
 
 use memlab_plan::Recording;
-use memlab_trace::{BlockLayer, GpuWorkView, StepWorkView};
+use memlab_trace::{BlockLayer, GpuWorkView};
 use rustc_hash::FxHashMap;
 
 use crate::advice::WaitsForHost;
@@ -15,9 +15,10 @@ pub(crate) struct Times {
     waits: Option<WaitsForHost>,
     /// What the link between the device and the host carries in one direction.
     link_bytes_per_second: Option<u64>,
-    /// A step's part of what was recorded, and that.
-    part: (u64, u64),
+    /// The steps that were recorded.
     steps: u64,
+    /// All of them.
+    of_steps: u64,
 }
 
 /// So many hundredths of a pass's time are planned to be filled by `memlab.offload_activations` with copies.
@@ -43,8 +44,8 @@ impl Times {
             work: recording.model.gpu_work(recording.device),
             waits: waits_for_host(recording),
             link_bytes_per_second: link.map(|link| (link / PACKET * DATA).max(1)),
-            part: part_of_a_step(recording),
-            steps: recording.steps.len().max(1) as u64,
+            steps: recording.model.steps_timed().max(1),
+            of_steps: recording.model.steps_ended().max(1),
         }
     }
 
@@ -61,7 +62,7 @@ impl Times {
     pub fn hidden(&self) -> Option<Hidden> {
         let (layers, link) = (&self.work.as_ref()?.layers, u128::from(self.link_bytes_per_second?));
         let carried = |nanoseconds: u64| {
-            let bytes = u128::from(self.of_a_step(nanoseconds)) * link / NANOSECONDS * FILLED / 100;
+            let bytes = u128::from(nanoseconds / self.steps) * link / NANOSECONDS * FILLED / 100;
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         Some(Hidden {
@@ -89,8 +90,8 @@ impl Times {
             }
         }
         let each = times.iter().zip(&modules.forwards).map(|(time, forwards)| {
-            let (part, whole) = self.part;
-            scaled(*time, part.saturating_mul(self.steps), whole) / (*forwards).max(1)
+            let of_all = u128::from(*time) * u128::from(self.of_steps) / u128::from(self.steps);
+            u64::try_from(of_all).unwrap_or(u64::MAX) / (*forwards).max(1)
         });
         Some(each.collect())
     }
@@ -102,10 +103,9 @@ impl Times {
         Some(self.of_a_step(row.totals.nanoseconds.saturating_sub(row.backward_nanoseconds)))
     }
 
-    /// A step's part of what all recorded ones took.
+    /// A step's part of what the whole run took.
     pub fn of_a_step(&self, nanoseconds: u64) -> u64 {
-        let (part, whole) = self.part;
-        scaled(nanoseconds, part, whole)
+        nanoseconds / self.steps
     }
 
     /// How long it takes to copy bytes to pageable host memory and back, by the copies of the run.
@@ -121,26 +121,6 @@ impl Times {
         let nanoseconds = u128::from(bytes) * u128::from(copies.nanoseconds) / u128::from(copies.bytes.max(1));
         is_telling.then(|| u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
-}
-
-/// A step's part of what was recorded: one of so many. If some were recorded of many, the first was, with all that came before it. It
-/// counts for as many as it took as long as.
-fn part_of_a_step(recording: &Recording) -> (u64, u64) {
-    let model = &recording.model;
-    let all = (1, recording.steps.len().max(1) as u64);
-    if model.steps_timed() == model.steps_ended() {
-        return all;
-    }
-    let work = model.step_work(recording.device);
-    let is_later = |work: &&StepWorkView| work.steps == 1 && (1..model.steps_ended()).contains(&work.step);
-    let later: Vec<u64> = work.iter().filter(is_later).map(|work| work.nanoseconds).collect();
-    let (sum, whole) = (later.iter().sum::<u64>(), work.iter().map(|work| work.nanoseconds).sum::<u64>());
-    if sum == 0 { all } else { (sum / later.len() as u64, whole) }
-}
-
-fn scaled(nanoseconds: u64, part: u64, whole: u64) -> u64 {
-    let scaled = u128::from(nanoseconds) * u128::from(part) / u128::from(whole.max(1));
-    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 /// A GPU waits for its host if steps are longer than what runs in them by so many hundredths. (Short waits are for copies.)
