@@ -6,7 +6,7 @@ import weakref
 import memlab
 import pytest
 import torch
-from paging.small import behave_alike, between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
+from paging.small import Words, behave_alike, between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import call
 from torch import nn
 
@@ -90,18 +90,6 @@ def test_edits_through_a_reference_that_is_then_dropped(budget, hold):
     # THEN the next forward uses the new value, and so do those after it
     for _ in range(3):
         assert same(call(model, x), call(twin, x))
-
-
-class Words(nn.Module):
-    """A table, of which rows are read where they are: it has no place on the device."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(20_000, 64)
-        self.layer = nn.Linear(64, 64)
-
-    def forward(self, ids):
-        return self.layer(self.table(ids))
 
 
 def test_other_memory_for_a_table_that_is_held_all_the_time():

@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use self::books::BOOKS;
 use self::launches::Launch;
 use self::library::CUPTI;
+pub use self::sampling::includes;
 use self::subscribed::Subscribed;
 use crate::attribution;
 use crate::attribution::result::Attribution;
@@ -78,11 +79,6 @@ fn begin(cupti: &Cupti) -> Result<Subscribed, CallError> {
     unsafe { Subscribed::begin(cupti, Some(called)) }
 }
 
-/// Whether the GPU time of an optimizer step is recorded, if it is recorded at all.
-pub fn includes(step: u64) -> bool {
-    sampling::includes(step)
-}
-
 /// An optimizer step begins, on the thread that ended the last one.
 pub fn begin_step(step: u64) {
     if !sampling::is_complete() {
@@ -92,7 +88,7 @@ pub fn begin_step(step: u64) {
 
 fn record_if_included(state: &mut State, step: u64) {
     if let (State::Running(subscribed), Some(cupti)) = (state, CUPTI.get())
-        && let Err(error) = subscribed.record(cupti, sampling::includes(step))
+        && let Err(error) = subscribed.record(cupti, includes(step))
         && let Some(recorder) = Recorder::current()
     {
         static SAID: AtomicBool = AtomicBool::new(false);

@@ -71,6 +71,18 @@ class LoRA(nn.Module):
         return self.base(x) + x @ self.a.t() @ self.b.t()
 
 
+class Words(nn.Module):
+    """A table, of which rows are read where they are: it has no place on the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20_000, 64)
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, ids):
+        return self.layer(self.table(ids))
+
+
 class Bank(nn.Module):
     """A large buffer that some forwards write to and others replace."""
 

@@ -28,7 +28,7 @@ pub fn is_complete() -> bool {
     every() == 1
 }
 
-/// Whether a step is recorded.
+/// Whether the GPU time of an optimizer step is recorded, if it is recorded at all.
 pub fn includes(step: u64) -> bool {
     is_chosen(step, every())
 }

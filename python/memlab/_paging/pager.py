@@ -142,4 +142,5 @@ class Pager(WatchedForwards, DevicePager):
 
 
 def _sizes(args: Any, kwargs: Any) -> list[int]:
+    # Not `tensors_in`, which belongs to the tracer: in a compiled model, Dynamo would look at its frame.
     return [leaf.numel() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
