@@ -76,7 +76,7 @@
 //! backend::cuda, backend::host
 //! backend::interface
 //! cuda_driver, checkpoint                     the driver's functions; safetensors files
-//! parallel
+//! parallel, pieces                            in which pieces a unit is copied over others
 //! error, range
 //! ```
 
@@ -91,6 +91,7 @@ mod events;
 pub mod lane;
 pub mod memory;
 mod parallel;
+mod pieces;
 pub mod pipeline;
 pub mod plan;
 mod range;

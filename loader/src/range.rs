@@ -25,6 +25,12 @@ impl ByteRange {
         self.start.checked_add(self.length)
     }
 
+    /// What is in both; without bytes if they have none in common.
+    pub fn intersection(self, other: Self) -> Self {
+        let start = self.start.max(other.start);
+        Self { start, length: self.end().min(other.end()).saturating_sub(start) }
+    }
+
     /// Whether the two have a byte in common.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end() && other.start < self.end()

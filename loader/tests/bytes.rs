@@ -26,8 +26,12 @@ impl Fixture {
         let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
         let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
         let pipeline = Pipeline::new(Arc::clone(&arena), None, None).unwrap();
-        let weights =
-            model.bytes.iter().enumerate().map(|(unit, &bytes)| vec![unit as u8 + 1; bytes as usize]).collect();
+        let weights = model
+            .bytes
+            .iter()
+            .enumerate()
+            .map(|(unit, &bytes)| (0..bytes).map(|at| (unit * 40) as u8 ^ at as u8).collect())
+            .collect();
         let fixture = Self { model: model.clone(), arena, device, pipeline, weights };
         (0..fixture.weights.len()).for_each(|unit| fixture.fill(unit));
         // SAFETY: the memory is dropped after the pipeline.
@@ -185,6 +189,7 @@ fn six_layers() -> Model {
         points: (0..6).map(|layer| vec![layer]).collect(),
         keys: (0..6).collect(),
         lookahead: None,
+        least_piece: 0,
         compute: vec![0; 6],
     }
 }

@@ -70,6 +70,7 @@ fn six_layers(bytes: u64) -> Model {
         points: (0..6).map(|layer| vec![layer]).collect(),
         keys: (0..6).collect(),
         lookahead: None,
+        least_piece: 0,
         compute: vec![0; 6],
     }
 }

@@ -113,6 +113,7 @@ fn six_layers() -> Model {
         points: (0..6).map(|layer| vec![layer]).collect(),
         keys: (0..6).collect(),
         lookahead: None,
+        least_piece: 0,
         compute: vec![50; 6],
     }
 }

@@ -116,6 +116,7 @@ proptest! {
     fn the_simulation_of_any_places_follows_the_rules(
         units in prop::collection::vec((1u64..6, 0u64..10), 1..7),
         points in prop::collection::vec((0usize..6, 0u64..40), 1..9),
+        least_piece in prop_oneof![Just(512), Just(u64::MAX)],
     ) {
         // GIVEN units anywhere in a ring, one per point
         let unit_bytes: Vec<u64> = units.iter().map(|(blocks, _)| blocks * 512).collect();
@@ -123,8 +124,9 @@ proptest! {
         let points: Vec<Point> =
             points.into_iter().map(|(unit, compute_ns)| Point { units: vec![unit % units.len()], compute_ns }).collect();
         // WHEN it is simulated both ways
-        let times = simulate(&unit_bytes, &points, &placements, &BUS).unwrap();
-        let expected = reference::last_forwards(&unit_bytes, &points, &placements, &BUS, 200);
+        let bus = Bus { least_piece, ..BUS };
+        let times = simulate(&unit_bytes, &points, &placements, &bus).unwrap();
+        let expected = reference::last_forwards(&unit_bytes, &points, &placements, &bus, 200);
         // THEN every point starts and ends at the same time
         prop_assert!(expected.contains(&times), "{times:?}, and not {expected:?}");
     }
@@ -292,6 +294,24 @@ fn the_smallest_plan_overlaps_copies_and_compute() {
     assert!(bytes_of(&least) <= 2 * 448 * 512, "{least:?}");
     let floor = compute.iter().sum::<u64>();
     assert!(least.predicted_ns * 90 <= floor * 100, "{} of {floor}", least.predicted_ns);
+}
+
+#[test]
+fn large_units_need_no_ring_for_two() {
+    // GIVEN blocks of large and small weights, whose copies take longer than their compute, and room for half of them
+    let block = [134, 17, 17, 134, 470, 470, 470].map(|blocks| blocks * 512);
+    let bytes = block.repeat(8);
+    let problem = chain(bytes.clone(), bytes.iter().map(|&bytes| BUS.cost_ns(bytes) * 35 / 100).collect());
+    let budget = Goal::Budget(total(&problem) / 2);
+    let floor = BUS.transfer_ns(total(&problem) / 2);
+    // WHEN they are planned as units that are copied whole, and in pieces
+    let whole = plan(&problem, budget, AMPLE).unwrap();
+    let problem = Problem { bus: Bus { least_piece: 16 * 512, ..BUS }, ..problem };
+    let in_pieces = plan(&problem, budget, AMPLE).unwrap();
+    // THEN whole ones need a ring for two of the largest, which are so many bytes to copy more than if there were none
+    assert!(whole.ring_bytes >= 2 * 470 * 512 && whole.predicted_ns * 100 > floor * 113, "{whole:?}");
+    // AND in pieces a ring for little more than one will do: what is copied while it is in use has room
+    assert!(in_pieces.ring_bytes <= 700 * 512 && in_pieces.predicted_ns * 100 < floor * 110, "{in_pieces:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::clock::Clock;
-use common::model::{Model, models_in_order};
+use common::model::{GRAIN, Model, models_in_order};
 use common::{enter, leave};
 use memlab_loader::{Arena, Pipeline, Stream};
 use proptest::prelude::*;
@@ -55,9 +55,10 @@ fn run(model: &Model, forwards: usize) -> Run {
     let counters = pipeline.counters();
     assert_eq!((counters.forwards, counters.out_of_order), (forwards as u64, 0));
     let units = 0..model.bytes.len() as u32;
-    let unit_at = |from: u64| units.clone().find(|&unit| arena.address() + model.arena_offset(unit) == from).unwrap();
-    let copied = clock.copies().iter().map(|copy| unit_at(copy.transfer.from)).collect::<Vec<_>>();
-    let copied = copied.into_iter().filter(|&unit| model.places[unit as usize].is_some()).collect();
+    let unit_at = |from: u64| units.clone().rfind(|&unit| arena.address() + model.arena_offset(unit) <= from).unwrap();
+    let mut copied = clock.copies().iter().map(|copy| unit_at(copy.transfer.from)).collect::<Vec<_>>();
+    copied.retain(|&unit| model.places[unit as usize].is_some());
+    copied.dedup(); // Pieces.
     Run { times, copied, clock }
 }
 
@@ -75,12 +76,25 @@ fn recurrence(model: &Model, forwards: usize) -> (Vec<(u64, u64)>, Vec<u32>) {
             let mut start = end;
             for &unit in needed {
                 if !loaded[unit as usize] {
-                    let mut slot_free = 0;
+                    // When each grain of the place is free.
+                    let mut free = vec![0; (model.bytes[unit as usize] / GRAIN) as usize];
                     for other in (0..units as u32).filter(|&other| model.overlap(unit, other)) {
-                        slot_free = slot_free.max(last_use_end[other as usize]);
+                        let (at, bytes) = (model.places[other as usize].unwrap(), model.bytes[other as usize]);
+                        for (grain, free) in
+                            (model.places[unit as usize].unwrap()..).step_by(GRAIN as usize).zip(&mut free)
+                        {
+                            if at <= grain && grain < at + bytes {
+                                *free = last_use_end[other as usize].max(*free);
+                            }
+                        }
                         loaded[other as usize] = false;
                     }
-                    end_copy = end_copy.max(slot_free) + model.bytes[unit as usize];
+                    free.sort_unstable();
+                    let last = free[free.len() - 1];
+                    for free in free {
+                        let slot_free = if model.least_piece == GRAIN { free } else { last };
+                        end_copy = end_copy.max(slot_free) + GRAIN;
+                    }
                     loaded[unit as usize] = true;
                     ready[unit as usize] = end_copy;
                     copied.push(unit);
@@ -131,6 +145,7 @@ fn layers(layers: u32, residents: impl Fn(u32) -> bool, compute: u64) -> Model {
         points: (0..layers).map(|layer| vec![layer]).collect(),
         keys: (0..i64::from(layers)).collect(),
         lookahead: None,
+        least_piece: 0,
         compute: vec![compute; layers as usize],
     }
 }

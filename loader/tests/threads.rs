@@ -103,6 +103,7 @@ fn sharing_layers() -> Model {
         points: (0..8).map(|layer| vec![layer, layer + 1]).collect(),
         keys: (0..8).collect(),
         lookahead: None,
+        least_piece: 0,
         compute: vec![100; 8],
     }
 }

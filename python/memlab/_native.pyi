@@ -80,7 +80,6 @@ __all__ = [
     "restore",
     "set_output",
     "set_target_device",
-    "simulate",
     "step_trained",
     "steps_recorded",
     "table_rows",
@@ -546,6 +545,7 @@ def plan(
     resident: list[bool],
     bytes_per_second: float,
     copy_overhead_ns: int,
+    least_piece: int,
     budget: int | None,
     minimum: bool,
     capacity: int,
@@ -555,6 +555,8 @@ def plan(
 
     unit_bytes: bytes per unit, multiples of 512.
     schedule: per point the units needed and the nanoseconds of compute; 0: unknown.
+    copy_overhead_ns: of each copy.
+    least_piece: the fewest bytes of a unit that are one copy, where a part of its place is free before the rest.
     resident: the units that must stay on the device.
     budget: the most device memory for weights; None: as little as still hides the copies.
     minimum: the smallest ring that loads one unit while another is used.
@@ -563,15 +565,6 @@ def plan(
 
     Raises ValueError if the budget is too small for one of the points; it says how much is needed.
     """
-
-def simulate(
-    unit_bytes: list[int],
-    schedule: list[tuple[list[int], int]],
-    places: list[tuple[int, int] | None],
-    bytes_per_second: float,
-    copy_overhead_ns: int,
-) -> list[tuple[int, int]]:
-    """When the compute of each point begins and ends, once forwards have become periodic."""
 
 def range_push(name: str) -> None:
     """Enters a range on this thread; nothing if libmemlab.so is not in the process."""

@@ -75,7 +75,6 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<lane::HostCopy>()?;
     module.add_function(wrap_pyfunction!(recomputation::choose_recomputation, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan, module)?)?;
-    module.add_function(wrap_pyfunction!(plan::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::format_size, module)?)?;

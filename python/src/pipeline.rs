@@ -51,6 +51,7 @@ impl Pipeline {
         schedule: Vec<(i64, Vec<u32>)>,
         fallback: HashMap<i64, Vec<u32>>,
         lookahead: Option<usize>,
+        least_piece: u64,
         stream: u64,
     ) -> PyResult<()> {
         let inner = self.get()?;
@@ -65,6 +66,7 @@ impl Pipeline {
             schedule,
             fallback: fallback.into_iter().collect(),
             lookahead,
+            least_piece,
         };
         // SAFETY: the caller, the rest of the package, keeps the tensors whose addresses these are.
         py.detach(|| unsafe { inner.configure(configuration, Stream(stream)) }).map_err(raised)

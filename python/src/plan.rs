@@ -1,6 +1,5 @@
 //! The planner.
 
-use memlab_loader::ByteRange;
 use memlab_loader::plan as planner;
 use memlab_loader::plan::{Bus, Goal, PlanError, Point, Problem};
 use pyo3::exceptions::PyValueError;
@@ -10,11 +9,11 @@ use pyo3::types::PyDict;
 /// Chooses which units stay on the device and where the others go in the ring.
 ///
 /// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0: not known).
-/// `resident`: units that must stay. `budget`: device bytes for resident units and ring; `None`: the fewest that hide the
+/// `least_piece`: the fewest bytes of a unit that are one copy. `resident`: units that must stay. `budget`: device bytes for resident units and ring; `None`: the fewest that hide the
 /// transfers; `minimum`: two units. `capacity`: the most bytes that the device can give. `together`: sets of units that may be
 /// needed at the same time outside the points of the schedule.
 #[pyfunction]
-#[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, budget, minimum, capacity, together = vec![]))]
+#[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, least_piece, budget, minimum, capacity, together = vec![]))]
 #[allow(clippy::too_many_arguments)] // Python names them.
 pub fn plan<'py>(
     py: Python<'py>,
@@ -23,12 +22,13 @@ pub fn plan<'py>(
     resident: Vec<bool>,
     bytes_per_second: f64,
     copy_overhead_ns: u64,
+    least_piece: u64,
     budget: Option<u64>,
     minimum: bool,
     capacity: u64,
     together: Vec<Vec<usize>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let bus = Bus { bytes_per_second, copy_overhead_ns };
+    let bus = Bus { bytes_per_second, copy_overhead_ns, least_piece };
     let problem = Problem { unit_bytes, points: points(schedule), together, resident, bus };
     // "Two units" of a smaller budget: what fits of them.
     let (goal, capacity) = match (budget, minimum) {
@@ -49,23 +49,6 @@ pub fn plan<'py>(
     dict.set_item("compute_ns", plan.compute_ns)?;
     dict.set_item("streamed_bytes", plan.streamed_bytes)?;
     Ok(dict)
-}
-
-/// When the compute of each point starts and ends in steady state, in ns from the end of the forward before.
-#[pyfunction]
-pub fn simulate(
-    py: Python,
-    unit_bytes: Vec<u64>,
-    schedule: Vec<(Vec<usize>, u64)>,
-    places: Vec<Option<(u64, u64)>>,
-    bytes_per_second: f64,
-    copy_overhead_ns: u64,
-) -> PyResult<Vec<(u64, u64)>> {
-    let bus = Bus { bytes_per_second, copy_overhead_ns };
-    let placements: Vec<_> =
-        places.into_iter().map(|place| place.map(|(start, length)| ByteRange { start, length })).collect();
-    let times = py.detach(|| planner::simulate(&unit_bytes, &points(schedule), &placements, &bus)).map_err(raised)?;
-    Ok(times.into_iter().map(|time| (time.start_ns, time.end_ns)).collect())
 }
 
 fn points(schedule: Vec<(Vec<usize>, u64)>) -> Vec<Point> {

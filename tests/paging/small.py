@@ -20,6 +20,9 @@ def small_units(monkeypatch):
     monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
     monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
     monkeypatch.setattr("memlab._paging.collect.SMALL_BUFFER", 64 << 10)
+    # As large units in large models, units are copied in pieces where a part of their place is free first.
+    for module in ("planning", "device_pool"):
+        monkeypatch.setattr(f"memlab._paging.{module}.LEAST_PIECE", 1 << 10)
 
 
 def paged(model, **options):

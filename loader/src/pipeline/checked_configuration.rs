@@ -18,6 +18,7 @@ pub enum Target {
 #[derive(Default)]
 pub struct CheckedConfiguration {
     transfers: Vec<Vec<Transfer>>,
+    divisible: Vec<bool>,
     bytes: Vec<u64>,
     placements: Vec<Option<ByteRange>>,
     points: Vec<Vec<Unit>>,
@@ -33,11 +34,12 @@ pub struct CheckedConfiguration {
     /// Unit → its uses, ascending.
     uses_of: Vec<Vec<usize>>,
     pub lookahead: Option<usize>,
+    pub least_piece: u64,
 }
 
 impl CheckedConfiguration {
     pub fn new(arena: &Arena, configuration: Configuration) -> Result<Self> {
-        let Configuration { units, placements, schedule, fallback, lookahead } = configuration;
+        let Configuration { units, placements, schedule, fallback, lookahead, least_piece } = configuration;
         if units.len() != placements.len() {
             return Err(Error::Invalid(format!("{} units have {} places", units.len(), placements.len())));
         }
@@ -53,12 +55,14 @@ impl CheckedConfiguration {
             }
         }
         let mut configuration = Self {
+            divisible: transfers.iter().map(|all| are_adjacent(all)).collect(),
             bytes: transfers.iter().map(|all| all.iter().map(|transfer| transfer.bytes).sum()).collect(),
             uses_of: vec![Vec::new(); transfers.len()],
             transfers,
             placements,
             first_use: vec![0],
             lookahead,
+            least_piece,
             ..Self::default()
         };
         for (point, (key, units)) in schedule.into_iter().enumerate() {
@@ -111,6 +115,28 @@ impl CheckedConfiguration {
 
     pub fn transfers(&self, unit: Unit) -> &[Transfer] {
         &self.transfers[unit as usize]
+    }
+
+    /// The parts of a unit's copies that are in a range of the ring, which is in its placement.
+    pub fn transfers_in(&self, unit: Unit, range: ByteRange) -> impl Iterator<Item = Transfer> {
+        let placement = self.placement(unit).unwrap_or_default();
+        let transfers = self.transfers(unit);
+        let whole = range == placement || !self.is_divisible(unit);
+        let first = transfers.first().map_or(0, |transfer| transfer.to);
+        transfers.iter().filter_map(move |&Transfer { from, to, bytes }| {
+            if whole {
+                return Some(Transfer { from, to, bytes });
+            }
+            let there = ByteRange::new(placement.start + (to - first), bytes);
+            let part = there.intersection(range);
+            let behind = part.start - there.start;
+            (part.length > 0).then_some(Transfer { from: from + behind, to: to + behind, bytes: part.length })
+        })
+    }
+
+    /// Whether a unit's copies are where its placement is, one behind the other: then it can be copied in pieces.
+    pub fn is_divisible(&self, unit: Unit) -> bool {
+        self.divisible[unit as usize]
     }
 
     pub fn bytes(&self, unit: Unit) -> u64 {
@@ -168,6 +194,10 @@ impl CheckedConfiguration {
             (None, None) => usize::MAX,
         }
     }
+}
+
+fn are_adjacent(transfers: &[Transfer]) -> bool {
+    transfers.windows(2).all(|pair| pair[0].to + pair[0].bytes == pair[1].to)
 }
 
 fn of_unit(unit: usize, why: &dyn std::fmt::Display) -> Error {
@@ -249,8 +279,45 @@ mod tests {
                 schedule: schedule.iter().map(|(key, units)| (*key, units.to_vec())).collect(),
                 fallback: fallback.iter().map(|(key, units)| (*key, units.to_vec())).collect(),
                 lookahead: None,
+                least_piece: 0,
             },
         )
+    }
+
+    #[test]
+    fn a_piece_has_the_parts_of_the_copies_that_are_in_it() {
+        // GIVEN a unit of three copies, which are adjacent on the device and apart in the arena, and one whose copies are apart
+        // on the device too
+        let arena = Arena::new(8192).unwrap();
+        let unit = |ranges: &[(u64, u64, u64)]| {
+            let range = |&(start, device_address, length): &_| WeightRange {
+                arena: ByteRange { start, length },
+                device_address,
+            };
+            ranges.iter().map(range).collect::<Vec<_>>()
+        };
+        let adjacent = unit(&[(4096, 10_000, 512), (0, 10_512, 1024), (2048, 11_536, 512)]);
+        let apart = unit(&[(4096, 10_000, 512), (0, 20_000, 1024)]);
+        let configuration = CheckedConfiguration::new(
+            &arena,
+            Configuration {
+                units: vec![adjacent, apart],
+                placements: vec![Some(ByteRange::new(512, 2048)), Some(ByteRange::new(0, 1536))],
+                ..Configuration::default()
+            },
+        )
+        .unwrap();
+        let seen = |unit, start, length| -> Vec<_> {
+            let transfers = configuration.transfers_in(unit, ByteRange { start, length });
+            transfers.map(|copy| (copy.from - arena.address(), copy.to, copy.bytes)).collect()
+        };
+        // WHEN a part of the first is copied, THEN what of each copy is in it
+        assert_eq!(seen(0, 512, 2048), [(4096, 10_000, 512), (0, 10_512, 1024), (2048, 11_536, 512)]);
+        assert_eq!(seen(0, 768, 1024), [(4352, 10_256, 256), (0, 10_512, 768)]);
+        assert_eq!(seen(0, 1280, 256), [(256, 10_768, 256)]);
+        // THEN the second is copied as a whole only
+        assert!(configuration.is_divisible(0) && !configuration.is_divisible(1));
+        assert_eq!(seen(1, 0, 1536), [(4096, 10_000, 512), (0, 20_000, 1024)]);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::checked_configuration::CheckedConfiguration;
 use super::configuration::Unit;
-use crate::backend::{Backend, Event, Stream};
+use crate::backend::{Backend, Event, Stream, Transfer};
 use crate::error::Result;
 use crate::events::{EventId, Events};
+use crate::pieces::{Piece, divide};
 use crate::range::ByteRange;
 
 /// The number of a session.
@@ -33,6 +34,8 @@ struct UnitState {
     copy: u64,
     /// Readers that have released it since; the next copy here waits for them.
     readers: Vec<Reader>,
+    /// The number of the last release.
+    released: u64,
     holds: Vec<Hold>,
 }
 
@@ -56,8 +59,12 @@ pub struct Ring {
     last_done_copy: u64,
     /// Incremented when units were evicted that a session may have counted as loaded.
     pub epoch: u64,
+    /// The number of the last release of a unit.
+    last_release: u64,
     /// The events that the copy being queued already waits for.
     already_waited: Vec<EventId>,
+    /// The pieces of that copy.
+    pieces: Vec<Piece<u64>>,
 }
 
 impl Ring {
@@ -70,7 +77,9 @@ impl Ring {
             last_copy: 0,
             last_done_copy: 0,
             epoch: 1,
+            last_release: 0,
             already_waited: Vec::new(),
+            pieces: Vec::new(),
         };
         ring.clear(units);
         ring
@@ -118,11 +127,15 @@ impl Ring {
         }
     }
 
+    /// What a copy there would overwrite.
+    fn occupants_in(&self, placement: ByteRange) -> impl Iterator<Item = &Occupant> {
+        let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
+        self.occupants[first..].iter().take_while(move |occupant| occupant.placement.start < placement.end())
+    }
+
     /// The units whose bytes a copy of this one would overwrite, itself included.
     fn overlapped(&self, placement: ByteRange) -> impl Iterator<Item = Unit> {
-        let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
-        let rest = self.occupants[first..].iter();
-        rest.take_while(move |occupant| occupant.placement.start < placement.end()).map(|occupant| occupant.unit)
+        self.occupants_in(placement).map(|occupant| occupant.unit)
     }
 
     /// Whether a session holds units that a copy of this one would overwrite.
@@ -146,14 +159,9 @@ impl Ring {
     pub fn load(&mut self, backend: &dyn Backend, configuration: &CheckedConfiguration, unit: Unit) -> Result<bool> {
         let ready = self.events.acquire(backend)?;
         let mut evicted = false;
-        let queued = self.make_room(backend, configuration, unit, &mut evicted).and_then(|()| {
-            for transfer in configuration.transfers(unit) {
-                // SAFETY: the caller of `Pipeline::configure` promised that the addresses are valid until the next
-                // configuration. `make_room` made this copy wait for readers; new readers wait for `ready`.
-                unsafe { backend.copy(transfer, self.stream) }?;
-            }
-            backend.record(self.events.event(ready), self.stream)
-        });
+        let queued = self
+            .queue_copies(backend, configuration, unit, &mut evicted)
+            .and_then(|()| backend.record(self.events.event(ready), self.stream));
         if let Err(error) = queued {
             self.events.release(ready);
             return Err(error.while_doing(|| format!("loading unit {unit}")));
@@ -172,8 +180,8 @@ impl Ring {
         Ok(evicted)
     }
 
-    /// Makes the copy stream wait for all readers of the placement, and evicts the units in it.
-    fn make_room(
+    /// Queues the copies of a unit, each after the readers of what it overwrites.
+    fn queue_copies(
         &mut self,
         backend: &dyn Backend,
         configuration: &CheckedConfiguration,
@@ -181,13 +189,48 @@ impl Ring {
         evicted: &mut bool,
     ) -> Result<()> {
         self.already_waited.clear();
-        let Some(placement) = configuration.placement(unit) else { return self.wait_for_readers(backend, unit) };
-        let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
-        while let Some(&Occupant { unit: other, .. }) =
-            self.occupants.get(first).filter(|occupant| occupant.placement.start < placement.end())
+        let Some(placement) = configuration.placement(unit) else {
+            self.wait_for_readers(backend, unit)?;
+            return self.copy(backend, configuration.transfers(unit).iter().copied());
+        };
+        let pieces = self.pieces_of(configuration, unit, placement);
+        for piece in &pieces {
+            self.make_room(backend, piece.range, evicted)?;
+            self.copy(backend, configuration.transfers_in(unit, piece.range))?;
+        }
+        self.pieces = pieces;
+        Ok(())
+    }
+
+    fn copy(&self, backend: &dyn Backend, transfers: impl IntoIterator<Item = Transfer>) -> Result<()> {
+        transfers.into_iter().try_for_each(|transfer| {
+            // SAFETY: the caller of `Pipeline::configure` promised that the addresses are valid until the next configuration.
+            // The stream waits for the readers of what is overwritten, and new readers wait for an event after all copies.
+            unsafe { backend.copy(&transfer, self.stream) }
+        })
+    }
+
+    /// The pieces in which a unit is copied.
+    fn pieces_of(&mut self, configuration: &CheckedConfiguration, unit: Unit, placement: ByteRange) -> Vec<Piece<u64>> {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.clear();
+        pieces.extend(self.occupants_in(placement).map(|occupant| Piece {
+            range: occupant.placement.intersection(placement),
+            freed: self.units[occupant.unit as usize].released,
+        }));
+        let least = if configuration.is_divisible(unit) { configuration.least_piece } else { u64::MAX };
+        divide(placement, least, &mut pieces);
+        pieces
+    }
+
+    /// Makes the copy stream wait for all readers of a range, and evicts the units in it.
+    fn make_room(&mut self, backend: &dyn Backend, range: ByteRange, evicted: &mut bool) -> Result<()> {
+        let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= range.start);
+        while let Some(&Occupant { unit, .. }) =
+            self.occupants.get(first).filter(|occupant| occupant.placement.start < range.end())
         {
-            self.wait_for_readers(backend, other)?;
-            *evicted |= self.forget(other);
+            self.wait_for_readers(backend, unit)?;
+            *evicted |= self.forget(unit);
             self.occupants.remove(first);
         }
         Ok(())
@@ -243,9 +286,11 @@ impl Ring {
             self.events.release(event);
             return Err(error.while_doing(|| "noting that weights are no longer in use".into()));
         }
+        self.last_release += 1;
         for &unit in units {
             self.events.retain(event);
-            let readers = &mut self.units[unit as usize].readers;
+            let UnitState { readers, released, .. } = &mut self.units[unit as usize];
+            *released = self.last_release;
             match readers.iter_mut().find(|reader| reader.stream == stream) {
                 Some(reader) => self.events.release(std::mem::replace(&mut reader.event, event)),
                 None => readers.push(Reader { stream, event }),

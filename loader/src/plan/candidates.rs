@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
-use super::placement::{Pattern, Placer, Shape};
+use super::placement::{ALIGNMENT, Pattern, Placer, Shape};
 use super::problem::Problem;
 
 /// Fractions of the weights tried as resident part; fewer for models with fewer units.
 const MOST_LEVELS: usize = 256;
+/// The steps between a ring for one point's units and one for two.
+pub const NARROW: usize = 16;
 /// How many points the ring holds units of.
 const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 
@@ -52,12 +54,16 @@ impl<'a> Facts<'a> {
         let bytes = |unit: usize| self.placer.bytes[unit];
         let total: u64 = self.movable.iter().map(|&unit| bytes(unit)).sum();
         let mean = total / (self.movable.len().max(1) as u64);
-        // A small unit costs little to keep, but an extra copy to stream; a large one makes the ring large.
+        let largest = self.movable.iter().map(|&unit| bytes(unit)).max().unwrap_or(0);
+        // A small unit costs little to keep, but an extra copy to stream; a large one makes the ring large. A ring for units of
+        // one size is always full.
         let mut forced: Vec<Vec<bool>> = Vec::new();
-        for (small, large) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (small, large) in
+            [(0, u64::MAX), (mean / 8, u64::MAX), (0, 2 * mean), (mean / 8, 2 * mean), (largest / 2, u64::MAX)]
+        {
             let mut first = vec![false; self.placer.bytes.len()];
             for &unit in &self.movable {
-                first[unit] = small && bytes(unit) < mean / 8 || large && bytes(unit) > 2 * mean;
+                first[unit] = bytes(unit) < small || bytes(unit) > large;
             }
             if !forced.contains(&first) {
                 forced.push(first);
@@ -148,6 +154,8 @@ pub struct Rings {
     pub all: u64,
     /// The compute is not known: units are loaded ahead in any case.
     ahead: bool,
+    /// Units are large enough to be copied in pieces.
+    in_pieces: bool,
 }
 
 impl Rings {
@@ -159,7 +167,9 @@ impl Rings {
             facts.problem.points.iter().map(|point| of_point(&point.units)).filter(|&bytes| bytes > 0).collect();
         let all = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum();
         let ahead = facts.problem.points.iter().all(|point| point.compute_ns == 0);
-        Self { sizes, least: facts.placer.least_ring(facts.problem, streamed).0, all, ahead }
+        let least = facts.placer.least_ring(facts.problem, streamed).0;
+        let in_pieces = !ahead && least / 2 >= facts.problem.bus.least_piece;
+        Self { sizes, least, all, ahead, in_pieces }
     }
 
     /// Rings worth trying, the smallest first.
@@ -174,10 +184,23 @@ impl Rings {
                 shapes.push(shape);
             }
             if depth == 2 {
+                shapes.extend(self.narrow());
                 shapes.push(Shape { pattern: Pattern::TwoEnded, ..shape });
             }
         }
         shapes
+    }
+
+    /// Rings too small for two neighbours: the second is copied in pieces, of which the last waits for the first.
+    fn narrow(&self) -> impl Iterator<Item = Shape> {
+        (1..if self.in_pieces { NARROW } else { 1 }).map(|step| self.narrower(step))
+    }
+
+    /// The narrow ring of a step, which is below [`NARROW`].
+    pub fn narrower(&self, step: usize) -> Shape {
+        let two = self.shape(Pattern::TwoEnded, 2);
+        let more = (two.ring - self.least) * step as u64 / NARROW as u64;
+        Shape { ring: (self.least + more).next_multiple_of(ALIGNMENT).min(two.ring), ..two }
     }
 
     /// Every size that holds some sequence of units exactly.
@@ -197,7 +220,7 @@ impl Rings {
         rings.dedup();
         rings.retain(|&ring| ring >= enough && ring < self.all);
         let shapes = rings.into_iter().map(|ring| Shape { pattern: Pattern::Sequential, ring, seam: 0 });
-        shapes.chain([two].into_iter().filter(|two| two.ring < self.all)).collect()
+        shapes.chain(self.narrow().chain([two]).filter(|two| two.ring < self.all)).collect()
     }
 
     /// A ring that holds the units of any `depth` consecutive points.
@@ -212,6 +235,11 @@ impl Rings {
             most = most.max(window);
         }
         Shape { pattern, ring: most.max(self.least), seam: 0 }
+    }
+
+    /// Whether units are copied in pieces, for which narrow rings are of use.
+    pub fn in_pieces(&self) -> bool {
+        self.in_pieces
     }
 
     /// How many points such a ring holds units of.

@@ -18,6 +18,8 @@ pub struct Bus {
     pub bytes_per_second: f64,
     /// Fixed nanoseconds of each copy.
     pub copy_overhead_ns: u64,
+    /// The fewest bytes of a unit that are one copy, if it is copied in pieces.
+    pub least_piece: u64,
 }
 
 impl Bus {

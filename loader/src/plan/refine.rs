@@ -1,6 +1,6 @@
 //! Local search around a candidate: units swap between the device and the ring.
 
-use super::candidates::{Facts, Rings};
+use super::candidates::{Facts, NARROW, Rings};
 use super::evaluate::{Choice, Evaluator, resident_bytes};
 use super::placement::{Pattern, Shape};
 
@@ -39,6 +39,9 @@ pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, compute_ns
         }
         let seam = if random.below(4) == 0 { random.below(facts.placer.order.len()) } else { now.shape.seam };
         let mut shape = Shape { seam, ..rings.shape(pattern, deeper) };
+        if pattern == Pattern::TwoEnded && rings.in_pieces() {
+            shape.ring = rings.narrower(1 + random.below(NARROW)).ring;
+        }
         let stays = resident_bytes(facts.placer, &resident);
         if random.below(4) == 0 && pattern == Pattern::Sequential && stays + shape.ring < cap {
             shape.ring = cap - stays; // All that is left.

@@ -1,15 +1,18 @@
 //! Simulates what the pipeline does with a layout, in the time of one forward.
 //!
-//! The pipeline copies units in the order of use, one after another. A copy waits until the last point that uses a unit it
-//! overwrites is computed: `end_copy(c) = max(end_copy(c - 1), end(freed_by(c))) + cost(c)` and `start(j) = max(end(j - 1),
-//! end_copy(last copy for j)); end(j) = start(j) + compute(j)`. Copies of the next forward begin while this one computes.
+//! The pipeline copies units in the order of use, one after another, and large ones in [pieces](crate::pieces). A copy waits
+//! until the last point that uses what it overwrites is computed: `end_copy(c) = max(end_copy(c - 1), end(freed_by(c))) +
+//! cost(c)` and `start(j) = max(end(j - 1), end_copy(last copy for j)); end(j) = start(j) + compute(j)`. Copies of the next
+//! forward begin while this one computes.
 
 use super::problem::{Bus, Point};
+use crate::pieces::{Piece, divide};
 use crate::range::ByteRange;
 
 /// The most forwards simulated. The times repeat before that in all but contrived cases.
 const MOST_FORWARDS: usize = 256;
 
+/// The copy of a unit, or of a piece of it.
 struct Copy {
     /// Index of the point that needs it.
     point: usize,
@@ -34,6 +37,7 @@ pub struct Program {
     /// Bytes copied per forward.
     pub copied_bytes: u64,
     occupants: Vec<Occupant>,
+    overwritten: Vec<Piece<usize>>,
     /// The end of each point: those of the forward before, then those of this one.
     ends: Vec<i64>,
     starts: Vec<i64>,
@@ -71,19 +75,31 @@ impl Program {
             let mut near = 0;
             for (number, point) in points.iter().enumerate() {
                 for &unit in point.units.iter().filter(|&&unit| placements[unit].length > 0) {
-                    let freed_by = self.occupy(unit, placements[unit], forward * points.len() + number, &mut near);
-                    if let Some(freed_by) = freed_by.filter(|_| forward == 1) {
-                        let cost = bus.cost_ns(unit_bytes[unit]) as i64;
-                        self.copies.push(Copy { point: number, freed_by, cost });
-                        self.copied_bytes += unit_bytes[unit];
+                    let copied = self.occupy(unit, placements[unit], forward * points.len() + number, &mut near);
+                    if copied && forward == 1 {
+                        self.copy(number, unit_bytes[unit], placements[unit], bus);
                     }
                 }
             }
         }
     }
 
-    /// Uses a unit at a point. Returns `None` if it is loaded, else the last point that used a unit it overwrites.
-    fn occupy(&mut self, unit: usize, placement: ByteRange, point: usize, near: &mut usize) -> Option<usize> {
+    /// Adds the copies of a unit, over what `occupy` has found in its placement.
+    fn copy(&mut self, point: usize, bytes: u64, placement: ByteRange, bus: &Bus) {
+        divide(placement, bus.least_piece, &mut self.overwritten);
+        // A placement may have some bytes more than its unit.
+        let end = placement.start + bytes;
+        let costs = self.overwritten.iter().map(|piece| {
+            let copied = piece.range.end().min(end).saturating_sub(piece.range.start);
+            Copy { point, freed_by: piece.freed, cost: bus.cost_ns(copied) as i64 }
+        });
+        self.copies.extend(costs);
+        self.copied_bytes += bytes;
+    }
+
+    /// Uses a unit at a point. Returns whether it has to be copied; `overwritten` is then what is in its place, with the last
+    /// point that used it.
+    fn occupy(&mut self, unit: usize, placement: ByteRange, point: usize, near: &mut usize) -> bool {
         let occupants = &mut self.occupants;
         // Units are mostly in order: the one after the last is tried before a search.
         let first = match occupants.get(*near) {
@@ -96,14 +112,15 @@ impl Program {
         };
         *near = first;
         let mut last = first;
-        let mut freed_by = 0;
+        self.overwritten.clear();
         while let Some(occupant) = occupants.get(last).filter(|occupant| occupant.placement.start < placement.end()) {
-            freed_by = freed_by.max(occupant.point);
+            let range = occupant.placement.intersection(placement);
+            self.overwritten.push(Piece { range, freed: occupant.point });
             last += 1;
         }
         if last == first + 1 && occupants[first].unit == unit && occupants[first].placement == placement {
             occupants[first].point = point;
-            return None;
+            return false;
         }
         // The parts outside the placement keep their units.
         let before = occupants[first..last].first().filter(|occupant| occupant.placement.start < placement.start).map(
@@ -125,7 +142,7 @@ impl Program {
         } else {
             occupants.splice(first..last, before.into_iter().chain([now]).chain(after));
         }
-        Some(freed_by)
+        true
     }
 
     /// Simulates forwards, from an idle bus and an empty ring, until the times repeat.

@@ -10,6 +10,8 @@ use memlab_loader::backend::CaptureStatus;
 use memlab_loader::{Backend, Error, Event, Result, Stream, Transfer};
 use parking_lot::Mutex;
 
+use super::model::GRAIN;
+
 #[derive(Default)]
 pub struct Clock(Mutex<Inner>);
 
@@ -84,6 +86,15 @@ pub struct Read {
     pub bytes: u64,
     pub begin: u64,
     pub end: u64,
+}
+
+impl Read {
+    /// Its parts, each of which one copy has written.
+    fn grains(&self) -> impl Iterator<Item = Self> {
+        let part =
+            |done: u64| Self { at: self.at + done, of: self.of + done, bytes: GRAIN.min(self.bytes - done), ..*self };
+        (0..self.bytes).step_by(GRAIN as usize).map(part)
+    }
 }
 
 /// The first copy stream; lower numbers are readers.
@@ -178,7 +189,7 @@ impl Clock {
     /// Panics if a read saw wrong bytes, or bytes that were being written.
     pub fn assert_all_reads_right(&self) {
         let inner = self.0.lock();
-        for read in &inner.reads {
+        for read in inner.reads.iter().flat_map(Read::grains) {
             let touching = inner.copies.iter().filter(|copy| {
                 copy.transfer.to < read.at + read.bytes && read.at < copy.transfer.to + copy.transfer.bytes
             });

@@ -17,6 +17,8 @@ pub struct Model {
     pub points: Vec<Vec<u32>>,
     pub keys: Vec<i64>,
     pub lookahead: Option<usize>,
+    /// A grain: units are copied in pieces; or more than any unit has.
+    pub least_piece: u64,
     /// Compute per point, in nanoseconds.
     pub compute: Vec<u64>,
 }
@@ -66,6 +68,7 @@ impl Model {
             schedule: self.keys.iter().zip(&self.points).map(|(key, units)| (*key, units.clone())).collect(),
             fallback: self.fallback(),
             lookahead: self.lookahead,
+            least_piece: self.least_piece,
         }
     }
 
@@ -91,9 +94,12 @@ pub fn models() -> impl Strategy<Value = Model> {
             let point = (prop::collection::vec(0..count as u32, 0..4), 0i64..12, 0u64..500);
             let points = prop::collection::vec(point, 1..14);
             let lookahead = prop_oneof![3 => Just(None), 2 => (0usize..4).prop_map(Some)];
-            (Just(bytes), places, points, lookahead).prop_map(move |(bytes, places, points, lookahead)| {
+            let least_piece = prop_oneof![Just(GRAIN), Just(u64::MAX)];
+            let rest = (lookahead, least_piece);
+            (Just(bytes), places, points, rest).prop_map(move |(bytes, places, points, (lookahead, least_piece))| {
+                let (keys, compute) = Default::default();
                 let mut model =
-                    Model { bytes, places, ring_bytes, points: vec![], keys: vec![], lookahead, compute: vec![] };
+                    Model { bytes, places, ring_bytes, points: vec![], keys, lookahead, least_piece, compute };
                 for (wanted, key, compute) in points {
                     let mut units: Vec<u32> = Vec::new();
                     for unit in wanted {

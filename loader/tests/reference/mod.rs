@@ -5,7 +5,7 @@ use memlab_loader::ByteRange;
 use memlab_loader::plan::{Bus, Point, PointTime};
 
 /// Short times, so that a forward has few nanoseconds: 512 bytes take 4.
-pub const BUS: Bus = Bus { bytes_per_second: 128e9, copy_overhead_ns: 0 };
+pub const BUS: Bus = Bus { bytes_per_second: 128e9, copy_overhead_ns: 0, least_piece: u64::MAX };
 const BLOCK: u64 = 512;
 
 struct Reference<'a> {
@@ -13,8 +13,12 @@ struct Reference<'a> {
     placements: &'a [Option<ByteRange>],
     /// The unit in each block of the ring.
     ring: Vec<Option<usize>>,
-    /// The copy in progress, and its end.
-    copying: Option<(usize, u64)>,
+    /// The unit that is copied.
+    copied: Option<usize>,
+    /// Which of its blocks are being copied, and the end of that.
+    copying: Option<(Vec<usize>, u64)>,
+    /// Blocks are copied one by one, each as soon as it is free.
+    in_pieces: bool,
     /// The forward and the point that is computed or waited for.
     at: (usize, usize),
     /// The end of its compute, once it has started.
@@ -31,7 +35,9 @@ pub fn last_forwards(
 ) -> [Vec<PointTime>; 2] {
     let blocks = placements.iter().flatten().map(|placement| placement.end().div_ceil(BLOCK)).max().unwrap_or(0);
     let ring = vec![None; blocks as usize];
-    let mut reference = Reference { points, placements, ring, copying: None, at: (0, 0), computing: None };
+    let in_pieces = bus.least_piece <= BLOCK;
+    let (copied, copying, computing) = Default::default();
+    let mut reference = Reference { points, placements, ring, copied, copying, in_pieces, at: (0, 0), computing };
     let mut times = vec![Vec::new(); forwards];
     let mut now = 0;
     while reference.at.0 < forwards {
@@ -50,10 +56,9 @@ pub fn last_forwards(
 
 impl Reference<'_> {
     fn step(&mut self, now: u64, unit_bytes: &[u64], bus: &Bus, times: &mut [Vec<PointTime>]) -> bool {
-        if let Some((unit, _)) = self.copying.filter(|&(_, end)| end <= now) {
-            let blocks = self.blocks(unit);
-            self.ring[blocks].fill(Some(unit));
-            self.copying = None;
+        if let Some((blocks, _)) = self.copying.take_if(|(_, end)| *end <= now) {
+            blocks.into_iter().for_each(|block| self.ring[block] = self.copied);
+            self.copied = self.copied.filter(|&unit| !self.is_there(unit));
             return true;
         }
         let (forward, point) = self.at;
@@ -72,11 +77,15 @@ impl Reference<'_> {
             return true;
         }
         if self.copying.is_none()
-            && let Some(unit) = self.next_copy()
+            && let Some((unit, blocks)) = self.next_copy()
         {
-            let blocks = self.blocks(unit);
-            self.ring[blocks].fill(None);
-            self.copying = Some((unit, now + bus.cost_ns(unit_bytes[unit])));
+            let bytes = if self.in_pieces { BLOCK } else { unit_bytes[unit] };
+            if self.copied.replace(unit).is_none() {
+                // What is left of it from before is copied again.
+                self.ring.iter_mut().filter(|owner| **owner == Some(unit)).for_each(|owner| *owner = None);
+            }
+            blocks.iter().for_each(|&block| self.ring[block] = None);
+            self.copying = Some((blocks, now + bus.cost_ns(bytes)));
             return true;
         }
         false
@@ -88,18 +97,25 @@ impl Reference<'_> {
     }
 
     fn is_there(&self, unit: usize) -> bool {
-        let whole = self.ring[self.blocks(unit)].iter().all(|&owner| owner == Some(unit));
-        whole && self.copying.is_none_or(|(copied, _)| copied != unit)
+        self.ring[self.blocks(unit)].iter().all(|&owner| owner == Some(unit))
     }
 
-    /// In the order of need: the first unit that is not loaded, unless it overwrites a unit that is needed sooner.
-    fn next_copy(&self) -> Option<usize> {
+    /// In the order of need: the first unit that is not loaded, with the blocks to copy of it, unless these have a unit that is
+    /// needed sooner.
+    fn next_copy(&self) -> Option<(usize, Vec<usize>)> {
         let mut sooner = vec![false; self.ring.len()];
         for ahead in 0..=self.points.len() {
             let units = &self.points[(self.at.1 + ahead) % self.points.len()].units;
             for &unit in units {
                 if !self.is_there(unit) {
-                    return Some(unit).filter(|&unit| !sooner[self.blocks(unit)].contains(&true));
+                    let mut blocks: Vec<usize> = self.blocks(unit).collect();
+                    if self.in_pieces {
+                        let is_begun = self.copied == Some(unit);
+                        blocks.retain(|&block| !(is_begun && self.ring[block] == Some(unit) || sooner[block]));
+                        blocks.truncate(1);
+                    }
+                    let free = !blocks.is_empty() && blocks.iter().all(|&block| !sooner[block]);
+                    return free.then_some((unit, blocks));
                 }
                 let blocks = self.blocks(unit);
                 sooner[blocks].fill(true);

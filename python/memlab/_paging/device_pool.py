@@ -10,7 +10,7 @@ from memlab._paging.arena import ArenaMemory
 from memlab._paging.edits import EditTracker
 from memlab._paging.paged_tensor import PagedTensor, Weight
 from memlab._paging.placed_unit import PlacedUnit
-from memlab._paging.placement import Placement
+from memlab._paging.placement import LEAST_PIECE, Placement
 from memlab._paging.reads import READS
 from memlab._paging.settings import OnChange
 from memlab._paging.tensor_swap import DictSlot, TensorSwap
@@ -84,7 +84,7 @@ class DevicePool:
             [placed.forms for placed in self.placed.values()], {k: list(n) for k, n in needed_at.items()}
         )
         schedule = [(point.key, point.units) for point in points]
-        self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, self.stream())
+        self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, LEAST_PIECE, self.stream())
 
     def _block(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
@@ -139,7 +139,7 @@ class DevicePool:
         self.pipeline.synchronize()
         if self.placed:
             # No units: nothing may be copied to freed memory if no placement follows.
-            self.pipeline.configure([], [], [], {}, None, self.stream())
+            self.pipeline.configure([], [], [], {}, None, LEAST_PIECE, self.stream())
         if self.device.type == "cuda" and self.blocks:
             torch.cuda.synchronize(self.device)
 

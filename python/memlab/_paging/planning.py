@@ -6,7 +6,7 @@ from collections import Counter
 
 from memlab import _native
 from memlab._paging.device_memory import capacity
-from memlab._paging.placement import Placement
+from memlab._paging.placement import LEAST_PIECE, Placement
 from memlab._paging.plan_state import PlannedUnit, PlanState
 from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
@@ -70,6 +70,7 @@ def _planned(
         [unit.must_be_resident for unit in units],
         bytes_per_second,
         COPY_OVERHEAD_NS,
+        LEAST_PIECE,
         budget,
         minimum,
         available,
