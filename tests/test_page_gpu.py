@@ -72,6 +72,19 @@ def test_the_edge_of_the_card(memlab):
     assert 2 * found["largest"] <= found["ring"] < found["reserved"] <= found["allowed"]
 
 
+def test_a_host_that_is_slower_than_the_gpu(memlab):
+    # GIVEN copies that a GPU's compute hides, all 12 of them, and a host that takes longer than the GPU, also for each copy
+    slow, once = (
+        lines(memlab.python(PROGRAMS / "paged.py", way, preload=False, env=environment()))[0]["copied"]
+        for way in ("slow host", "slow once")
+    )
+    # WHEN two settled forwards were timed, THEN all is planned again, with so few copies that they cost 2 %
+    assert slow[1:3] == [12, 12]
+    assert 1 <= slow[3] <= 4 and slow[3:] == [slow[3]] * 3
+    # AND one forward that was slow by chance changes nothing
+    assert once[1:] == [12] * 5
+
+
 def test_a_forked_child(memlab):
     # GIVEN a model in pinned memory, which the system keeps from children; WHEN a child takes it back
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "forked", preload=False, env=environment()))

@@ -1,6 +1,6 @@
 //! Plans which weights stay on the device, and where in the ring the others go, for the fastest forward that the memory allows.
 //!
-//! No forward is faster than `max(compute, streamed bytes / bus bandwidth)`. Which units stay decides how close it comes: if
+//! No forward is faster than `max(compute, host, streamed bytes / bus bandwidth)`. Which units stay decides how close it comes: if
 //! they are spread evenly over the forward, the bus is never idle and the compute never waits; if they are the first ones, the
 //! bus is idle first and the compute waits later. [`simulate()`] predicts the time of a layout, [`Search`] searches for one.
 
@@ -19,7 +19,7 @@ pub use evaluate::Choice;
 pub use outcome::{Plan, PlanError};
 pub use placement::{ALIGNMENT, Pattern, Placer, Shape};
 use problem::{ABSURD, check};
-pub use problem::{Bus, Goal, Point, Problem};
+pub use problem::{Bus, Goal, Host, Point, Problem};
 pub use simulate::{PointTime, Program, SteadyState};
 pub use solve::Search;
 
@@ -72,6 +72,7 @@ pub fn simulate(
         together: Vec::new(),
         resident: vec![false; unit_bytes.len()],
         bus: *bus,
+        host: Host::default(),
     };
     check(&problem)?;
     if let Some(placement) =

@@ -4,7 +4,7 @@ mod reference;
 
 use memlab_loader::ByteRange;
 use memlab_loader::plan::{
-    Bus, Goal, Pattern, Placer, Plan, PlanError, Point, Problem, Program, Search, Shape, plan, simulate,
+    Bus, Goal, Host, Pattern, Placer, Plan, PlanError, Point, Problem, Program, Search, Shape, plan, simulate,
 };
 use proptest::prelude::*;
 use reference::BUS;
@@ -15,7 +15,7 @@ const AMPLE: u64 = 1 << 50;
 fn chain(bytes: Vec<u64>, compute: Vec<u64>) -> Problem {
     let points = compute.iter().enumerate().map(|(unit, &ns)| Point { units: vec![unit], compute_ns: ns }).collect();
     let resident = vec![false; bytes.len()];
-    Problem { unit_bytes: bytes, points, together: Vec::new(), resident, bus: BUS }
+    Problem { unit_bytes: bytes, points, together: Vec::new(), resident, bus: BUS, host: Host::default() }
 }
 
 fn bytes_of(plan: &Plan) -> u64 {
@@ -57,7 +57,7 @@ prop_compose! {
         resident in prop::collection::vec(prop::bool::weighted(0.1), units),
     ) -> Problem {
         let points = points.into_iter().map(|(units, compute_ns)| Point { units, compute_ns }).collect();
-        Problem { unit_bytes: blocks.iter().map(|blocks| blocks * 512).collect(), points, together, resident, bus: BUS }
+        Problem { unit_bytes: blocks.iter().map(|blocks| blocks * 512).collect(), points, together, resident, bus: BUS, host: Host::default() }
     }
 }
 
@@ -312,6 +312,26 @@ fn large_units_need_no_ring_for_two() {
     assert!(whole.ring_bytes >= 2 * 470 * 512 && whole.predicted_ns * 100 > floor * 113, "{whole:?}");
     // AND in pieces a ring for little more than one will do: what is copied while it is in use has room
     assert!(in_pieces.ring_bytes <= 700 * 512 && in_pieces.predicted_ns * 100 < floor * 110, "{in_pieces:?}");
+}
+
+#[test]
+fn a_host_that_is_slower_than_the_device_copies_little() {
+    // GIVEN 48 units, whose compute hides the copies of half of them
+    let problem = chain(vec![5120; 48], vec![20; 48]);
+    let copies = |plan: &Plan| plan.streamed_bytes / 5120;
+    assert!(copies(&plan(&problem, Goal::HideTransfers, AMPLE).unwrap()) >= 20);
+    // WHEN the host takes longer than that to ask for them, and a hundredth more for each copy
+    let host = Host { forward_ns: 2000, copy_ns: 20 };
+    let problem = Problem { host, ..problem };
+    let planned = plan(&problem, Goal::HideTransfers, AMPLE).unwrap();
+    // THEN two are copied, as that is within 2 % of a forward that copies nothing, and the host's time is foreseen,
+    assert_eq!((copies(&planned), planned.predicted_ns), (2, 2040));
+    // also where the budget has no room for all
+    let planned = plan(&problem, Goal::Budget(40 * 5120), AMPLE).unwrap();
+    assert_eq!(planned.predicted_ns, 2000 + 20 * copies(&planned));
+    // AND a host that is quicker than the device changes nothing.
+    let problem = Problem { host: Host { forward_ns: 400, copy_ns: 20 }, ..problem };
+    assert!(copies(&plan(&problem, Goal::HideTransfers, AMPLE).unwrap()) >= 20);
 }
 
 #[test]

@@ -277,6 +277,7 @@ class Pipeline:
         schedule: list[tuple[int, list[int]]],
         fallback: dict[int, list[int]],
         lookahead: int | None,
+        least_piece: int,
         stream: int,
     ) -> None:
         """Replaces all units, once `stream` is done with the device memory, and loads the resident ones.
@@ -286,6 +287,7 @@ class Pipeline:
         schedule: the points of a forward in order: (key, units needed from here to the next point).
         fallback: for a key that the schedule lacks, the units it needs.
         lookahead: how many units may be loaded ahead; None: as many as the ring holds; 0: only on demand.
+        least_piece: the fewest bytes of a unit that are one copy, where a part of its place is free before the rest.
         """
 
     def session(self) -> Session:
@@ -550,6 +552,8 @@ def plan(
     minimum: bool,
     capacity: int,
     together: list[list[int]] = ...,
+    host_ns: int = 0,
+    host_copy_ns: int = 0,
 ) -> Plan:
     """Which units stay on the device, and where in the ring the others go.
 
@@ -562,6 +566,7 @@ def plan(
     minimum: the smallest ring that loads one unit while another is used.
     capacity: the device memory that is available.
     together: sets of units that may be needed at the same time, without a point that needs them all.
+    host_ns, host_copy_ns: what the host takes to run a forward without copies, and for each copy; 0: unknown.
 
     Raises ValueError if the budget is too small for one of the points; it says how much is needed.
     """

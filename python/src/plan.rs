@@ -1,7 +1,7 @@
 //! The planner.
 
 use memlab_loader::plan as planner;
-use memlab_loader::plan::{Bus, Goal, PlanError, Point, Problem};
+use memlab_loader::plan::{Bus, Goal, Host, PlanError, Point, Problem};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,11 +9,12 @@ use pyo3::types::PyDict;
 /// Chooses which units stay on the device and where the others go in the ring.
 ///
 /// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0: not known).
-/// `least_piece`: the fewest bytes of a unit that are one copy. `resident`: units that must stay. `budget`: device bytes for resident units and ring; `None`: the fewest that hide the
-/// transfers; `minimum`: two units. `capacity`: the most bytes that the device can give. `together`: sets of units that may be
-/// needed at the same time outside the points of the schedule.
+/// `least_piece`: the fewest bytes of a unit that are one copy. `resident`: units that must stay. `budget`: device bytes for
+/// resident units and ring; `None`: the fewest that hide the transfers; `minimum`: two units. `capacity`: the most bytes that
+/// the device can give. `together`: sets of units that may be needed at the same time outside the points of the schedule.
+/// `host_ns`, `host_copy_ns`: what the host takes to ask for a forward without copies, and for each copy; 0: not known.
 #[pyfunction]
-#[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, least_piece, budget, minimum, capacity, together = vec![]))]
+#[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, least_piece, budget, minimum, capacity, together = vec![], host_ns = 0, host_copy_ns = 0))]
 #[allow(clippy::too_many_arguments)] // Python names them.
 pub fn plan<'py>(
     py: Python<'py>,
@@ -27,9 +28,12 @@ pub fn plan<'py>(
     minimum: bool,
     capacity: u64,
     together: Vec<Vec<usize>>,
+    host_ns: u64,
+    host_copy_ns: u64,
 ) -> PyResult<Bound<'py, PyDict>> {
     let bus = Bus { bytes_per_second, copy_overhead_ns, least_piece };
-    let problem = Problem { unit_bytes, points: points(schedule), together, resident, bus };
+    let host = Host { forward_ns: host_ns, copy_ns: host_copy_ns };
+    let problem = Problem { unit_bytes, points: points(schedule), together, resident, bus, host };
     // "Two units" of a smaller budget: what fits of them.
     let (goal, capacity) = match (budget, minimum) {
         (budget, true) => (Goal::Smallest, budget.map_or(capacity, |budget| budget.min(capacity))),

@@ -13,8 +13,9 @@ import threading
 
 import memlab
 import torch
-from memlab._paging import collect, units
+from memlab._paging import collect, device_pool, pager, planning, stages, units
 from memlab._paging.device_pool import DevicePool
+from memlab._paging.stages import Stages
 from paging.zoo import ZOO, build, call
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
@@ -283,8 +284,42 @@ def forked(real):
     return {"equal": all(good) or not real, "count": len(good), "pinned": memlab.plan_of(model).pinned, "error": error}
 
 
+def slow_host(real, first=140, second=140):
+    """Copies that the compute hides: 12 points of 10 ms. The host takes so many milliseconds for the forwards that check."""
+    Stages.note_times = lambda stages: stages.times.extend([10_000_000] * len(stages.schedule.points)) or True
+    Stages._times_now = lambda stages: stages.times
+    DevicePool.bandwidth = lambda pool, wanted: 1e9
+    planning.HOST_COPY_NS = stages.HOST_COPY_NS = 2_000_000
+    pager.time = Clock([0, first, first, first + second])
+    torch.manual_seed(3)
+    twin = nn.Sequential(*(nn.Linear(512, 512) for _ in range(12))).cuda().eval()
+    model = memlab.page(copy.deepcopy(twin), "cuda", max_layer_size=512 * 513)
+    x = torch.randn(16, 512, device="cuda")
+    good, copied = [], []
+    with torch.no_grad():
+        for _ in range(6):
+            good.append(torch.equal(model(x), twin(x)))
+            copied.append(sum(not unit.resident for unit in model.memlab.units))
+    return {"equal": all(good), "count": len(good), "copied": copied}
+
+
+class Clock:
+    """Says these milliseconds, one after the other."""
+
+    def __init__(self, milliseconds):
+        self.milliseconds = iter(milliseconds)
+
+    def perf_counter_ns(self):
+        return next(self.milliseconds) * 1_000_000
+
+
+def slow_once(real):
+    """The same, of which the second forward was slow by chance, and the first was not."""
+    return slow_host(real, 100, 400)
+
+
 HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "trained": trained}
-HOW |= {"chunked": chunked, "share": share, "edge": edge, "forked": forked}
+HOW |= {"chunked": chunked, "share": share, "edge": edge, "forked": forked, "slow host": slow_host, "slow once": slow_once}
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()
@@ -297,6 +332,7 @@ if __name__ == "__main__":
     units.SMALL_UNIT = 64 << 10
     units.SMALL_SHARED = 4 << 10
     collect.SMALL_BUFFER = 64 << 10
+    planning.LEAST_PIECE = device_pool.LEAST_PIECE = 4 << 10
     if arguments.real:
         torch.backends.cudnn.deterministic = True
     for name in arguments.what:

@@ -34,6 +34,15 @@ impl Bus {
     }
 }
 
+/// What the host takes to ask for a forward's work. Where that is longer than the work, the device is as slow as the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Host {
+    /// Nanoseconds of a forward without copies; 0 if not known.
+    pub forward_ns: u64,
+    /// Nanoseconds more for each copy.
+    pub copy_ns: u64,
+}
+
 /// The problem to plan.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -47,6 +56,8 @@ pub struct Problem {
     pub resident: Vec<bool>,
     /// The bus to the device.
     pub bus: Bus,
+    /// The host.
+    pub host: Host,
 }
 
 impl Problem {
@@ -100,7 +111,9 @@ pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
         transfer + problem.bus.copy_overhead_ns as f64
     });
     let compute = problem.points.iter().map(|point| point.compute_ns as f64);
-    if bytes.is_none() || copies.chain(compute).sum::<f64>() >= ABSURD as f64 {
+    // A unit is copied in as many pieces as there are units at most.
+    let asked = problem.host.forward_ns as f64 + problem.host.copy_ns as f64 * (units * units) as f64;
+    if bytes.is_none() || copies.chain(compute).sum::<f64>() + asked >= ABSURD as f64 {
         return invalid("the units' bytes, or the forward's nanoseconds, add up to more than 2^60".to_string());
     }
     Ok(())

@@ -8,9 +8,9 @@ use super::placement::{Pattern, Shape};
 const EFFORT: usize = 24_000;
 
 /// Layouts of any size found in a random walk from the candidate. They depend on the candidate only.
-pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, compute_ns: u64) -> Vec<Choice> {
+pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, least_ns: u64) -> Vec<Choice> {
     let mut found = Vec::new();
-    if compute_ns == 0 || from.time_ns <= compute_ns || facts.movable.is_empty() {
+    if least_ns == 0 || from.time_ns <= least_ns || facts.movable.is_empty() {
         return found;
     }
     let budget = (EFFORT / facts.problem.points.len().max(1)).clamp(16, 1000);

@@ -201,6 +201,26 @@ impl Program {
         (ended, bus)
     }
 
+    /// Stretches the compute to `asked_ns`, if that is more: the host takes so long to ask for it, evenly over the forward.
+    pub fn stretch(&mut self, asked_ns: u64) {
+        let compute: i64 = self.compute.iter().sum();
+        if compute == 0 || asked_ns as i64 <= compute {
+            return;
+        }
+        let (mut before, mut asked_before) = (0, 0);
+        for ns in &mut self.compute {
+            before += *ns;
+            let asked = (i128::from(before) * i128::from(asked_ns) / i128::from(compute)) as i64;
+            *ns = asked - asked_before;
+            asked_before = asked;
+        }
+    }
+
+    /// The copies of one forward.
+    pub fn copies(&self) -> usize {
+        self.copies.len()
+    }
+
     /// The times of each point in the last forward.
     pub fn times(&self) -> impl Iterator<Item = PointTime> {
         let time =

@@ -2,7 +2,7 @@
 //!
 //! The set of layouts does not depend on the limit: it is a fixed set of candidates and the refinements of the best of them. So
 //! more memory is never slower. Candidates are tried from the largest down, and candidates that cannot win are not simulated:
-//! no forward that keeps `b` bytes of weights `W` on the device takes less than `max(compute, (W - b) / bandwidth)`.
+//! no forward that keeps `b` bytes of weights `W` on the device takes less than `max(compute, host, (W - b) / bandwidth)`.
 
 use std::collections::HashMap;
 
@@ -39,6 +39,8 @@ pub struct Search<'a> {
     simulated: HashMap<usize, Option<Choice>>,
     refined: HashMap<usize, Vec<Choice>>,
     compute_ns: u64,
+    /// What a forward takes that copies nothing.
+    least_ns: u64,
     scheduled_bytes: u64,
     /// All selections are tried, since there are few units.
     exhaustive: bool,
@@ -51,7 +53,7 @@ impl<'a> Search<'a> {
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
         let exhaustive = Facts::new(problem, &placer).movable.len() <= FEW_UNITS;
-        let compute_ns = problem.points.iter().map(|point| point.compute_ns).sum();
+        let compute_ns = problem.points.iter().map(|point| point.compute_ns).sum::<u64>();
         let mut used = vec![false; problem.unit_bytes.len()];
         problem.points.iter().flat_map(|point| &point.units).for_each(|&unit| used[unit] = true);
         let scheduled = (0..used.len()).filter(|&unit| used[unit]);
@@ -64,6 +66,7 @@ impl<'a> Search<'a> {
             simulated: HashMap::new(),
             refined: HashMap::new(),
             compute_ns,
+            least_ns: compute_ns.max(problem.host.forward_ns),
             scheduled_bytes,
             exhaustive,
             evaluations: 0,
@@ -103,7 +106,7 @@ impl<'a> Search<'a> {
     /// A lower bound of the time with so many bytes.
     fn floor_ns(&self, bytes: u64) -> u64 {
         let streamed = self.scheduled_bytes.saturating_sub(bytes);
-        self.compute_ns.max((streamed as f64 * 1e9 / self.problem.bus.bytes_per_second) as u64)
+        self.least_ns.max((streamed as f64 * 1e9 / self.problem.bus.bytes_per_second) as u64)
     }
 
     fn simulate(&mut self, candidate: usize) -> Option<Choice> {
@@ -127,7 +130,7 @@ impl<'a> Search<'a> {
         let resident = vec![true; self.problem.unit_bytes.len()];
         let bytes = resident_bytes(&self.placer, &resident);
         let shape = Shape { pattern: Pattern::Sequential, ring: 0, seam: 0 };
-        Choice { time_ns: self.compute_ns, bytes, shape, resident }
+        Choice { time_ns: self.least_ns, bytes, shape, resident }
     }
 
     /// The fastest layout found in so many bytes; of equally fast ones, the smallest.
@@ -199,7 +202,7 @@ impl<'a> Search<'a> {
             if let Some(choice) = self.simulate(candidate) {
                 let facts = Facts::new(self.problem, &self.placer);
                 let mut evaluator = Evaluator::new(self.problem, &self.placer);
-                found = refine(&facts, &mut evaluator, choice, self.compute_ns);
+                found = refine(&facts, &mut evaluator, choice, self.least_ns);
                 self.evaluations += evaluator.evaluations;
             }
             self.refined.insert(candidate, found);

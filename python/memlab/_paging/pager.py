@@ -7,6 +7,7 @@ of the units.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -94,25 +95,30 @@ class Pager(WatchedForwards, DevicePager):
         return result
 
     def _checked_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs the forward that checks the measured one, if it is a call of the same module with as large an input."""
+        """Runs a forward that checks the measured one, if it is a call of the same module with as large an input."""
         stages = self.stages
-        stages.is_checking = False
+        stages.checks -= 1
         is_comparable = (wrapped, _sizes(args, kwargs)) == self.measured_call
+        copies, began = self._copies(), time.perf_counter_ns()
         try:
             result = self._run(wrapped, original, args, kwargs)
         finally:
             self.pipeline.timed(False)
+        host_ns, copies = time.perf_counter_ns() - began, self._copies() - copies
         with self.forwards_lock:
             if is_comparable and not self.active_forwards:
-                stages.check()
+                stages.check(host_ns, copies)
         return result
+
+    def _copies(self) -> int:
+        return self.pipeline.counters()["copies"]
 
     def _advance(self) -> None:
         self.stages.advance()
         self.called_this_stage.clear()
 
     def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        run = self._checked_forward if self.stages.is_checking else self._run
+        run = self._checked_forward if self.stages.checks else self._run
         return run(wrapped, original, args, kwargs)
 
     def _run(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -12,12 +12,21 @@ from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
 from memlab._paging.units import Point, Schedule, Unit, units_by_module
 
-# The cost of asking for one copy, so that many small units are not planned as free.
+# What the bus takes for each copy, so that many small units are not planned as free.
 COPY_OVERHEAD_NS = 3_000
+# What the host takes for each copy, with the launches that are slower while it is under way: 100 to 220 us with an H100.
+HOST_COPY_NS = 150_000
 
 
-def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settings: Settings, activations: int) -> Placement:
+def make_placement(
+    schedule: Schedule, times: list[int], host_ns: int, plan: PlanState, settings: Settings, activations: int
+) -> Placement:
     """Asks the planner for residents and a ring. Drops units from `schedule` that were not used in the trace and do not fit.
+
+    Args:
+        times: per point, nanoseconds that the device computes.
+        host_ns: what the host takes for a forward without copies, if the device waits for it; 0 otherwise.
+        activations: bytes.
 
     Raises: ValueError if the budget is too small; says how much is needed.
     """
@@ -38,7 +47,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
         budget = min(budget, available)
     allowed = available if budget is None else budget
     _check(units, schedule, allowed, whose)
-    placement = _planned(units, schedule, times, bandwidth, budget, settings.budget == "min", available)
+    placement = _planned(units, schedule, times, host_ns, bandwidth, budget, settings.budget == "min", available)
     schedule.units = units
     of_modules = units_by_module(units)
     for unit in unused:
@@ -58,6 +67,7 @@ def _planned(
     units: list[Unit],
     schedule: Schedule,
     times: list[int],
+    host_ns: int,
     bytes_per_second: float,
     budget: int | None,
     minimum: bool,
@@ -75,6 +85,8 @@ def _planned(
         minimum,
         available,
         [several for several in units_by_module(units).values() if len(several) > 1],
+        host_ns=host_ns,
+        host_copy_ns=HOST_COPY_NS if host_ns else 0,
     )
     return Placement(**found)
 
@@ -87,7 +99,7 @@ def _available(units: list[Unit], schedule: Schedule, bytes_per_second: float, s
         return available
     everything = capacity(settings.device, activations, with_reserve=False)
     try:
-        least = _planned(units, schedule, [], bytes_per_second, None, True, everything)
+        least = _planned(units, schedule, [], 0, bytes_per_second, None, True, everything)
     except ValueError:
         return everything  # Which does not suffice: whoever plans with it says so.
     return max(available, least.ring_bytes + least.resident_bytes)

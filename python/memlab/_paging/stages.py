@@ -3,7 +3,9 @@
 tracing ──trace──▶ units and points ──▶ measuring ──times──▶ settled
                                         first placement      final placement: addresses no longer change
 
-A measured forward may have been slow by chance. The first settled one checks it: if it took far less, all is planned again.
+Without a budget, two settled forwards check what was measured, and all is planned again if the first of them computes for
+far less time, since the measured one was slow by chance; or if the host takes longer for both than was predicted for the
+device, since copies then cost time however well they are hidden.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from memlab._paging.device_pool import DevicePool
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import TRAINED, WRITTEN, PlanState, Stage
-from memlab._paging.planning import describe, make_placement
+from memlab._paging.planning import HOST_COPY_NS, describe, make_placement
 from memlab._paging.saved_tensors import SavedTensors
 from memlab._paging.settings import Settings
 from memlab._paging.tensor_memory import all_bytes, move_together
@@ -27,6 +29,8 @@ from memlab._paging.viewed_units import ViewedUnits
 
 # The measured forward was slow by chance if the next one computes for a smaller share of its time.
 _FAR_LESS = 0.75
+# What a forward may take longer for the sake of memory.
+_AS_GOOD = 0.02
 
 
 class Stages:
@@ -54,7 +58,9 @@ class Stages:
         self.viewed = ViewedUnits(pool)
         self.trace = Trace()
         self.times: list[int] = []  # Per point: nanoseconds of compute.
-        self.is_checking = False  # The next forward checks the measured one.
+        self.host_ns = 0  # What the host takes for a forward without copies, if the device waits for it.
+        self._host_seen: list[int] = []  # The same, as each check has seen it.
+        self.checks = 0  # How many of the next forwards check what was measured.
         self.needed_points: list[int] = []  # Of the schedule's points, those of the placement.
         self.schedule = Schedule()
         self._saved_tensors: SavedTensors | None = None
@@ -75,8 +81,8 @@ class Stages:
         else:
             self._place(Stage.SETTLED)
             # Other budgets are used up, however long forwards take.
-            self.is_checking = self.settings.budget is None
-            self.pool.pipeline.timed(self.is_checking)
+            self.checks = 2 if self.settings.budget is None else 0
+            self.pool.pipeline.timed(self.checks > 0)
 
     def all_weights_used(self) -> bool:
         """Whether the traced forwards have used all weights."""
@@ -89,26 +95,43 @@ class Stages:
         self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
         return all(self.times)
 
-    def check(self) -> None:
-        """After the forward that checks: places again if it computed for far less time than the measured one.
+    def check(self, host_ns: int, copies: int) -> None:
+        """After a forward that checks: places again if the plan was made for other times. No forward may be under way.
 
-        No forward may be under way.
+        `host_ns`, `copies`: what the host took for the forward, and the copies that it asked for.
         """
         if not self.needed_points or self.pool.pipeline.captured():
             return  # All units stay; or a graph has their addresses.
-        times = self.pool.pipeline.timings()
-        ends = [*self.needed_points[1:], len(self.times)]
-        measured = sum(sum(self.times[first:end]) for first, end in zip(self.needed_points, ends, strict=True))
-        if not all(times) or sum(times) >= _FAR_LESS * measured:
+        before = self.times, self.host_ns
+        self._host_seen.append(max(host_ns - copies * HOST_COPY_NS, 1))
+        if self.checks:
+            self.times = self._times_now()
+        elif self.settings.device.type == "cuda":
+            self.host_ns = self._host_now(copies)
+        if (self.times, self.host_ns) == before:
             return
-        before = self.times
-        self.times = [max(1, time * sum(times) // measured) for time in before]
         try:
             self._place(Stage.SETTLED)
         except (ValueError, RuntimeError):
             # The program has taken the memory that would be needed. What the plan had until now fits.
-            self.times = before
+            self.times, self.host_ns = before
             self._place(Stage.SETTLED)
+
+    def _times_now(self) -> list[int]:
+        """The times of points, less if the measured forward was slow by chance."""
+        times = self.pool.pipeline.timings()
+        ends = [*self.needed_points[1:], len(self.times)]
+        measured = sum(sum(self.times[first:end]) for first, end in zip(self.needed_points, ends, strict=True))
+        if not all(times) or sum(times) >= _FAR_LESS * measured:
+            return self.times
+        return [max(1, time * sum(times) // measured) for time in self.times]
+
+    def _host_now(self, copies: int) -> int:
+        """What the host takes for a forward without copies; 0 if no forward waits for that, or copies are a small part."""
+        host = min(self._host_seen)
+        copying = copies * HOST_COPY_NS
+        is_host_bound = host + copying > self.state.predicted_ns and copying > _AS_GOOD * host
+        return host if is_host_bound else 0
 
     def saved_tensors(self) -> SavedTensors:
         """The hooks for what autograd saves in a forward, which depend on the placement."""
@@ -209,7 +232,7 @@ class Stages:
         if not self.state.bytes_per_second:
             largest = max((unit.nbytes for unit in schedule.units), default=0)
             self.state.bytes_per_second = pool.bandwidth(largest) if largest else 0.0
-        known = (schedule, self.times, self.state, self.settings, self.trace.activations)
+        known = (schedule, self.times, self.host_ns, self.state, self.settings, self.trace.activations)
         try:
             placement = make_placement(*known)
         except ValueError:
