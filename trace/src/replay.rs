@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::model::{Category, Model};
 use crate::record::{DriverKind, Flags, Phase, Record};
+use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
 
 /// The kind of an event.
@@ -101,6 +102,22 @@ impl Replay {
     /// The number of events kept.
     pub(crate) fn history_length(&self) -> usize {
         self.history_length
+    }
+
+    /// Whether there were events that are not kept, though they could be.
+    pub(crate) fn lacks_events(&self) -> bool {
+        self.history.len() < self.history_length.min(usize::try_from(self.model.events()).unwrap_or(usize::MAX))
+    }
+
+    /// From which event on, by number, a replay to a moment has to keep events. Forgets what is kept if there is a gap.
+    pub(crate) fn events_from(&mut self, at: SeekTarget) -> u64 {
+        let SeekTarget::Event(number) = at else { return 0 };
+        // Some events, such as tags, are not kept.
+        let from = number.saturating_sub(2 * self.history_length as u64);
+        if self.model.events() < from {
+            self.history.clear();
+        }
+        from
     }
 
     #[inline(never)]

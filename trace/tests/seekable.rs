@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use common::encode_record;
 use memlab_trace::record::{Alloc, DriverAlloc, DriverKind, Flags, Free, Header, Layer, Oom, Step, Tag, TagCategory};
 use memlab_trace::{
-    EventKind, Extent, Follower, Model, ReadError, Record, SeekOutcome, SeekTarget, SeekableReplay, decode_line,
+    EventKind, Extent, Follower, Model, ReadError, Record, Replay, SeekOutcome, SeekTarget, SeekableReplay, Sink,
+    decode_line,
 };
 
 /// A small generator of reproducible pseudo-random numbers.
@@ -147,6 +148,7 @@ fn seek_at_random(path: &Path, lines: &[Vec<u8>], moments: usize) {
     let whole = brute_force(lines, SeekTarget::End);
     let mut random = Random(11);
     let mut seekable = SeekableReplay::open(path, 0).unwrap();
+    seekable.set_checkpoint_spacing(40_000);
     for _ in 0..moments {
         let at = match random.below(7) {
             0 => SeekTarget::End,
@@ -161,7 +163,7 @@ fn seek_at_random(path: &Path, lines: &[Vec<u8>], moments: usize) {
 #[test]
 fn seeks_in_any_order_equal_a_replay() {
     // GIVEN a trace long enough for several checkpoints
-    let lines = training(600_000);
+    let lines = training(300_000);
     let trace = Trace::new("any.jsonl", &lines);
     // WHEN random moments are sought THEN each state is that of the brute-force replay
     seek_at_random(&trace.0, &lines, 24);
@@ -239,15 +241,55 @@ fn a_seek_returns_the_latest_events() {
 }
 
 #[test]
+fn the_latest_events_are_there_wherever_the_checkpoints_are() {
+    // GIVEN a trace with a checkpoint wherever it says how far it is
+    let lines = training(300_000);
+    let trace = Trace::new("events.jsonl", &lines);
+    let mut seekable = SeekableReplay::open(&trace.0, 100).unwrap();
+    seekable.set_checkpoint_spacing(1);
+    let mut noted = Vec::new();
+    seekable
+        .seek(SeekTarget::End, Extent::WHOLE, &mut |progress| {
+            noted.push(progress.events);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(noted.len() >= 3, "{noted:?}");
+    // WHEN moments are sought that are shortly after them, long after them, and long after the moment before
+    let mut moments: Vec<_> = noted[..3].iter().flat_map(|at| [at + 10, at + 5_000, at - 5_000]).collect();
+    moments.rotate_left(5);
+    moments.extend([0, 50, 3_000]);
+    for events in moments {
+        for at in [SeekTarget::Event(events), SeekTarget::Time(brute_force(&lines, SeekTarget::Event(events)).time())] {
+            seek(&mut seekable, at);
+            // THEN the latest events are those of a replay that keeps them all the way
+            let mut replay = Replay::with_history(100);
+            for line in &lines {
+                let record = decode_line(line.trim_ascii_end()).unwrap();
+                if at.is_before(&record, &replay.model) {
+                    break;
+                }
+                let _ = replay.take(record);
+            }
+            assert!(seekable.replay().events().eq(replay.events()), "{at:?}");
+        }
+    }
+}
+
+#[test]
 fn a_seek_starts_at_a_position_noted_by_a_follower() {
     // GIVEN a follower that has read a long trace, and positions noted on its way
     let lines = training(1_500_000);
     let trace = Trace::new("noted.jsonl", &lines);
     let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
     let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
+    seekable.set_checkpoint_spacing(100_000);
+    let mut noted = 0;
     while follower.poll(&mut model).unwrap().more {
         seekable.add_checkpoint(&follower.position(), &model);
+        noted = follower.extent().offset;
     }
+    assert!(noted > 0);
     // WHEN a moment near the end is the first to be sought
     let at = SeekTarget::Event(model.events() - 10);
     let mut read = Vec::new();
@@ -259,7 +301,7 @@ fn a_seek_starts_at_a_position_noted_by_a_follower() {
         .unwrap();
     // THEN the replay starts at the last of those positions
     assert_same(seekable.model(), &brute_force(&lines, at), at);
-    assert!(read[0] > fs::metadata(&trace.0).unwrap().len() / 2, "{:?}", &read[..2]);
+    assert!(read[0] > noted, "{:?} after {noted}", &read[..2]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use super::lines::ReadPosition;
 use crate::model::Model;
 use crate::seek_target::SeekTarget;
 
-/// Events between the first checkpoints: some 40 ms of replay.
-const FIRST_SPACING: u64 = 1 << 19;
+/// Events between the first checkpoints: some 80 ms of replay.
+const FIRST_SPACING: u64 = 1 << 20;
 
 /// The most checkpoints.
 const MAX_CHECKPOINTS: usize = 64;
@@ -18,6 +18,13 @@ pub(super) struct Checkpoint {
     pub(super) position: ReadPosition,
     pub(super) model: Model,
     heap_bytes: usize,
+}
+
+impl Checkpoint {
+    /// A copy to continue from.
+    pub(super) fn state(&self) -> (ReadPosition, Model) {
+        (self.position.clone(), self.model.clone())
+    }
 }
 
 /// The checkpoints of a trace, the earliest first. Where they take too much memory, every second one is dropped and the
@@ -39,6 +46,11 @@ impl Checkpoints {
     /// Bounds the bytes that all checkpoints take together.
     pub(super) fn set_budget(&mut self, bytes: usize) {
         self.budget = bytes;
+    }
+
+    /// Sets the fewest events between two checkpoints.
+    pub(super) fn set_spacing(&mut self, events: u64) {
+        self.spacing = events;
     }
 
     /// Forgets the checkpoints: the trace was replaced.

@@ -16,9 +16,6 @@ use super::progress::Extent;
 use super::source::Source;
 use crate::sink::Sink;
 
-/// The most bytes that one poll reads, so that the caller stays responsive.
-const POLL_BYTES: u64 = 16 << 20;
-
 /// The least read at once, where little is new: many traces that are followed keep a buffer each.
 const LEAST_BUFFER: usize = 64 << 10;
 
@@ -53,6 +50,9 @@ pub struct Follower {
 }
 
 impl Follower {
+    /// The most bytes that one poll reads, so that the caller stays responsive: some 60 ms.
+    pub const POLL_BYTES: u64 = 32 << 20;
+
     /// Opens a trace to follow. It may still be empty.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Follower {
         })
     }
 
-    /// Replays what was written since the last poll, up to 16 MiB of it.
+    /// Replays what was written since the last poll, up to [`POLL_BYTES`](Self::POLL_BYTES) of it.
     ///
     /// # Errors
     ///
@@ -105,11 +105,12 @@ impl Follower {
     pub fn poll_at(&mut self, now: Instant, sink: &mut impl Sink) -> Result<Polled, ReadError> {
         let restarted = self.restart_if_replaced(sink)?;
         let events = sink.model().events();
-        let end = self.position.feed.offset + POLL_BYTES;
-        self.catch_up(end, sink)?;
+        let end = self.position.feed.offset + Self::POLL_BYTES;
         let mut more = true;
-        while more && self.position.feed.offset < end {
+        let mut is_enough = self.catch_up(end, sink)?;
+        while more && !is_enough {
             more = self.read_some(now, sink)?;
+            is_enough = self.position.feed.offset >= end;
         }
         Ok(Polled { events: sink.model().events() - events, more, restarted })
     }
@@ -163,11 +164,12 @@ impl Follower {
     }
 
     /// If there is much to read, reads it up to `end`, decoded ahead by another thread. What takes more thought is left where it is.
-    fn catch_up(&mut self, end: u64, sink: &mut impl Sink) -> Result<(), ReadError> {
+    /// Returns whether there is more, and it has read nearly all that it may.
+    fn catch_up(&mut self, end: u64, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
         let start = self.position.feed.offset;
         if length.min(end).saturating_sub(start) < AHEAD {
-            return Ok(());
+            return Ok(false);
         }
         let mut source = Source::plain(self.file.try_clone().map_err(|source| self.error(source))?, start);
         source.end_at(end);
@@ -182,7 +184,8 @@ impl Follower {
         });
         match stopped.flatten() {
             Some(error) => Err(ReadError::first_line(&self.path, error)),
-            None => Ok(()),
+            // But for a line that continues there, which the next poll begins with.
+            None => Ok(length > end && self.position.feed.offset + BUFFER as u64 > end),
         }
     }
 

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::checkpoints::Checkpoints;
+use super::checkpoints::{Checkpoint, Checkpoints};
 use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::open_continuation;
@@ -71,6 +71,12 @@ impl SeekableReplay {
         self.checkpoints.set_budget(bytes);
     }
 
+    /// Sets the fewest events between two copies of the state; some million by default. A seek replays as many at most, as long
+    /// as the copies take no more than their budget.
+    pub fn set_checkpoint_spacing(&mut self, events: u64) {
+        self.checkpoints.set_spacing(events);
+    }
+
     /// The state at the moment of the last seek.
     pub fn model(&self) -> &Model {
         &self.replay.model
@@ -115,9 +121,27 @@ impl SeekableReplay {
     ) -> Result<SeekOutcome, ReadError> {
         self.reopen_if_replaced()?;
         self.begin_close_to(at)?;
+        let mut outcome = self.go_to(at, extent, progress)?;
+        if outcome == SeekOutcome::Found && self.replay.lacks_events() {
+            // The checkpoint is shortly before the moment. The one before it has the events between the two.
+            let earlier = self.checkpoints.before(at).nth(1).map(Checkpoint::state);
+            self.begin_at(earlier)?;
+            outcome = self.go_to(at, extent, progress)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Replays from where it is to a moment.
+    fn go_to(
+        &mut self,
+        at: SeekTarget,
+        extent: Extent,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<SeekOutcome, ReadError> {
+        let events_from = self.replay.events_from(at);
         let mut next_report = self.position.feed.offset;
         while !self.finished {
-            match self.advance(at, extent, &mut next_report, progress)? {
+            match self.advance(at, events_from, extent, &mut next_report, progress)? {
                 Advanced::Further => {}
                 Advanced::ToTheMoment => break,
                 Advanced::Cancelled => return Ok(SeekOutcome::Cancelled),
@@ -133,6 +157,7 @@ impl SeekableReplay {
     fn advance(
         &mut self,
         at: SeekTarget,
+        events_from: u64,
         extent: Extent,
         next_report: &mut u64,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
@@ -142,7 +167,7 @@ impl SeekableReplay {
         chunks.source.end_at(if is_bounded { extent.offset } else { u64::MAX });
         let bytes_total = if chunks.source.is_compressed() { 0 } else { chunks.source.file_bytes() };
         let ahead = chunks.source.is_compressed() || bytes_total.saturating_sub(position.feed.offset) >= AHEAD;
-        let mut sink = Stopping { replay, at, refused: false };
+        let mut sink = Stopping { replay, at, events_from, refused: false };
         let stopped = chunks.each(ahead, |chunk| {
             let fed = match position.feed.feed_chunk(chunk, usize::MAX, &mut sink) {
                 Ok(fed) => fed,
@@ -180,7 +205,7 @@ impl SeekableReplay {
             return Ok(Advanced::Further);
         }
         if extent == Extent::WHOLE && !self.position.feed.is_in_long_line() {
-            let mut sink = Stopping { replay: &mut self.replay, at, refused: false };
+            let mut sink = Stopping { replay: &mut self.replay, at, events_from, refused: false };
             let finished = self.position.feed.finish(self.chunks.pending(), &mut sink);
             finished.map_err(|error| ReadError::first_line(&self.path, error))?;
             self.finished = !sink.refused;
@@ -217,22 +242,25 @@ impl SeekableReplay {
         Ok(())
     }
 
-    /// Goes to the best checkpoint before the moment, unless the current state is better; to the begin if there is none.
+    /// Goes to the nearest checkpoint before the moment, unless the current state is nearer; to the begin if there is none.
     fn begin_close_to(&mut self, at: SeekTarget) -> Result<(), ReadError> {
         let is_usable = at.is_ahead_of(&self.replay.model);
-        let mut before = self.checkpoints.before(at);
-        let nearest = before.next();
-        // If past events are kept, one checkpoint further back, so that there are some.
-        let best = if self.replay.history_length() > 0 { before.next().or(nearest) } else { nearest };
-        let best = best.filter(|best| !is_usable || best.model.events() > self.replay.model.events());
-        if is_usable && best.is_none() {
+        let nearest = self.checkpoints.before(at).next();
+        let nearest = nearest.filter(|it| !is_usable || it.model.events() > self.replay.model.events());
+        if is_usable && nearest.is_none() {
             return Ok(());
         }
+        let nearest = nearest.map(Checkpoint::state);
+        self.begin_at(nearest)
+    }
+
+    /// Goes to a state of a checkpoint, or to the begin.
+    fn begin_at(&mut self, state: Option<(ReadPosition, Model)>) -> Result<(), ReadError> {
         let was_in_continuation = self.position.in_continuation;
-        match best {
-            Some(checkpoint) => {
-                self.replay = Replay::from_model(checkpoint.model.clone(), self.replay.history_length());
-                self.position = checkpoint.position.clone();
+        match state {
+            Some((position, model)) => {
+                self.replay = Replay::from_model(model, self.replay.history_length());
+                self.position = position;
             }
             None => {
                 self.replay.restart();
@@ -252,7 +280,6 @@ impl SeekableReplay {
             }
             _ => {}
         }
-        drop(before);
         self.continue_at_position()
     }
 
@@ -276,6 +303,8 @@ enum Advanced {
 struct Stopping<'r> {
     replay: &'r mut Replay,
     at: SeekTarget,
+    /// Events up to this number are not kept.
+    events_from: u64,
     refused: bool,
 }
 
@@ -285,6 +314,10 @@ impl Sink for Stopping<'_> {
         if self.at.is_before(&record, &self.replay.model) {
             self.refused = true;
             return ControlFlow::Break(());
+        }
+        if self.replay.model.events() < self.events_from {
+            self.replay.model.apply(record);
+            return ControlFlow::Continue(());
         }
         self.replay.take(record)
     }

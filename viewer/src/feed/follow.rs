@@ -219,8 +219,8 @@ impl Followed {
 
     /// While a long trace is opened, only the events near its end are kept.
     fn keep_events_near_the_end(&mut self) {
-        /// The lines of the events that are kept, and others between them.
-        const LINES: u64 = 16 << 20;
+        /// The lines of the events that are kept, and others between them, which one poll may end in front of.
+        const LINES: u64 = (16 << 20) + Follower::POLL_BYTES;
         /// What the log reserves at most beyond the last line.
         const RESERVED: u64 = 256 << 20;
         let Reading::Follows(follower) = &self.reading else { return };
