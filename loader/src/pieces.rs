@@ -12,8 +12,8 @@ pub struct Piece<T> {
     pub freed: T,
 }
 
-/// Divides a unit's place into the pieces to copy, in that order. A copy costs a fixed time too, so what is freed in turn is
-/// one copy until it has `least` bytes; it then waits for the last of it.
+/// Divides a unit's place into the pieces to copy, in that order. A copy and a wait cost a fixed time too, so what is freed in
+/// turn is copied together until it has `least` bytes, after the last of it is free: one piece, unless it is in several places.
 ///
 /// `pieces`: what is in the place, by address and clipped to it, and afterwards the pieces to copy.
 pub fn divide<T: Ord + Copy + Default>(place: ByteRange, least: u64, pieces: &mut Vec<Piece<T>>) {

@@ -287,7 +287,7 @@ class Pipeline:
         schedule: the points of a forward in order: (key, units needed from here to the next point).
         fallback: for a key that the schedule lacks, the units it needs.
         lookahead: how many units may be loaded ahead; None: as many as the ring holds; 0: only on demand.
-        least_piece: the fewest bytes of a unit that are one copy, where a part of its place is free before the rest.
+        least_piece: the fewest bytes of a unit that are copied without a wait, where a part of its place is free first.
         """
 
     def session(self) -> Session:
@@ -560,7 +560,7 @@ def plan(
     unit_bytes: bytes per unit, multiples of 512.
     schedule: per point the units needed and the nanoseconds of compute; 0: unknown.
     copy_overhead_ns: of each copy.
-    least_piece: the fewest bytes of a unit that are one copy, where a part of its place is free before the rest.
+    least_piece: the fewest bytes of a unit that are copied without a wait, where a part of its place is free first.
     resident: the units that must stay on the device.
     budget: the most device memory for weights; None: as little as still hides the copies.
     minimum: the smallest ring that loads one unit while another is used.

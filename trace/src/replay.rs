@@ -74,17 +74,19 @@ pub struct Replay {
     pub model: Model,
     history: VecDeque<EventView>,
     history_length: usize,
+    /// Events up to this number are not kept, whatever room there is.
+    kept_from: u64,
 }
 
 impl Replay {
     /// An empty state that keeps the latest `history_length` events.
     pub fn with_history(history_length: usize) -> Self {
-        Self { model: Model::new(), history: VecDeque::new(), history_length }
+        Self { model: Model::new(), history: VecDeque::new(), history_length, kept_from: 0 }
     }
 
     /// A state without its past events, which keeps the latest `history_length` events from now on.
     pub fn from_model(model: Model, history_length: usize) -> Self {
-        Self { model, history: VecDeque::new(), history_length }
+        Self { kept_from: model.events(), model, history: VecDeque::new(), history_length }
     }
 
     /// The latest events, the oldest first.
@@ -104,18 +106,24 @@ impl Replay {
         self.history_length
     }
 
-    /// Whether there were events that are not kept, though they could be.
+    /// The last events of which the latest are kept: more than are kept, since some, such as tags, are not.
+    fn window(&self) -> u64 {
+        2 * self.history_length as u64
+    }
+
+    /// Whether events are not kept because the replay began shortly before.
     pub(crate) fn lacks_events(&self) -> bool {
-        self.history.len() < self.history_length.min(usize::try_from(self.model.events()).unwrap_or(usize::MAX))
+        let is_short = self.model.events() - self.kept_from < self.window();
+        self.kept_from > 0 && is_short && self.history.len() < self.history_length
     }
 
     /// From which event on, by number, a replay to a moment has to keep events. Forgets what is kept if there is a gap.
     pub(crate) fn events_from(&mut self, at: SeekTarget) -> u64 {
         let SeekTarget::Event(number) = at else { return 0 };
-        // Some events, such as tags, are not kept.
-        let from = number.saturating_sub(2 * self.history_length as u64);
+        let from = number.saturating_sub(self.window());
         if self.model.events() < from {
             self.history.clear();
+            self.kept_from = from;
         }
         from
     }

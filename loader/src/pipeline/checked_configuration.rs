@@ -134,7 +134,7 @@ impl CheckedConfiguration {
         })
     }
 
-    /// Whether a unit's copies are where its placement is, one behind the other: then it can be copied in pieces.
+    /// Whether a unit's copies are one behind the other on the device, as its placement is: then it can be copied in pieces.
     pub fn is_divisible(&self, unit: Unit) -> bool {
         self.divisible[unit as usize]
     }
@@ -146,6 +146,11 @@ impl CheckedConfiguration {
     /// The placement in the ring; `None` for a unit that stays.
     pub fn placement(&self, unit: Unit) -> Option<ByteRange> {
         self.placements[unit as usize]
+    }
+
+    /// Whether two units have bytes of the ring in common.
+    pub fn overlap(&self, one: Unit, other: Unit) -> bool {
+        matches!((self.placement(one), self.placement(other)), (Some(one), Some(other)) if one.overlaps(other))
     }
 
     pub fn needed(&self, target: Target) -> &[Unit] {

@@ -194,9 +194,15 @@ impl Cursor {
     ) -> Result<Option<Event>> {
         let backend = &*core.backend;
         let PipelineState { configuration, ring, counters, fresh, bounded, .. } = state;
+        let next = self.position.map_or(0, |position| position + 1);
+        let is_in_turn =
+            target == Target::Point(next) || (next == configuration.points() && target == Target::Point(0));
         let is_expected = *fresh || (*bounded && self.position.is_none());
         for &unit in &self.acquired {
             if !ring.is_loaded(unit) {
+                // Over what was in use until now it could not be copied before.
+                let is_expected = is_expected
+                    || is_in_turn && self.released.iter().any(|&before| configuration.overlap(unit, before));
                 if ring.load(backend, configuration, unit)? {
                     ring.epoch += 1;
                 }
@@ -212,7 +218,6 @@ impl Cursor {
         self.running = true;
         if let Target::Point(point) = target {
             let uses = configuration.uses_at(point);
-            let next = self.position.map_or(0, |position| position + 1);
             self.walked = if point == next { self.walked.saturating_sub(uses) } else { 0 };
             self.position = Some(point);
         }

@@ -168,11 +168,15 @@ impl Rings {
         let all = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum();
         let ahead = facts.problem.points.iter().all(|point| point.compute_ns == 0);
         let least = facts.placer.least_ring(facts.problem, streamed).0;
-        let in_pieces = !ahead && least / 2 >= facts.problem.bus.least_piece;
+        let largest = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).max();
+        // What is copied while its neighbour is in use is asked for by a host that is ahead of the device.
+        let in_pieces = !ahead
+            && facts.problem.host.forward_ns == 0
+            && largest.is_some_and(|largest| largest / 2 >= facts.problem.bus.least_piece);
         Self { sizes, least, all, ahead, in_pieces }
     }
 
-    /// Rings worth trying, the smallest first.
+    /// Rings worth trying.
     pub fn shapes(&self) -> Vec<Shape> {
         let mut shapes = Vec::new();
         for depth in DEPTHS.into_iter().skip(usize::from(self.ahead)) {
@@ -196,7 +200,7 @@ impl Rings {
         (1..if self.in_pieces { NARROW } else { 1 }).map(|step| self.narrower(step))
     }
 
-    /// The narrow ring of a step, which is below [`NARROW`].
+    /// The narrow ring of a step; at [`NARROW`], the one for two points.
     pub fn narrower(&self, step: usize) -> Shape {
         let two = self.shape(Pattern::TwoEnded, 2);
         let more = (two.ring - self.least) * step as u64 / NARROW as u64;

@@ -42,7 +42,7 @@ impl<'a> Evaluator<'a> {
         let ring = self.placer.place(shape, &self.streamed, &mut self.placements)?;
         self.program.compile(&self.problem.unit_bytes, &self.problem.points, &self.placements, &self.problem.bus);
         let host = self.problem.host;
-        self.program.stretch(host.forward_ns + host.copy_ns * self.program.copies() as u64);
+        self.program.stretch(host.forward_ns + host.copy_ns * self.program.copied_units());
         let time_ns = self.program.run().period_ns;
         let bytes = ring + resident_bytes(self.placer, resident);
         Some(Choice { time_ns, bytes, shape, resident: resident.to_vec() })

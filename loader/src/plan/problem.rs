@@ -18,7 +18,7 @@ pub struct Bus {
     pub bytes_per_second: f64,
     /// Fixed nanoseconds of each copy.
     pub copy_overhead_ns: u64,
-    /// The fewest bytes of a unit that are one copy, if it is copied in pieces.
+    /// The fewest bytes of a unit that are copied without a wait between them, if it is copied in pieces.
     pub least_piece: u64,
 }
 
@@ -39,7 +39,7 @@ impl Bus {
 pub struct Host {
     /// Nanoseconds of a forward without copies; 0 if not known.
     pub forward_ns: u64,
-    /// Nanoseconds more for each copy.
+    /// Nanoseconds more for each unit that is copied.
     pub copy_ns: u64,
 }
 
@@ -111,8 +111,8 @@ pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
         transfer + problem.bus.copy_overhead_ns as f64
     });
     let compute = problem.points.iter().map(|point| point.compute_ns as f64);
-    // A unit is copied in as many pieces as there are units at most.
-    let asked = problem.host.forward_ns as f64 + problem.host.copy_ns as f64 * (units * units) as f64;
+    let uses = problem.points.iter().map(|point| point.units.len()).sum::<usize>();
+    let asked = problem.host.forward_ns as f64 + problem.host.copy_ns as f64 * uses as f64;
     if bytes.is_none() || copies.chain(compute).sum::<f64>() + asked >= ABSURD as f64 {
         return invalid("the units' bytes, or the forward's nanoseconds, add up to more than 2^60".to_string());
     }

@@ -34,6 +34,7 @@ struct Occupant {
 pub struct Program {
     copies: Vec<Copy>,
     compute: Vec<i64>,
+    copied_units: u64,
     /// Bytes copied per forward.
     pub copied_bytes: u64,
     occupants: Vec<Occupant>,
@@ -68,7 +69,7 @@ impl Program {
         self.compute.clear();
         self.compute.extend(points.iter().map(|point| point.compute_ns as i64));
         self.copies.clear();
-        self.copied_bytes = 0;
+        (self.copied_units, self.copied_bytes) = (0, 0);
         self.occupants.clear();
         // The first round fills the ring as a forward leaves it.
         for forward in 0..2 {
@@ -94,6 +95,7 @@ impl Program {
             Copy { point, freed_by: piece.freed, cost: bus.cost_ns(copied) as i64 }
         });
         self.copies.extend(costs);
+        self.copied_units += 1;
         self.copied_bytes += bytes;
     }
 
@@ -216,9 +218,9 @@ impl Program {
         }
     }
 
-    /// The copies of one forward.
-    pub fn copies(&self) -> usize {
-        self.copies.len()
+    /// The units that a forward copies, as often as it does.
+    pub fn copied_units(&self) -> u64 {
+        self.copied_units
     }
 
     /// The times of each point in the last forward.

@@ -17,7 +17,7 @@ pub struct Model {
     pub points: Vec<Vec<u32>>,
     pub keys: Vec<i64>,
     pub lookahead: Option<usize>,
-    /// A grain: units are copied in pieces; or more than any unit has.
+    /// One or two grains: units are copied in pieces; or more than any unit has.
     pub least_piece: u64,
     /// Compute per point, in nanoseconds.
     pub compute: Vec<u64>,
@@ -94,7 +94,7 @@ pub fn models() -> impl Strategy<Value = Model> {
             let point = (prop::collection::vec(0..count as u32, 0..4), 0i64..12, 0u64..500);
             let points = prop::collection::vec(point, 1..14);
             let lookahead = prop_oneof![3 => Just(None), 2 => (0usize..4).prop_map(Some)];
-            let least_piece = prop_oneof![Just(GRAIN), Just(u64::MAX)];
+            let least_piece = prop_oneof![Just(GRAIN), Just(2 * GRAIN), Just(u64::MAX)];
             let rest = (lookahead, least_piece);
             (Just(bytes), places, points, rest).prop_map(move |(bytes, places, points, (lookahead, least_piece))| {
                 let (keys, compute) = Default::default();

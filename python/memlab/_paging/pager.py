@@ -97,28 +97,28 @@ class Pager(WatchedForwards, DevicePager):
     def _checked_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a forward that checks the measured one, if it is a call of the same module with as large an input."""
         stages = self.stages
-        stages.checks -= 1
+        with self.forwards_lock:
+            check = stages.next_check()
         is_comparable = (wrapped, _sizes(args, kwargs)) == self.measured_call
-        copies, began = self._copies(), time.perf_counter_ns()
+        before, began = self.pipeline.counters(), time.perf_counter_ns()
         try:
             result = self._run(wrapped, original, args, kwargs)
         finally:
             self.pipeline.timed(False)
-        host_ns, copies = time.perf_counter_ns() - began, self._copies() - copies
+        host_ns = time.perf_counter_ns() - began
         with self.forwards_lock:
-            if is_comparable and not self.active_forwards:
-                stages.check(host_ns, copies)
+            after = self.pipeline.counters()
+            was_alone = not self.active_forwards and after["forwards"] == before["forwards"] + 1
+            if is_comparable and was_alone:
+                stages.check(check, host_ns, after["copies"] - before["copies"])
         return result
-
-    def _copies(self) -> int:
-        return self.pipeline.counters()["copies"]
 
     def _advance(self) -> None:
         self.stages.advance()
         self.called_this_stage.clear()
 
     def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        run = self._checked_forward if self.stages.checks else self._run
+        run = self._checked_forward if self.stages.checks > 0 else self._run
         return run(wrapped, original, args, kwargs)
 
     def _run(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

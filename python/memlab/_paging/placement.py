@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A unit over a place of which a part is free first is copied in pieces, of at least so many bytes.
+# A unit over a place of which a part is free first is copied in pieces; after each wait, at least so many bytes.
 LEAST_PIECE = 16 << 20
 
 

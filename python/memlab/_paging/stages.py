@@ -59,7 +59,7 @@ class Stages:
         self.trace = Trace()
         self.times: list[int] = []  # Per point: nanoseconds of compute.
         self.host_ns = 0  # What the host takes for a forward without copies, if the device waits for it.
-        self._host_seen: list[int] = []  # The same, as each check has seen it.
+        self._host_seen: list[int] = []  # The same, as each check has seen it: one alone may be slow by chance.
         self.checks = 0  # How many of the next forwards check what was measured.
         self.needed_points: list[int] = []  # Of the schedule's points, those of the placement.
         self.schedule = Schedule()
@@ -95,18 +95,23 @@ class Stages:
         self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
         return all(self.times)
 
-    def check(self, host_ns: int, copies: int) -> None:
+    def next_check(self) -> int:
+        """A forward that checks begins: how many will follow."""
+        self.checks -= 1
+        return self.checks
+
+    def check(self, remaining: int, host_ns: int, copies: int) -> None:
         """After a forward that checks: places again if the plan was made for other times. No forward may be under way.
 
-        `host_ns`, `copies`: what the host took for the forward, and the copies that it asked for.
+        `remaining`: how many checks follow. `host_ns`, `copies`: what the host took, and the units that were copied.
         """
         if not self.needed_points or self.pool.pipeline.captured():
             return  # All units stay; or a graph has their addresses.
         before = self.times, self.host_ns
         self._host_seen.append(max(host_ns - copies * HOST_COPY_NS, 1))
-        if self.checks:
+        if remaining > 0:
             self.times = self._times_now()
-        elif self.settings.device.type == "cuda":
+        elif self.settings.device.type == "cuda" and self.state.pinned and len(self._host_seen) > 1:
             self.host_ns = self._host_now(copies)
         if (self.times, self.host_ns) == before:
             return

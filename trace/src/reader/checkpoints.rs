@@ -7,6 +7,9 @@ use crate::seek_target::SeekTarget;
 /// Events between the first checkpoints: some 80 ms of replay.
 const FIRST_SPACING: u64 = 1 << 20;
 
+/// So many events are replayed again for the sake of those before a moment.
+const NOT_FAR: u64 = 2 * FIRST_SPACING;
+
 /// The most checkpoints.
 const MAX_CHECKPOINTS: usize = 64;
 
@@ -33,12 +36,14 @@ pub(super) struct Checkpoints {
     list: Vec<Checkpoint>,
     /// Events between two checkpoints, at least.
     spacing: u64,
+    /// The same while no checkpoint was dropped.
+    first_spacing: u64,
     budget: usize,
 }
 
 impl Default for Checkpoints {
     fn default() -> Self {
-        Self { list: Vec::new(), spacing: FIRST_SPACING, budget: BUDGET }
+        Self { list: Vec::new(), spacing: FIRST_SPACING, first_spacing: FIRST_SPACING, budget: BUDGET }
     }
 }
 
@@ -50,12 +55,13 @@ impl Checkpoints {
 
     /// Sets the fewest events between two checkpoints.
     pub(super) fn set_spacing(&mut self, events: u64) {
-        self.spacing = events;
+        (self.spacing, self.first_spacing) = (events, events);
     }
 
     /// Forgets the checkpoints: the trace was replaced.
     pub(super) fn clear(&mut self) {
-        *self = Self { budget: self.budget, ..Self::default() };
+        self.list.clear();
+        self.spacing = self.first_spacing;
     }
 
     /// Copies the state if enough events came since the last checkpoint. Copying a large state takes as long as replaying
@@ -85,6 +91,17 @@ impl Checkpoints {
 
     fn heap_bytes(&self) -> usize {
         self.list.iter().map(|checkpoint| checkpoint.heap_bytes).sum()
+    }
+
+    /// The state of the checkpoint before the nearest one: the begin (`Some(None)`) if there is none and that is not far.
+    pub(super) fn before_the_nearest(&self, target: SeekTarget) -> Option<Option<(ReadPosition, Model)>> {
+        let mut before = self.before(target);
+        let nearest = before.next()?;
+        match before.next() {
+            Some(earlier) => Some(Some(earlier.state())),
+            None if nearest.model.events() <= NOT_FAR => Some(None),
+            None => None,
+        }
     }
 
     /// The checkpoints no later than `target`, the latest first.

@@ -71,8 +71,8 @@ impl SeekableReplay {
         self.checkpoints.set_budget(bytes);
     }
 
-    /// Sets the fewest events between two copies of the state; some million by default. A seek replays as many at most, as long
-    /// as the copies take no more than their budget.
+    /// Sets the fewest events between two copies of the state, a million by default. There are more between them where the copies
+    /// would take more than their budget.
     pub fn set_checkpoint_spacing(&mut self, events: u64) {
         self.checkpoints.set_spacing(events);
     }
@@ -82,7 +82,7 @@ impl SeekableReplay {
         &self.replay.model
     }
 
-    /// That state with the events before it; after a seek backward only those since a checkpoint.
+    /// That state with the events before it; where copies of the state are far apart, perhaps only those since one of them.
     pub fn replay(&self) -> &Replay {
         &self.replay
     }
@@ -122,9 +122,11 @@ impl SeekableReplay {
         self.reopen_if_replaced()?;
         self.begin_close_to(at)?;
         let mut outcome = self.go_to(at, extent, progress)?;
-        if outcome == SeekOutcome::Found && self.replay.lacks_events() {
+        if outcome == SeekOutcome::Found
+            && self.replay.lacks_events()
+            && let Some(earlier) = self.checkpoints.before_the_nearest(at)
+        {
             // The checkpoint is shortly before the moment. The one before it has the events between the two.
-            let earlier = self.checkpoints.before(at).nth(1).map(Checkpoint::state);
             self.begin_at(earlier)?;
             outcome = self.go_to(at, extent, progress)?;
         }
