@@ -195,6 +195,35 @@ fn six_layers() -> Model {
 }
 
 #[test]
+fn neighbours_that_share_a_part_of_their_places_are_no_surprise() {
+    // GIVEN six layers that alternate between both ends of a ring for one and a half
+    let model = Model {
+        places: [0, 64].repeat(3).into_iter().map(Some).collect(),
+        ring_bytes: 192,
+        least_piece: 64,
+        ..six_layers()
+    };
+    let fixture = Fixture::new(&model);
+    let mut session = fixture.pipeline.session();
+    let forward = |session: &mut Session, keys: &[i64]| {
+        for &key in keys {
+            enter(session, key, STREAM).unwrap();
+            fixture.assert_is_there(key as u32);
+        }
+        leave(session, STREAM).unwrap();
+    };
+    forward(&mut session, &[0, 1, 2, 3, 4, 5]);
+    let before = fixture.pipeline.counters();
+    // WHEN forwards go on in order, THEN each layer is copied once, and none was missing
+    (0..5).for_each(|_| forward(&mut session, &[0, 1, 2, 3, 4, 5]));
+    let after = fixture.pipeline.counters();
+    assert_eq!((after.copies - before.copies, after.on_demand - before.on_demand), (30, 0));
+    // WHEN one leaves out a layer, THEN the next is missing
+    forward(&mut session, &[0, 1, 3]);
+    assert!(fixture.pipeline.counters().on_demand > after.on_demand);
+}
+
+#[test]
 fn a_forward_after_an_aborted_one_is_right() {
     // GIVEN a forward that is aborted in the middle
     let fixture = Fixture::new(&six_layers());

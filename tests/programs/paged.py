@@ -284,7 +284,7 @@ def forked(real):
     return {"equal": all(good) or not real, "count": len(good), "pinned": memlab.plan_of(model).pinned, "error": error}
 
 
-def slow_host(real, first=140, second=140):
+def slow_host(real, first=140, second=140, samples_of_third=16):
     """Copies that the compute hides: 12 points of 10 ms. The host takes so many milliseconds for the forwards that check."""
     Stages.note_times = lambda stages: stages.times.extend([10_000_000] * len(stages.schedule.points)) or True
     Stages._times_now = lambda stages: stages.times
@@ -294,10 +294,10 @@ def slow_host(real, first=140, second=140):
     torch.manual_seed(3)
     twin = nn.Sequential(*(nn.Linear(512, 512) for _ in range(12))).cuda().eval()
     model = memlab.page(copy.deepcopy(twin), "cuda", max_layer_size=512 * 513)
-    x = torch.randn(16, 512, device="cuda")
     good, copied = [], []
     with torch.no_grad():
-        for _ in range(6):
+        for forward in range(6):
+            x = torch.randn(samples_of_third if forward == 2 else 16, 512, device="cuda")
             good.append(torch.equal(model(x), twin(x)))
             copied.append(sum(not unit.resident for unit in model.memlab.units))
     return {"equal": all(good), "count": len(good), "copied": copied}
@@ -318,8 +318,14 @@ def slow_once(real):
     return slow_host(real, 100, 400)
 
 
+def slow_alone(real):
+    """The same, of which the first had another input, and the second was slow."""
+    return slow_host(real, 140, 140, samples_of_third=8)
+
+
 HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "trained": trained}
 HOW |= {"chunked": chunked, "share": share, "edge": edge, "forked": forked, "slow host": slow_host, "slow once": slow_once}
+HOW |= {"slow alone": slow_alone}
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use common::encode_record;
 use memlab_trace::record::{Alloc, DriverAlloc, DriverKind, Flags, Free, Header, Layer, Oom, Step, Tag, TagCategory};
 use memlab_trace::{
-    EventKind, Extent, Follower, Model, ReadError, Record, Replay, SeekOutcome, SeekTarget, SeekableReplay, Sink,
-    decode_line,
+    EventKind, Extent, Follower, Model, Progress, ReadError, Record, Replay, SeekOutcome, SeekTarget, SeekableReplay,
+    Sink, decode_line,
 };
 
 /// A small generator of reproducible pseudo-random numbers.
@@ -274,6 +274,40 @@ fn the_latest_events_are_there_wherever_the_checkpoints_are() {
             assert!(seekable.replay().events().eq(replay.events()), "{at:?}");
         }
     }
+}
+
+#[test]
+fn a_step_forward_does_not_begin_again_for_events_that_are_not_kept() {
+    // GIVEN a trace of which most events are tags, which are not kept, with a checkpoint wherever it says how far it is
+    let is_of_block = |line: &&Vec<u8>| line.starts_with(b"[\"a\"") || line.starts_with(b"[\"f\"");
+    let training = training(40_000);
+    let tag = training.iter().find(|line| decode_line(line).is_ok_and(|it| matches!(it, Record::Tag(_)))).unwrap();
+    let mut lines = training[..1].to_vec();
+    for block in training.iter().filter(is_of_block) {
+        lines.push(block.clone());
+        lines.extend(std::iter::repeat_n(tag.clone(), 19));
+    }
+    let trace = Trace::new("steps.jsonl", &lines);
+    let mut seekable = SeekableReplay::open(&trace.0, 100).unwrap();
+    seekable.set_checkpoint_spacing(1);
+    let progress_of = |seekable: &mut SeekableReplay, at| {
+        let mut events = Vec::new();
+        let progress = &mut |progress: Progress| {
+            events.push(progress.events);
+            ControlFlow::Continue(())
+        };
+        seekable.seek(at, Extent::WHOLE, progress).unwrap();
+        events
+    };
+    let noted = progress_of(&mut seekable, SeekTarget::End);
+    // WHEN a moment shortly after one of them is sought
+    let at = noted[2] + 10;
+    progress_of(&mut seekable, SeekTarget::Event(at));
+    let kept = seekable.replay().events().len();
+    assert!((5..20).contains(&kept), "{kept}");
+    // THEN the next moment is the next event, and nothing is replayed for it
+    let progress = progress_of(&mut seekable, SeekTarget::Event(at + 1));
+    assert!(progress.iter().all(|events| *events >= at), "{progress:?}");
 }
 
 #[test]
