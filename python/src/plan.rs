@@ -9,9 +9,9 @@ use pyo3::types::PyDict;
 /// Chooses which units stay on the device and where the others go in the ring.
 ///
 /// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0: not known).
-/// `least_piece`: the fewest bytes of a unit that are copied without a wait. `resident`: units that must stay. `budget`: device bytes for
-/// resident units and ring; `None`: the fewest that hide the transfers; `minimum`: two units. `capacity`: the most bytes that
-/// the device can give. `together`: sets of units that may be needed at the same time outside the points of the schedule.
+/// `least_piece`: the fewest bytes of a unit that are copied without a wait. `resident`: units that must stay. `budget`: device
+/// bytes for resident units and ring; `None`: the fewest that hide the transfers; `minimum`: two units. `capacity`: the most
+/// bytes that the device can give. `together`: sets of units that may be needed at the same time outside the points.
 /// `host_ns`, `host_copy_ns`: what the host takes to ask for a forward without copies, and for each copy; 0: not known.
 #[pyfunction]
 #[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, least_piece, budget, minimum, capacity, together = vec![], host_ns = 0, host_copy_ns = 0))]

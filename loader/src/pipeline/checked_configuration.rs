@@ -121,10 +121,10 @@ impl CheckedConfiguration {
     pub fn transfers_in(&self, unit: Unit, range: ByteRange) -> impl Iterator<Item = Transfer> {
         let placement = self.placement(unit).unwrap_or_default();
         let transfers = self.transfers(unit);
-        let whole = range == placement || !self.is_divisible(unit);
+        let is_divisible = self.is_divisible(unit);
         let first = transfers.first().map_or(0, |transfer| transfer.to);
         transfers.iter().filter_map(move |&Transfer { from, to, bytes }| {
-            if whole {
+            if !is_divisible {
                 return Some(Transfer { from, to, bytes });
             }
             let there = ByteRange::new(placement.start + (to - first), bytes);

@@ -27,6 +27,6 @@ pub struct Configuration {
     pub fallback: Vec<(i64, Vec<Unit>)>,
     /// The most units loaded ahead; `None`: as many as the ring holds, 0: none.
     pub lookahead: Option<usize>,
-    /// The fewest bytes of a unit that are copied without a wait between them, where a part of its place is free before the rest.
+    /// The fewest bytes of a unit that are copied without a wait between them, where a part of its place is free first.
     pub least_piece: u64,
 }

@@ -154,8 +154,8 @@ pub struct Rings {
     pub all: u64,
     /// The compute is not known: units are loaded ahead in any case.
     ahead: bool,
-    /// Units are large enough to be copied in pieces.
-    in_pieces: bool,
+    /// Units are copied in pieces, for which narrow rings are of use.
+    pub in_pieces: bool,
 }
 
 impl Rings {
@@ -239,11 +239,6 @@ impl Rings {
             most = most.max(window);
         }
         Shape { pattern, ring: most.max(self.least), seam: 0 }
-    }
-
-    /// Whether units are copied in pieces, for which narrow rings are of use.
-    pub fn in_pieces(&self) -> bool {
-        self.in_pieces
     }
 
     /// How many points such a ring holds units of.

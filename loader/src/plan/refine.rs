@@ -39,7 +39,7 @@ pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, least_ns: 
         }
         let seam = if random.below(4) == 0 { random.below(facts.placer.order.len()) } else { now.shape.seam };
         let mut shape = Shape { seam, ..rings.shape(pattern, deeper) };
-        if pattern == Pattern::TwoEnded && rings.in_pieces() {
+        if pattern == Pattern::TwoEnded && rings.in_pieces {
             shape.ring = rings.narrower(1 + random.below(NARROW)).ring;
         }
         let stays = resident_bytes(facts.placer, &resident);
