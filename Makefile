@@ -243,11 +243,11 @@ $(VENV)/.lazy-compiler: tests/lazy_compiler/lazy_torch_compiler.py tests/lazy_co
 
 # Without it the tests that open pages are skipped, and say so.
 $(VENV)/.chromium: tests/chromium.sh | $(VENV)/.installed
-	tests/chromium.sh $(VENV) && touch $@ || echo "memlab: no Chromium to be had: tests/test_html.py will be skipped" >&2
+	tests/chromium.sh $(VENV) && touch $@ || echo "memlab: no Chromium to be had: tests/see/test_html.py will be skipped" >&2
 
 # Without it the tests that have figures scraped are skipped, and say so.
 $(VENV)/.prometheus: tests/prometheus.sh | $(VENV)/.installed
-	tests/prometheus.sh $(VENV) && touch $@ || echo "memlab: no Prometheus to be had: parts of tests/test_serve.py will be skipped" >&2
+	tests/prometheus.sh $(VENV) && touch $@ || echo "memlab: no Prometheus to be had: parts of tests/see/test_serve.py will be skipped" >&2
 
 clean:
 	$(CARGO) clean

@@ -2,9 +2,9 @@
 
     python benches/advice.py [--json OUT.json] [KIND…]         (--simulated where there is a GPU, too)
 
-Each training of `tests/programs/advised.py` is recorded, advised on, and run again for each piece of advice: with batches
-sixteen times as large on the GPU if there is one, and else on the simulated card, where times mean nothing. Times are of
-runs without memlab. Prints a table."""
+Records each training of `tests/know/programs/advised.py`, asks for advice, and runs it again with each piece of advice:
+with batches sixteen times as large on a GPU, or on the simulated card, where times mean nothing. Times are of runs without
+memlab. Prints a table."""
 
 import argparse
 import importlib.util
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "tests" / "programs" / "advised.py"
+PROGRAM = ROOT / "tests" / "know" / "programs" / "advised.py"
 MEMLAB = ROOT / "target" / "release" / "memlab"
 SIMGPU = [ROOT / "simgpu" / "simgpu", "--memory", "8GiB"]
 KINDS = ["gpt", "gpt-eager", "resnet", "resnet-50", "stages", "unet"]

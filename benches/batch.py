@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[1:1] = [str(ROOT / "benches" / "on_gpu" / "programs"), str(ROOT / "tests" / "programs")]
+sys.path[1:1] = [str(ROOT / "benches" / "on_gpu" / "programs"), str(ROOT / "tests" / "batches" / "programs")]
 
 from offloaded_activations import compared, forward_backward, transformer, ways_of  # noqa: E402
 from pieces import WIDTH, Encoder, tokens  # noqa: E402

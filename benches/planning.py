@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "programs"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "know" / "programs"))
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 import planned
 import train_gpt

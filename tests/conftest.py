@@ -18,7 +18,7 @@ PROGRAMS = ROOT / "tests" / "programs"
 
 # Tests without injected failures and without a required card size can run on a real GPU, one at a time:
 #
-#     MEMLAB_ON_GPU=1 python -m pytest tests/test_moving.py -k "eight_threads or random_pages or trainings"
+#     MEMLAB_ON_GPU=1 python -m pytest tests/move/test_moving.py -k "eight_threads or random_pages or trainings"
 ON_GPU = bool(os.environ.get("MEMLAB_ON_GPU"))
 
 # The Python that runs the programs: `tests/versions.sh` sets others, with older versions of PyTorch.

@@ -19,9 +19,9 @@ versions='
 2.8  3.13,3.12,3.11,3.10  torch==2.8.0  numpy    timm transformers>=4.55,<5
 2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    timm transformers>=4.55
 '
-tests='test_exact.py test_kinds.py test_layers.py test_tracker.py test_line_profiler.py test_annotate.py'
+tests='see/test_exact.py see/test_kinds.py see/test_layers.py tools/test_tracker.py tools/test_line_profiler.py see/test_annotate.py'
 # Those of torch.compile, with the versions whose compiled code has lines. They take fifteen minutes for each version.
-compiled='test_compiled.py test_compiled_modes.py test_compiled_models.py'
+compiled='see/test_compiled.py see/test_compiled_modes.py see/test_compiled_models.py'
 compiled_since=2.6
 old=2.4 # The one that `make test` tries.
 
@@ -77,7 +77,7 @@ if [ "${1:-}" = --old ]; then
     read -ra packages <<<"${packages%transformers*}"
     python=$(environment "$torch" "$pythons" "${packages[@]}") || exit $(($? - 1))
     echo "memlab: PyTorch $torch, $("$python" --version)"
-    run "$python" test_exact.py test_kinds.py test_agent.py::test_the_heap_search_holds_no_references
+    run "$python" see/test_exact.py see/test_kinds.py see/test_agent.py::test_the_heap_search_holds_no_references
     exit
 fi
 

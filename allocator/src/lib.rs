@@ -3,7 +3,7 @@
 //!
 //! The rules are those of `c10/cuda/CUDACachingAllocator.cpp` and `c10/core/AllocatorConfig.cpp` of PyTorch 2.1 to 2.15: pools by
 //! size, stream and private pool; best fit, split and merge; garbage collection, `max_split_size_mb`, power-of-two rounding and
-//! expandable segments; what is given back to a full card, and in which order. `tests/test_allocator.py` compares segments and
+//! expandable segments; what is given back to a full card, and in which order. `tests/know/test_allocator.py` compares segments and
 //! blocks with those of PyTorch itself.
 //!
 //! - [`Allocator`]: the state, changed request by request.

@@ -2,7 +2,7 @@
 
     python benches/on_gpu/exact.py TRUTH.json TRACE.jsonl REPORT.json
 
-compares the output of `tests/programs/exact.py`, its trace, and `memlab report --json` of that trace.
+compares the output of `tests/see/programs/exact.py`, its trace, and `memlab report --json` of that trace.
 """
 
 import fnmatch
@@ -12,11 +12,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from harness import PROGRAMS, TESTS, Skip, constant, difference
+from harness import SEE, TESTS, Skip, constant, difference
 from trace_reader import BACKWARD, FORWARD, Trace
 
-MODELS = constant(TESTS / "test_exact.py", "MODELS")
-LAYERS = constant(TESTS / "test_layers.py", "CASES")
+MODELS = constant(TESTS / "see" / "test_exact.py", "MODELS")
+LAYERS = constant(TESTS / "see" / "test_layers.py", "CASES")
 FROM_FORWARD, RECOMPUTED = 16, 32
 
 
@@ -120,7 +120,7 @@ def check_model(harness, folder, model):
         if harness.simulated or "CUDA_VISIBLE_DEVICES" in os.environ
         else {"CUDA_VISIBLE_DEVICES": "0,1"[: 2 * devices - 1]}
     )
-    run = harness.python(folder, PROGRAMS / "exact.py", model, truth, devices=devices, env=env)
+    run = harness.python(folder, SEE / "exact.py", model, truth, devices=devices, env=env)
     return compare(json.loads(truth.read_text()), Trace(run.trace), harness.report(run.trace))
 
 
@@ -132,7 +132,7 @@ def phase_of(flags):
 
 def check_layers(harness, folder, case):
     """Every layer has results of a distinct size, which must count at that layer."""
-    run = harness.python(folder, PROGRAMS / "layers.py", case, folder / "expected.json")
+    run = harness.python(folder, SEE / "layers.py", case, folder / "expected.json")
     expected = json.loads((folder / "expected.json").read_text())
     trace = Trace(run.trace)
     met: dict[str, set[str]] = {phase: set() for phase in expected}
@@ -157,7 +157,7 @@ def check_layers(harness, folder, case):
 
 def check_autograd(harness, folder):
     """With four threads, memory allocated by a node's backward has the line that created the node."""
-    run = harness.python(folder, PROGRAMS / "autograd.py", folder / "expected.json")
+    run = harness.python(folder, SEE / "autograd.py", folder / "expected.json")
     expected = json.loads((folder / "expected.json").read_text())
     trace = Trace(run.trace)
     missing, wrong = set(expected), []

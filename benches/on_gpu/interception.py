@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from harness import LIBRARY, PROGRAMS, RELEASE, Failed, difference
+from harness import LIBRARY, RELEASE, SEE, Failed, difference
 from trace_reader import Trace
 
 WAYS = ["runtime", "driver", "table"]
@@ -29,7 +29,7 @@ def link_to_cudart(harness):
 
 
 def build_allocations(harness, folder):
-    return harness.compile(PROGRAMS / "allocations.c", folder / "allocations", *link_to_cudart(harness))
+    return harness.compile(SEE / "allocations.c", folder / "allocations", *link_to_cudart(harness))
 
 
 def check_allocations(harness, folder, way):
@@ -63,7 +63,7 @@ def check_allocations(harness, folder, way):
 
 
 def check_settings(harness, folder, settings):
-    run = harness.python(folder, PROGRAMS / "settings.py", env={"PYTORCH_CUDA_ALLOC_CONF": settings})
+    run = harness.python(folder, SEE / "settings.py", env={"PYTORCH_CUDA_ALLOC_CONF": settings})
     allocated, reserved, *more = map(int, run.output.split())
     trace = Trace(run.trace)
     if settings != "backend:cudaMallocAsync":
@@ -80,7 +80,7 @@ def check_settings(harness, folder, settings):
 
 
 def check_late(harness, folder):
-    run = harness.python(folder, PROGRAMS / "late.py", LIBRARY, memlab=False)
+    run = harness.python(folder, SEE / "late.py", LIBRARY, memlab=False)
     before, allocated, reserved = map(int, run.output.split())
     trace = Trace(run.trace)
     end = trace.at()

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 
-from harness import MEMLAB, PROGRAMS, ROOT, Failed, Skip
+from harness import MEMLAB, MOVE, ROOT, Failed, Skip
 
 sys.path.insert(0, str(ROOT / "tests"))
 import control
 
-MOVED = PROGRAMS / "moved.py"
+MOVED = MOVE / "moved.py"
 WAYS = {
     "eager": ([], {}),
     "graph": (["--graph"], {}),
@@ -23,7 +23,7 @@ SMALL = ["--ballast", "64"]
 
 
 class Training:
-    """tests/programs/moved.py under memlab."""
+    """tests/move/programs/moved.py under memlab."""
 
     def __init__(self, harness, folder, *arguments, env=None, **more):
         self.harness, self.until = harness, folder / "enough"
@@ -259,7 +259,7 @@ except torch.OutOfMemoryError:
 def check_limit(harness, folder):
     """A GPU limited to 2 GiB, and a training that spills over its limit."""
     if harness.simulated:
-        return Skip("see tests/test_limit.py")
+        return Skip("see tests/move/test_limit.py")
     limit = 2 << 30
     run = harness.python(folder, "-c", OUT_OF_MEMORY, env={"MEMLAB_LIMIT": "2GiB"}, timeout=60)
     reserved, *totals = json.loads(run.output)

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from harness import OWN_PROGRAMS, PROGRAMS, ROOT, Failed, Skip
+from harness import OWN_PROGRAMS, PAGE, ROOT, Failed, Skip
 
 WAYS = ["graph", "threads", "compiled", "frozen", "trained", "chunked", "share"]
 WAYS_OVER_DEVICES = ["budgets", "threads", "frozen", "trained", "caching", "caching object", "graph", "refused"]
@@ -12,10 +12,10 @@ SHARES = ["0.25", "0.6"]  # Of the weights, on each of two GPUs: half of them wa
 
 
 def paged(harness, folder, *arguments):
-    """The output of tests/programs/paged.py, one line a model."""
+    """The output of tests/page/programs/paged.py, one line a model."""
     real = [] if harness.simulated else ["--real"]
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
-    run = harness.run(folder, sys.executable, PROGRAMS / "paged.py", *real, *arguments, memlab=False, env=env, timeout=200)
+    run = harness.run(folder, sys.executable, PAGE / "paged.py", *real, *arguments, memlab=False, env=env, timeout=200)
     if run.code != 0:
         raise Failed(run.errors[-3000:])
     return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
@@ -50,7 +50,7 @@ def check_shared(harness, folder):
     size = [] if harness.simulated else ["--real", "--width", "4096", "--layers", "64", "--forwards", "20"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
-    command = (sys.executable, *torchrun, PROGRAMS / "shared_ranks.py", *size)
+    command = (sys.executable, *torchrun, PAGE / "shared_ranks.py", *size)
     run = harness.run(folder, *command, memlab=False, env=env, devices=2, timeout=300)
     if run.code != 0:
         raise Failed(run.errors[-3000:])
@@ -89,9 +89,9 @@ def check_devices(harness, folder):
         return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}")
     names = ["resnet101", "vit", "attention", "direct-use", "tied", "shared", "recurrent", "mixed", "writing", "encoder"]
     names += ["names", "bf16", "gpt2", "llama", "t5"]
-    found = rows_of(harness, folder, PROGRAMS / "paged_devices.py", *names)
-    found += rows_of(harness, folder, PROGRAMS / "paged_devices.py", *names, "--budget", "min")
-    ways = rows_of(harness, folder, PROGRAMS / "paged_devices.py", *WAYS_OVER_DEVICES)
+    found = rows_of(harness, folder, PAGE / "paged_devices.py", *names)
+    found += rows_of(harness, folder, PAGE / "paged_devices.py", *names, "--budget", "min")
+    ways = rows_of(harness, folder, PAGE / "paged_devices.py", *WAYS_OVER_DEVICES)
     harness.note("over two GPUs", found + ways)
     wrong = [
         f"{one['model']}: {one}"

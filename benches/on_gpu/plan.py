@@ -5,9 +5,9 @@ import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import MEMLAB, PROGRAMS, Failed
+from harness import KNOW, MEMLAB, Failed
 
-PLANNED, LIBRARIES = PROGRAMS / "planned.py", PROGRAMS / "planned_libraries.py"
+PLANNED, LIBRARIES = KNOW / "planned.py", KNOW / "planned_libraries.py"
 BATCHES = [4, 12, 24, 48]
 # The arguments of planned.py, and of planned_libraries.py.
 MODELS = [

@@ -3,27 +3,28 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from harness import ROOT, TESTS, Skip
 
-# A file, and a selection of its tests.
+# Files of tests/, and the selection of their tests (`-k`).
 CHOSEN = {
-    "test_agent.py": "not out_of_memory",
-    "test_kinds.py": "not missing_pytorch_function",
-    "test_interception.py": "without_caching",
-    "test_tracker.py": "not two_devices and not without_a_gpu",
-    "test_reporter.py": "not without and not readme and not second_gpu and not keeps_nothing and not named_once",
-    "test_reporter_kinds.py": "",
-    "test_reporter_names.py": "",
-    "test_line_profiler.py": "not each_gpu and not without_a_gpu and not every_cpython",
-    "test_courtesy.py": "",
-    "test_gpu_time.py": "",
-    "test_pytest_plugin.py": "need_too_much or leave_memory",
-    "test_parallel.py": "",
-    "test_kv_caches.py": "",
+    "see/test_agent.py": "not out_of_memory",
+    "see/test_kinds.py": "not missing_pytorch_function",
+    "see/test_interception.py": "without_caching",
+    "tools/test_tracker.py": "not two_devices and not without_a_gpu",
+    "tools/test_reporter.py": "not without and not readme and not second_gpu and not keeps_nothing and not named_once",
+    "tools/test_reporter_kinds.py": "",
+    "tools/test_reporter_names.py": "",
+    "tools/test_line_profiler.py": "not each_gpu and not without_a_gpu and not every_cpython",
+    "move/test_courtesy.py": "",
+    "see/test_gpu_time.py": "",
+    "tools/test_pytest_plugin.py": "need_too_much or leave_memory",
+    "jobs/test_parallel.py": "",
+    "see/test_kv_caches.py": "",
 }
 # Of those that run on several GPUs, on how many the smallest does. Tests for more skip themselves.
-GPUS = {"test_parallel.py": 2}
+GPUS = {"jobs/test_parallel.py": 2}
 
 
 def check_file(harness, folder, file):
@@ -43,5 +44,5 @@ def check_file(harness, folder, file):
     harness.note(f"tests of {file}", lines[-1] if lines else done.stderr[-500:])
     if done.returncode == 0:
         return []
-    (harness.out / f"{file}.txt").write_text(done.stdout + done.stderr)
+    (harness.out / f"{Path(file).name}.txt").write_text(done.stdout + done.stderr)
     return [line for line in lines if line.startswith(("FAILED", "ERROR", "E  "))] or [done.stderr[-2000:]]

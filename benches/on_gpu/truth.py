@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from harness import PROGRAMS, RELEASE, Failed, Skip, difference
+from harness import RELEASE, SEE, Failed, Skip, difference
 from interception import WAYS, build_allocations
 from trace_reader import Trace
 
@@ -156,7 +156,7 @@ def check_truth(harness, folder, program):
     if library is None or cupti is None:
         return Skip("there is no libcupti_truth.so" if library is None else "there is no libcupti")
     if program == "mlp":
-        command = [sys.executable, PROGRAMS / "exact.py", program, folder / "truth.json"]
+        command = [sys.executable, SEE / "exact.py", program, folder / "truth.json"]
     else:
         command = [build_allocations(harness, folder), program]
     env = {"CUPTI_TRUTH_LIBRARY": cupti, "CUDA_INJECTION64_PATH": library}

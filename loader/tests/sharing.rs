@@ -1,4 +1,4 @@
-//! Memory that several processes hold. (Here all are one process, which joins several times: tests/test_page_shared.py has more.)
+//! Memory that several processes hold. (Here all are one process, which joins several times: tests/page/test_page_shared.py has more.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 //! `memlab export`: moments, devices, files and errors, on synthetic traces. Traces of real programs, and the readers
-//! of each format, are in `tests/test_export.py`.
+//! of each format, are in `tests/see/test_export.py`.
 
 mod common;
 

@@ -1,6 +1,6 @@
 """What memlab uses of PyTorch beside its documented interface: one table, a row per name.
 
-No other module of memlab names a private part of PyTorch. `tests/test_page_private.py` compares the rows with the
+No other module of memlab names a private part of PyTorch. `tests/page/test_page_private.py` compares the rows with the
 installed version, and checks that the other modules name none.
 """
 

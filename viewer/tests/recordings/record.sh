@@ -11,7 +11,7 @@ record() { # name, kind, steps, options of `memlab run`
     name=$1 kind=$2 steps=$3
     shift 3
     (cd "$root" && simgpu/simgpu target/release/memlab run "$@" -o "$scratch/$name.jsonl" -- \
-        .venv/bin/python tests/programs/advised.py "$kind" --steps "$steps")
+        .venv/bin/python tests/know/programs/advised.py "$kind" --steps "$steps")
     root_path=$(cd "$root" && pwd)
     sed "s#$root_path/.venv#/home/ada/venv#g; s#$root_path#/home/ada/memlab#g; s#$HOME#/home/ada#g" "$scratch/$name.jsonl" |
         sed 's#"host":"[^"]*"#"host":"gpu1"#'  | zstd -q -19 -f -o "$here/$name.jsonl.zst"

@@ -1,0 +1,275 @@
+"""offload_activations: memory comes back, also without a backward; what must not be written to is refused."""
+
+import gc
+import json
+import weakref
+from pathlib import Path
+
+import memlab as package
+import pytest
+import torch
+from conftest import PYTHON
+from memlab import _native
+from memlab._activations import forward, lanes
+from memlab._activations.plans import Plan
+from memlab._paging.torch_private import StorageWeakRef
+from offloaded import STEPS, WAYS, around_forwards, check, mlp, numbers, squares
+from torch import nn
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+block = pytest.fixture(params=WAYS)(around_forwards)
+
+
+@pytest.fixture
+def slow_lane(monkeypatch):
+    """A lane of its own, whose copies take long; and those copies."""
+    lane = lanes.DeviceLane(torch.device("cpu"))
+    lane.native = _native.Lane(None, 20e6)
+    monkeypatch.setattr(lanes, "_LANES", {torch.device("cpu"): lane})
+    lane.begun = []
+    save = lanes.DeviceLane.save
+
+    def watched(self, storage, stream):
+        copy = save(self, storage, stream)
+        if copy is not None:
+            copy = Watched(copy)
+            self.begun.append(weakref.ref(copy))
+            lane.open.add(copy.number)
+        return copy
+
+    class Watched:
+        """A copy that says whether it is waited for."""
+
+        def __init__(self, copy):
+            self.copy, self.number = copy, len(lane.begun)
+
+        def wait_saved(self, stream):
+            self.copy.wait_saved(stream)
+            lane.open.discard(self.number)
+
+        def load(self, address, stream):
+            lane.open.add(self.number)
+            self.copy.load(address, stream)
+
+        def wait_loaded(self, stream):
+            self.copy.wait_loaded(stream)
+            lane.open.discard(self.number)
+
+    lane.open = set()
+    monkeypatch.setattr(lanes.DeviceLane, "save", watched)
+    return lane
+
+
+def step_of(model, block):
+    with block():
+        return model(numbers(48, 32)).square().mean()
+
+
+@pytest.fixture(params=[False, True], ids=["as planned", "ahead"])
+def ahead(request, monkeypatch):
+    """Whether everything leaves, and begins to come back when the forward ends."""
+    if request.param:
+        made = Plan.__init__
+        far = {"flying_nbytes": 0, "ahead_nbytes": 1 << 30, "keep_nbytes": 0, "offload_nbytes": 1 << 30}
+        monkeypatch.setattr(Plan, "__init__", lambda self, **options: made(self, **options | far))
+
+
+@pytest.mark.usefixtures("ahead")
+@pytest.mark.parametrize("then", ["nothing", "a part of it", "all of it"])
+def test_everything_comes_back(block, slow_lane, then):
+    """GIVEN forwards whose backward does not run, runs in part, or runs
+    WHEN their graphs are gone
+    THEN so is all memory, without a garbage collection, no copy is on its way, and the host's places are used again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(8)))
+    storages, places = [], []
+    for layer in model:
+        layer.register_forward_hook(lambda layer, inputs, out: storages.append(StorageWeakRef(out.untyped_storage())))
+    for _ in range(STEPS):
+        step_of(model, block).backward()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            loss = step_of(model, block)
+            if then == "a part of it":
+                torch.autograd.grad(loss, [model[5][0].weight])
+            elif then == "all of it":
+                loss.backward()
+            del loss
+            places.append(slow_lane.native.host_nbytes)
+            assert all(storage.expired() for storage in storages)
+            assert not slow_lane.open and not [copy for copy in slow_lane.begun if copy() is not None]
+    finally:
+        gc.enable()
+    assert len(set(places)) == 1
+
+
+class Shared(torch.autograd.Function):
+    """Saves q, k and v of one storage, and what a stride of 0 is in."""
+
+    @staticmethod
+    def forward(ctx, both, row):
+        parts = both.chunk(3, -1)
+        ctx.save_for_backward(*parts, both.t(), row.expand(48, 32), both[::2, 1:])
+        ctx.strides = [one.stride() for one in (*parts, both.t(), row.expand(48, 32), both[::2, 1:])]
+        return sum(parts).sum() + row.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        saved = ctx.saved_tensors
+        assert [one.stride() for one in saved] == ctx.strides
+        assert len({one.untyped_storage().data_ptr() for one in (*saved[:4], saved[5])}) == 1
+        assert torch.equal(torch.cat(saved[:3], -1), saved[3].t()) and torch.equal(saved[3].t()[::2, 1:], saved[5])
+        return gradient * saved[3].t(), gradient * saved[4][:1]
+
+
+def test_views_of_one_storage_are_views_of_one_storage(block):
+    # GIVEN a function that saves views; THEN its backward gets them with their strides, over one storage
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both, self.row = nn.Parameter(numbers(48, 96)), nn.Parameter(numbers(1, 32))
+
+    check(block, Model(), lambda model, step: Shared.apply(model.both.sin() * 2, model.row.cos() * 3))
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+def written_activation(model, x):
+    y = model[0](x).sigmoid()
+    loss = (y * y.sin()).sum()
+    return loss, y
+
+
+def written_subclass(model, x):
+    y = (model[0](x).as_subclass(Marked) * 1).exp()
+    return y.sum().as_subclass(torch.Tensor), y
+
+
+def written_weight(model, x):
+    return model[2](model[0](x).tanh()).square().sum(), model[2].weight
+
+
+def written_input(model, x):
+    return model[0](x).tanh().square().sum(), x
+
+
+@pytest.mark.parametrize("function", [written_activation, written_subclass, written_weight, written_input])
+def test_what_was_written_to_is_refused_or_right(block, function):
+    # GIVEN a tensor that backward needs, WHEN it is written to before
+    for step in range(STEPS):
+        torch.manual_seed(0)
+        model, x = mlp(), numbers(48, 32, seed=step)
+        loss, _ = function(model, x.clone())
+        expected = torch.autograd.grad(loss, [model[0].weight])
+        with block():
+            loss, tensor = function(model, x)
+        with torch.no_grad():
+            tensor.detach().mul_(2)
+        # THEN PyTorch refuses, or the gradient is that of the forward; never another
+        try:
+            found = torch.autograd.grad(loss, [model[0].weight])
+        except RuntimeError as error:
+            assert "changed in place" in str(error)
+        else:
+            assert torch.equal(found[0], expected[0])
+
+
+@pytest.mark.parametrize("block", WAYS[:2], indirect=True)
+def test_a_kept_activation_that_was_written_to_is_refused(block):
+    # GIVEN room for all activations from the third forward on; THEN a write is refused as PyTorch refuses it
+    for step in range(STEPS):
+        model = mlp()
+        with block("64MiB"):
+            loss, y = written_activation(model, numbers(48, 32))
+        y.detach().add_(1)
+        if step >= 2:
+            with pytest.raises(RuntimeError, match="changed in place"):
+                loss.backward()
+
+
+def test_a_host_without_memory(block, monkeypatch, capfd):
+    # GIVEN a host that has no more memory
+    lane = lanes.DeviceLane(torch.device("cpu"))
+    monkeypatch.setattr(lanes, "_LANES", {torch.device("cpu"): lane})
+    monkeypatch.setattr(lanes, "host_room", lambda: 0)
+    # THEN trainings are as without the block, and that is said once
+    check(block, mlp(), squares(torch.float32))
+    assert lane.native.host_nbytes == 0 and capfd.readouterr().err.count("no more memory to spare") <= 1
+
+
+def test_forwards_without_gradients_leave_no_trace(block):
+    # GIVEN evaluations among the steps of a training
+    def loss_of(model, step):
+        with torch.no_grad():
+            model.eval()(numbers(48, 32, seed=step))
+            model(numbers(12, 32))
+        return model.train()(numbers(48, 32, seed=step)).square().mean()
+
+    check(block, mlp(), loss_of, steps=8)
+    copies = block.copies
+    with block(), torch.no_grad():
+        mlp()(numbers(48, 32))
+    assert block.copies == copies
+
+
+@pytest.mark.parametrize("budget", [-1, "much", "", 1.5, True, None, "-1GiB"])
+def test_budgets_that_are_none(budget):
+    with pytest.raises((ValueError, TypeError)):
+        package.offload_activations(budget, device="cpu")
+
+
+@pytest.mark.parametrize("budget", ["1MiB", "24KiB"], ids=["that fits", "that does not fit"])
+def test_nothing_is_copied_that_fits(block, budget):
+    """GIVEN a budget into which all fits that autograd saves, or not
+    WHEN forwards run, of which the first ones know nothing
+    THEN copies are made only where they are needed, of what was saved first, and gradients are the same."""
+    block.budget = budget
+    check(block, mlp(), squares(torch.float32))
+    assert (block.copies + block.repeats == 0) == (budget == "1MiB")
+
+
+def test_small_tensors_stay(block, monkeypatch):
+    # GIVEN activations below the smallest that are moved; THEN none is
+    monkeypatch.setattr(forward, "SMALLEST", 1 << 20)
+    check(block, mlp(), squares(torch.float32))
+    assert block.copies == block.repeats == 0
+
+
+def memory_of(memlab, *arguments):
+    program = [PROGRAMS / "offloaded_activations.py", *arguments, "--layers", 8, 24]
+    run = memlab.run(PYTHON, *program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert run.code == 0, run.errors
+    return json.loads(run.output.splitlines()[-1])
+
+
+def test_memory_of_a_forward_grows_with_its_layers_without_the_block(memlab):
+    (few, *_), (many, *_) = memory_of(memlab, "none")
+    assert many > 2 * few
+
+
+@pytest.mark.parametrize("way", [[], ["--copies-only"]], ids=["recomputation", "copies"])
+def test_memory_is_that_of_the_budget_for_any_number_of_layers(memlab, way):
+    """GIVEN trainings on a GPU, of which one has three times as many layers
+    WHEN their activations have a budget
+    THEN they take no more at the end of the forward, and both need as much at most: with the budget, what an operation
+    works on, and what is made again or loaded ahead, which has no more than the budget either."""
+    budget = 64 << 20
+    for peak, held, activation in memory_of(memlab, "64MiB", *way):
+        assert held <= budget + activation
+        assert peak <= 2 * budget + 4 * activation
+
+
+def test_memory_that_another_stream_reads_is_not_given_to_others_meanwhile(memlab):
+    """GIVEN a backward that reads what autograd saved on a stream of its own
+    WHEN that comes back from the host, on the stream that asks first
+    THEN the allocator knows that the other stream reads it."""
+    program = PROGRAMS / "offloaded_streams.py"
+    run = memlab.run(PYTHON, program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert run.code == 0, run.errors
+    elsewhere, default = map(int, run.output.split())
+    assert elsewhere >= 5 and default >= 1

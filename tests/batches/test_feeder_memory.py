@@ -1,0 +1,103 @@
+"""What a feeder holds: never more than its limit, whoever reads."""
+
+import threading
+import time
+from pathlib import Path
+
+import memlab
+import numpy as np
+import pytest
+from memlab._feeding.budget import HostBudget, ReadingRoom, reader_bytes
+from memlab._feeding.form import SampleForm
+from tool_runs import run_program
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+PROGRAM = PROGRAMS / "feeder_memory.py"
+
+
+@pytest.mark.parametrize(
+    "workers, how, limit",
+    [
+        (0, "threads", 16 << 20),
+        (2, "threads", 16 << 20),
+        (8, "threads", 16 << 20),  # Not all of them start.
+        (8, "threads", 32 << 20),
+        (2, "processes", 16 << 20),
+        (8, "processes", 16 << 20),
+        (8, "processes", 32 << 20),
+    ],
+)
+def test_host_memory_of_all_processes(memlab, workers, how, limit):
+    # GIVEN 192 samples of 1 MiB, in batches of 4; WHEN two epochs are fed within a limit
+    result = run_program(memlab, PROGRAM, "feeder", limit, 4, workers, how, preload=False)
+    # THEN all processes of the feeder together have never grown by more
+    assert result["rows"] == 2 * 192
+    assert (8 << 20) < result["grown_bytes"] <= limit
+
+
+def test_host_memory_on_the_way_to_a_gpu(memlab):
+    # GIVEN the same, copied to the GPU from pinned slots; THEN it holds no more
+    result = run_program(memlab, PROGRAM, "feeder", 24 << 20, 4, 2, "threads", "cuda", preload=False)
+    assert result["rows"] == 2 * 192
+    assert result["grown_bytes"] <= (24 << 20)
+    # AND on the card there are the batch of the loop, those that wait, and one that is being copied
+    assert result["on_card_bytes"] < 6 * (4 << 20)
+
+
+def test_what_is_planned_fits():
+    # GIVEN samples and limits of many sizes
+    for rows, sample, one_read_count, workers in [(1, 1, 1, 0), (7, 999, 1, 3), (30, 5000, 3, 8), (64, 100_000, 2, 64)]:
+        smallest = HostBudget(0, *forms(sample), one_read_count).needed(one_read_count)
+        for limit in range(smallest, smallest + (rows * sample * 20), sample * 5 + 777):
+            budget = HostBudget(limit, *forms(sample), one_read_count)
+            # THEN slots and readers together stay below the limit, with the largest batch too
+            for batch in {budget.largest_batch, min(rows, budget.largest_batch) // one_read_count * one_read_count}:
+                if batch:
+                    held = budget.slots(batch, workers, 99) * budget.layout(batch).nbytes
+                    assert held + budget.readers(batch, workers) * budget.read_bytes <= limit
+            # AND the next larger batch would not
+            assert budget.needed(budget.largest_batch + one_read_count) > limit
+
+
+def forms(sample):
+    return SampleForm((sample,), "uint8"), SampleForm((), "int64")
+
+
+def test_readers_wait_for_room():
+    # GIVEN samples of which two can be read at a time
+    room = ReadingRoom(5 * reader_bytes(1000) // 2)
+    inside, most = 0, []
+    lock = threading.Lock()
+
+    def read():
+        nonlocal inside
+        for _ in range(20):
+            taken = room.enter()
+            with lock:
+                inside += 1
+                most.append(inside)
+            time.sleep(0.001)
+            with lock:
+                inside -= 1
+            room.leave(taken, 1000)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # THEN the first reader is alone, and then two at a time
+    assert most[0] == 1 and max(most) == 2 and len(most) == 120
+
+
+def test_a_sample_that_takes_more_than_said():
+    # GIVEN a reader that yields float64, which takes four times what the Config counts on
+    def feeder_of(limit):
+        config = memlab.Config(limit, None, 3, (100_000,), (), None, "float16", "int64", batch_size=1)
+        return memlab.Feeder(config, range(3), range(3), lambda number: [np.zeros(100_000)], lambda number: [number])
+
+    # WHEN the limit leaves no room for that, THEN the error says how much would
+    with pytest.raises(memlab.NotEnoughCPURam, match=r"a sample takes 781 KiB when it is read, .* at least 1.09 MiB more"):
+        next(iter(feeder_of("900KiB")))
+    assert len(list(feeder_of("2100KiB"))) == 3

@@ -1,0 +1,248 @@
+"""`memlab advise`: what it says of the peak is what PyTorch takes when the advice is followed, on the simulated card."""
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import PYTHON, Memlab
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+# One process has all tests of this file, so that each training is recorded once.
+pytestmark = pytest.mark.xdist_group("advice")
+
+PROGRAM = PROGRAMS / "advised.py"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Records a training, with GPU times if not said otherwise. Returns its trace and PyTorch's own peaks."""
+
+    @functools.cache
+    def record(kind, time="1", **settings):
+        memlab = Memlab(tmp_path_factory.mktemp(kind))
+        done = memlab.python(PROGRAM, kind, env={"MEMLAB_TIME": time} | settings)
+        assert done.code == 0, done.errors
+        return done.trace, json.loads(done.output.splitlines()[-1])
+
+    return record
+
+
+def advise(memlab, trace, *options):
+    command = [memlab.command, "advise", "--json", *options, trace]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=memlab.environment())
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def of_kind(answer, kind):
+    (advice,) = [advice for advice in answer["advice"] if advice["kind"] == kind]
+    return advice
+
+
+def following(memlab, kind, *advice):
+    """PyTorch's own peaks when the program does as it is told."""
+    env = {"ADVICE": json.dumps([advice])}
+    for piece in advice:
+        if piece["how"].startswith("export "):
+            name, _, value = piece["how"].removeprefix("export ").partition("=")
+            env[name] = value
+    done = memlab.run(PYTHON, PROGRAM, kind, preload=False, env=env)
+    assert done.code == 0, done.errors
+    return json.loads(done.output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["gpt", "gpt-eager", "resnet", "stages", "unet", "llama-lora", "lengths"])
+def test_checkpointing_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind):
+    # GIVEN a training without checkpointing, and advice on its recording
+    trace, before = recorded(kind)
+    answer = advise(memlab, trace)
+    assert answer["peak_bytes"] == before["allocated"]
+    advice = of_kind(answer, "checkpoint")
+    assert advice["gpu_ns"] > 0
+    # WHEN the program does what is advised
+    after = following(memlab, kind, advice)
+    # THEN its peak is what was said, within 2 %
+    assert after["allocated"] == pytest.approx(advice["bytes_after"], rel=0.02)
+    assert advice["bytes_after"] == before["allocated"] - advice["saved_bytes"] < before["allocated"] * 0.8
+
+
+def test_a_target_is_reached_with_as_few_modules_as_it_takes(memlab, recorded):
+    # GIVEN a training, and a target that half of its blocks reach
+    trace, before = recorded("gpt")
+    target = before["allocated"] * 2 // 3
+    # WHEN advice is asked for
+    advice = of_kind(advise(memlab, trace, "--target", f"{target}B"), "checkpoint")
+    # THEN some of the blocks are enough, AND the program then keeps to the target
+    assert advice["where"].startswith("blocks.") and "blocks.0 … blocks.5" not in advice["where"]
+    assert following(memlab, "gpt", advice)["allocated"] <= target * 1.03
+
+
+def test_without_times_the_cost_is_not_known(memlab, recorded):
+    # GIVEN a recording without GPU times; THEN the advice says that it does not know what it costs
+    trace, _ = recorded("gpt", time="0")
+    answer = advise(memlab, trace)
+    checkpoint, offload = (of_kind(answer, kind) for kind in ("checkpoint", "offload_activations"))
+    assert {advice[cost] for advice in (checkpoint, offload) for cost in ("cost_ns", "gpu_ns")} == {None}
+    assert "not known" in offload["because"]
+
+
+def test_of_some_steps_the_cost_of_a_step_is_the_same(memlab):
+    # GIVEN a training that is recorded with the times of all steps, and of one of four
+    costs = []
+    for every in ("1", "4"):
+        trace = memlab.folder / f"{every}.jsonl"
+        env = {"MEMLAB_TIME": "1", "MEMLAB_TIME_EVERY": every, "MEMLAB_OUTPUT": str(trace)}
+        done = memlab.python(PROGRAM, "gpt", "--steps", "16", env=env)
+        assert done.code == 0, done.errors
+        answer = advise(memlab, trace)
+        costs.append([of_kind(answer, kind)["gpu_ns"] for kind in ("checkpoint", "offload_activations")])
+    # THEN checkpointing takes as long by both, AND so does what is waited for
+    complete, sampled = costs
+    assert sampled == pytest.approx(complete, rel=0.03)
+
+
+def test_offloading_says_what_the_link_hides(memlab, recorded):
+    # GIVEN a training whose activations are far more than its link carries beside its forward, recorded with GPU times
+    trace, _ = recorded("gpt")
+    answer = advise(memlab, trace)
+    advice = of_kind(answer, "offload_activations")
+    # THEN what is waited for is its cost, which is not known of a step whose GPU waits for its host, AND the advice says so
+    assert advice["gpu_ns"] > 0
+    assert advice["cost_ns"] == (None if answer["waits_for_host"] else advice["gpu_ns"])
+    assert "the link carries" in advice["because"] and "waited for" in advice["because"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "advised"),
+    [
+        ("gpt", "offload_activations"),
+        ("resnet", "offload_activations"),
+        ("llama-lora", "offload_activations"),
+        ("resnet-50", "offload_activations"),
+        ("words", "chunked_loss"),
+        ("words", "offload_optimizer_state"),
+        ("words", "settings"),
+        ("gradients", "gradients"),
+        ("optimizer", "fused_optimizer"),
+        ("lengths", "settings"),
+    ],
+)
+def test_a_change_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind, advised):
+    # GIVEN advice on the recording of a training
+    trace, before = recorded(kind)
+    advice = of_kind(advise(memlab, trace), advised)
+    # WHEN the program does what is advised
+    after = following(memlab, kind, advice)[advice["figure"]]
+    # THEN its peak is what was said, within 3 %, AND lower than before
+    assert after == pytest.approx(advice["bytes_after"], rel=0.03)
+    assert after < before[advice["figure"]]
+
+
+@pytest.mark.parametrize(("kind", "share"), [("gpt", 1.9), ("gpt", 0.6), ("resnet", 1.5), ("llama-lora", 0.5)])
+def test_a_batch_that_is_said_to_fit_fits(memlab, recorded, kind, share):
+    # GIVEN a training, AND a target above or below its peak
+    trace, before = recorded(kind)
+    target = int(before["allocated"] * share)
+    # WHEN a batch is asked for that fits
+    batch = advise(memlab, trace, "--target", f"{target}B")["batch"]
+    # THEN it takes the target, less a row of the batch, AND a clearly larger one takes more than that
+    factor = batch["percent"] / 100
+    assert (factor > 1) == (share > 1)
+    assert target * 0.98 < batch["bytes_after"] <= target
+    scales = (factor, factor * 1.15)
+    fitting, larger = memlab.each(*((PROGRAM, kind, "--scale", scale) for scale in scales))
+    assert target * 0.94 < fitting["allocated"] <= target * 1.01
+    assert larger["allocated"] > target
+
+
+@pytest.mark.parametrize("kind", ["gpt", "words", "gradients"])
+def test_pieces_give_together_what_they_are_said_to_give(memlab, recorded, kind):
+    # GIVEN advice on the recording of a training, of which some pieces go together
+    trace, _ = recorded(kind)
+    answer = advise(memlab, trace)
+    together = answer["together"]
+    pieces = [of_kind(answer, name) for name in together["kinds"]]
+    # THEN no piece by itself gives as much
+    assert all(together["bytes_after"] < piece["bytes_after"] for piece in pieces)
+    # WHEN the program follows all of them
+    after = following(memlab, kind, *pieces)["allocated"]
+    # THEN its peak is what was said, within 3 %
+    assert after == pytest.approx(together["bytes_after"], rel=0.03)
+
+
+def test_the_cheapest_pieces_that_reach_a_target_are_named(memlab, recorded):
+    # GIVEN a training, AND a target that no piece of advice reaches by itself, but some do together
+    trace, _ = recorded("gradients")
+    without_target = advise(memlab, trace)
+    alone = min(piece["bytes_after"] for piece in without_target["advice"] if piece["figure"] == "allocated")
+    target = (alone + without_target["together"]["bytes_after"]) // 2
+    # WHEN advice is asked for
+    answer = advise(memlab, trace, "--target", f"{target}B")
+    # THEN more than one piece is named, AND the program that follows them keeps to the target
+    assert len(answer["reaching"]["kinds"]) > 1 and answer["reaching"]["bytes_after"] <= target
+    pieces = [of_kind(answer, name) for name in answer["reaching"]["kinds"]]
+    assert following(memlab, "gradients", *pieces)["allocated"] <= target * 1.03
+
+
+def test_a_leak_is_named_by_its_line(memlab, recorded):
+    # GIVEN a training that keeps what an evaluation with gradients returned; THEN the advice names what keeps it
+    trace, _ = recorded("leak")
+    advice = of_kind(advise(memlab, trace), "leak")
+    assert "advised.py" in advice["where"] or "planned.py" in advice["where"]
+    assert advice["how"]
+
+
+def test_what_does_not_help_is_said(memlab, recorded):
+    # GIVEN a training whose peak is in the optimizer's step; THEN checkpointing is listed as tried, and not advised
+    trace, _ = recorded("optimizer")
+    answer = advise(memlab, trace)
+    assert "checkpoint" in {tried["kind"] for tried in answer["tried"]}
+    assert "checkpoint" not in {advice["kind"] for advice in answer["advice"]}
+
+
+def test_the_report_has_a_chapter_on_it(memlab, recorded):
+    # GIVEN a recorded training; THEN its report says the same as the command, as text, page and JSON
+    trace, _ = recorded("gpt")
+    command = [memlab.command, "report", trace]
+    text = subprocess.run(command, capture_output=True, text=True, env=memlab.environment()).stdout
+    assert "Advice, each by itself, best first" in text and "partial(checkpoint" in text
+    page = subprocess.run([*command, "--html", "-"], capture_output=True, text=True, env=memlab.environment()).stdout
+    assert '<section id="advice">' in page and "partial(checkpoint" in page
+    assert memlab.report(trace)["advice"] == advise(memlab, trace)["advice"]
+
+
+def test_smaller_workspaces_save_what_they_are_said_to_save(memlab, recorded):
+    # GIVEN matrix products on many streams, for each of which cuBLAS has a workspace
+    trace, before = recorded("streams")
+    # WHEN the advice on them is followed; THEN the peak is what was said, within 3 %
+    advice = of_kind(advise(memlab, trace), "workspaces")
+    after = following(memlab, "streams", advice)
+    assert after["allocated"] == pytest.approx(advice["bytes_after"], rel=0.03)
+    assert after["allocated"] < before["allocated"] / 2
+
+
+def test_a_device_that_is_used_by_mistake_is_named(memlab):
+    # GIVEN a training on the second device, and a tensor on the first on its way there
+    done = memlab.python(PROGRAMS / "second_device.py", devices=2)
+    assert done.code == 0, done.errors
+    # THEN the first is named, with the line, AND what NVML says that the process takes there
+    advice = of_kind(advise(memlab, done.trace), "context")
+    device = memlab.report(done.trace)["devices"][0]
+    assert (advice["where"], advice["figure"], advice["saved_bytes"]) == ("cuda:0", "used", device["peak_used_bytes"])
+    assert "second_device.py:11 <module>" in advice["because"]
+    done.trace.unlink()
+    # AND when the advice is followed, the process uses the second only
+    after = memlab.python(PROGRAMS / "second_device.py", advice["how"], devices=2)
+    assert after.code == 0, after.errors
+    assert [device["index"] for device in memlab.report(after.trace)["devices"]] == [1]
+
+
+def test_where_nothing_helps_nothing_is_advised(memlab, recorded):
+    # GIVEN a program that keeps nothing that it need not, AND whose allocator and libraries have the settings that suit it
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    trace, _ = recorded("inference", **settings)
+    # THEN there is nothing to advise
+    assert advise(memlab, trace)["advice"] == []

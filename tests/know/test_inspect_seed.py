@@ -1,0 +1,122 @@
+"""What the seed's `InspectNetwork` and `Config` got wrong or failed on: each bug is a test."""
+
+import json
+import sys
+from pathlib import Path
+
+import memlab as package
+import numpy as np
+import pytest
+import torch
+from conftest import PYTHON
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+import inspected
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Pair(nn.Module):
+    """Returns a tuple with a tuple in it, as recurrent networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(256, 512, batch_first=True)
+
+    def forward(self, rows):
+        outputs, (hidden, cell) = self.lstm(rows)
+        return outputs, (hidden, cell)
+
+
+class Named(nn.Linear):
+    """Returns a dict in which not all is a floating-point tensor."""
+
+    def forward(self, rows):
+        scores = super().forward(rows)
+        return {"scores": scores, "best": scores.argmax(-1), "name": "linear"}
+
+
+def counted(network, input_shape, **options):
+    return package.InspectNetwork(network, input_shape, source="simulated", **options)
+
+
+def test_gradients_and_optimizer_states_count():
+    # GIVEN weights of 16 MiB
+    network = nn.Linear(2048, 2048, bias=False)
+    weights = 4 * 2048 * 2048
+    peaks = {name: counted(network, (2048,), optimizer=name).report.peak(2) for name in ("sgd", "adamw")}
+    # THEN their gradients are there as well, and Adam's two averages of each, with a step of its own
+    for peak in peaks.values():
+        assert peak.categories["parameter"] == peak.categories["gradient"] == weights
+    assert peaks["adamw"].categories["optimizer_state"] >= 2 * weights
+    assert "optimizer_state" not in peaks["sgd"].categories
+    # AND a Config has room for fewer rows with them
+    make = dict(
+        cpu_memory_limit="1GiB", gpu_memory_limit="1GiB", total_sample_count=10**6, input_shape=2048, output_shape=()
+    )
+    make |= dict(network=network, input_dtype=np.float32, output_dtype=np.int64)
+    sizes = [package.Config(**make, optimizer=name).batch_size for name in ("sgd", "adamw")]
+    assert 0 < sizes[1] < sizes[0]
+
+
+def test_containers_do_not_count_twice(capfd):
+    # GIVEN the same layers in one container, and in containers of containers
+    layers = [nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()]
+    flat = counted(nn.Sequential(*layers), (512,))
+    nested = counted(nn.Sequential(nn.Sequential(nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:]))), (512,))
+    # THEN their figures are the same
+    for figure in ("get_parameter_count", "get_intermediate_variable_count"):
+        assert getattr(flat, figure)() == getattr(nested, figure)() > 0
+    assert flat.bytes(8) == nested.bytes(8)
+    # AND nothing is printed
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("normalization", [nn.BatchNorm1d, nn.LayerNorm])
+def test_normalization(normalization):
+    # GIVEN a normalization over the batch, which cannot train with one row, and one over each row
+    inspection = counted(nn.Sequential(nn.Linear(256, 1024), normalization(1024), nn.ReLU(), nn.Linear(1024, 1)), (256,))
+    # THEN parameters are counted, and for a sample what forward leaves: of linear, normalization and ReLU 1024 each at most
+    assert inspection.get_parameter_count() == 257 * 1024 + 2 * 1024 + 1025
+    assert 2 * 1024 <= inspection.get_intermediate_variable_count() <= 3 * 1024 + 2 * 1024 + 8
+    assert inspection.bytes(64) > inspection.bytes(1)
+
+
+def test_embeddings():
+    # GIVEN a network whose input are indices; WHEN it is inspected with an example, THEN it counts
+    network = nn.Sequential(nn.Embedding(1000, 64), nn.Flatten(), nn.Linear(64 * 16, 8))
+    inspection = counted(network, torch.zeros(1, 16, dtype=torch.long))
+    assert inspection.get_parameter_count() == 64_000 + 64 * 16 * 8 + 8
+    assert inspection.report.peak(32).categories["input"] == 32 * 16 * 8
+    # AND a Config makes its indices of the types that it was given
+    config = package.Config("1GiB", "1GiB", 100, 16, 8, network, np.int64, np.float32)
+    assert config.batch_size > 0
+
+
+@pytest.mark.parametrize(("network", "shape"), [(Pair(), (16, 256)), (Named(512, 512), (512,))])
+def test_outputs_of_all_kinds(network, shape):
+    # GIVEN a network that returns tuples or a dict; THEN it is trained with all that is floating-point
+    inspection = counted(network, shape)
+    peak = inspection.report.peak(8)
+    assert 0.9 * peak.categories["parameter"] < peak.categories["gradient"] <= peak.categories["parameter"]
+    assert inspection.bytes(64) > inspection.bytes(8)
+
+
+def test_the_chosen_batch_fits_and_one_more_does_not(memlab):
+    # GIVEN the largest batch for a card of 2 GiB
+    make, batch_of, options = inspected.CASES["tied"]
+    with torch.device("meta"):
+        model = make()
+    report = package.inspect(model, batch_of(1), source="simulated", card="2GiB", **options)
+    largest = report.largest_batch()
+    assert largest > 32
+    # WHEN the training runs there; THEN it does at that batch, and one more is too many
+    program = PROGRAMS / "inspected.py"
+    runs = [
+        memlab.run(PYTHON, program, "tied", batch, preload=False, simgpu=("--card", "h100"), memory="2GiB")
+        for batch in (largest, largest + 1)
+    ]
+    assert runs[0].code == 0, runs[0].errors
+    assert json.loads(runs[0].output)[0] == report.peak(largest).allocated
+    assert "OutOfMemoryError" in runs[1].errors
