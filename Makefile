@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-full test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-inside bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
+.PHONY: all demo wheel ready packages test test-long test-full mutants test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-inside bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -88,23 +88,48 @@ docs:
 	mdbook build $(DOCS)
 	$(PYTHON) docs/site/links.py $(DOCS)/html
 
-test: test-rust test-python test-old
+# Three tiers. `test` proves a change: Rust tests, Python tests in pytest's own process, and of each test that starts programs
+# the first case. `test-long` runs before an issue is called resolved: the other cases, what is marked `long`, an old PyTorch.
+# `test-full` runs before a release.
+test: ready
+	$(MAKE) test-rust test-python
 
-# Before a release: also the cases that are one more of what others test, and every version of PyTorch. Takes hours.
+test-long: ready
+	tests/long.py
+
+# Also the cases marked `full`, and every version of PyTorch and CPython.
 test-full: PYTEST_OPTIONS := --full
-test-full: test-rust test-python
+test-full: ready wheel
+	$(MAKE) test-rust test-python PYTEST_OPTIONS=--full
 	tests/versions.sh
 
-test-rust: all $(VENV)/.installed
+# Builds the programs and fetches the tests' packages beside each other.
+ready:
+	$(MAKE) -j 2 all packages
+packages: $(VENV)/.installed $(VENV)/.lazy-compiler $(VENV)/.chromium $(VENV)/.prometheus
+
+test-rust: all
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
-test-python: all wheel $(VENV)/.installed $(VENV)/.lazy-compiler $(VENV)/.chromium $(VENV)/.prometheus
-	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 --dist loadgroup --durations 25 $(PYTEST_OPTIONS) tests
+PYTEST := PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 --dist loadgroup
+test-python: all packages
+	$(PYTEST) --durations 25 $(PYTEST_OPTIONS) tests
 
-# What depends on PyTorch's insides, with an old PyTorch; skipped, and said to be, where there is no CPython for it.
+# An old PyTorch and what depends on PyTorch's insides; skipped, with a message, where no CPython fits.
 # `tests/versions.sh` walks through all versions.
 test-old: all $(VENV)/.installed
 	tests/versions.sh --old
+
+# Changes the sources a little at a time, and lists the changes that no test notices: tests/mutants.py has the options.
+MUTANTS_VENV := target/mutants-venv
+mutants: ready $(MUTANTS_VENV)/.installed
+	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install --quiet --locked cargo-mutants
+	$(MUTANTS_VENV)/bin/python tests/mutants.py $(MUTANTS)
+
+$(MUTANTS_VENV)/.installed:
+	$(PYTHON) -m venv --clear $(MUTANTS_VENV)
+	$(MUTANTS_VENV)/bin/pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
+	touch $@
 
 # Style, types, layers and licences. Licences are checked where cargo-deny is installed (`cargo install cargo-deny`).
 lint: $(VENV)/.installed

@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "target" / "release" / "libmemlab.so"
 SIMGPU = ROOT / "simgpu" / "simgpu"
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "move"))
 
 GIB = 1 << 30
 # A training has thousands of tensors in some hundred segments.

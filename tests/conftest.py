@@ -1,6 +1,7 @@
 """Helpers for the end-to-end tests: run programs under memlab on the simulated GPU and read the traces."""
 
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -9,8 +10,13 @@ import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from prefork import Server
+
+# Test programs and pytest's own processes run two at a time: more threads of PyTorch would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = ROOT / "target" / "release"
@@ -31,6 +37,23 @@ INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 
 # What programs/forked.py prints after each program.
 END_OF_PROGRAM = "\x1e\n"
+
+
+# Variables that the libraries of a program read late enough: when it first uses CUDA, or later.
+READ_LATE = {"PYTHONPATH", "SIMGPU_CARD", "SIMGPU_MEMORY", "SIMGPU_DEVICES", "SIMGPU_CARDS"}
+card_tables = itertools.count()
+
+
+def forkable(command, simgpu=(), memory="8GiB", devices=1, preload=True, env=None, **options):
+    """The kind of server and the environment for a command that a prefork server can run; else None."""
+    is_program = len(command) > 1 and str(command[0]) == PYTHON and str(command[1]).endswith(".py")
+    named_card = simgpu[1] if len(simgpu) == 2 and simgpu[0] == "--card" else None
+    if options or not is_program or (simgpu and not named_card) or set(env or {}) - READ_LATE:
+        return None
+    table = f"/dev/shm/simgpu-cards-{os.getuid()}-{os.getpid()}-{next(card_tables)}"
+    cards = {"SIMGPU_CARDS": table, "SIMGPU_MEMORY": memory, "SIMGPU_DEVICES": devices}
+    cards |= {"SIMGPU_CARD": named_card} if named_card else {}
+    return preload, {name: str(value) for name, value in (cards | (env or {})).items()}
 
 
 @dataclass
@@ -67,7 +90,6 @@ class Memlab:
         # PYTEST_ADDOPTS would have a test's own pytest repeat failures as this one does.
         others = ("MEMLAB", "SIMGPU", "LD_PRELOAD", "PYTEST_")
         keep = {k: v for k, v in os.environ.items() if not k.startswith(others)}
-        # Two test programs run at a time on a small machine: more threads would slow both.
         keep |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return keep | {name: str(value) for name, value in more.items()}
 
@@ -81,7 +103,17 @@ class Memlab:
         self.started.append(subprocess.Popen([str(part) for part in wrapped], env=environment, **options))
         return self.started[-1]
 
-    def run(self, *command, timeout=300, **options):
+    def run(self, *command, timeout=300, fresh=False, **options):
+        """Runs a command to its end: a Python program in a forked child (prefork.py) where that makes no difference. With
+        `fresh`, by itself: for tests of a program's start and end, its environment, its command line or its whole stacks."""
+        if not fresh and not ON_GPU and (request := forkable(command, **options)):
+            preload, environment = request
+            arguments = [str(part) for part in command[1:]]
+            try:
+                code, output, errors = self._server(preload).run(arguments, self.folder, environment, timeout)
+                return Run(code, output, errors, self.folder)
+            finally:
+                Path(environment["SIMGPU_CARDS"]).unlink(missing_ok=True)
         before = set(self.folder.glob("*.jsonl"))
         for _ in range(3 if ON_GPU else 1):
             process = self.start(*command, **options)
@@ -92,6 +124,15 @@ class Memlab:
                 if trace not in before:
                     trace.unlink()
         return Run(process.returncode, output, errors, self.folder)
+
+    servers: ClassVar[dict] = {}
+
+    def _server(self, preload):
+        """The prefork server of this pytest process, with libmemlab.so preloaded or without."""
+        if preload not in self.servers:
+            environment = self.environment(**({"LD_PRELOAD": self.library} if preload else {}))
+            self.servers[preload] = Server([str(self.simgpu), PYTHON], environment)
+        return self.servers[preload]
 
     def python(self, *arguments, **options):
         return self.run(PYTHON, *arguments, **options)
@@ -114,22 +155,35 @@ class Memlab:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="also run what is marked `full`, as `make test-full` does")
+    parser.addoption("--long", action="store_true", help="the long tests, and no others: see tests/long.py")
+    parser.addoption("--full", action="store_true", help="all tests, as `make test-full` runs them")
 
 
 def pytest_configure(config):
     if not config.option.full:
         os.environ["LAZY_TORCH_COMPILER"] = "1"  # See lazy_compiler/.
+    config.addinivalue_line("markers", "long: takes long, or repeats a mechanism that another test shows: `make test-long`")
+    config.addinivalue_line("markers", "programs: starts programs without the fixture `memlab`: its further cases are long")
     config.addinivalue_line("markers", "full: one more case of what others test too; runs with --full, or by its name")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the cases that are marked `full`, unless they are asked for."""
-    if config.option.full or any("[" in argument for argument in config.args):
+    """Leaves out the tests of other tiers, unless a test is named. The first case of a test that starts programs is short,
+    its others are long; all cases of other tests are short."""
+    if config.option.full or any("::" in argument for argument in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    seen, chosen, left_out = set(), list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        is_full = item.get_closest_marker("full")
+        test = (item.path, item.originalname)
+        starts_programs = "memlab" in item.fixturenames or item.get_closest_marker("programs")
+        is_long = item.get_closest_marker("long") or (starts_programs and test in seen)
+        if not is_full:
+            seen.add(test)
+        fits = not is_full and bool(is_long) == config.option.long
+        (chosen if fits else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    items[:] = chosen
 
 
 def full(*cases):

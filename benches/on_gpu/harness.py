@@ -20,11 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RELEASE = ROOT / "target" / "release"
 TESTS = ROOT / "tests"
 SEE, KNOW, MOVE, PAGE = (TESTS / feature / "programs" for feature in ("see", "know", "move", "page"))
+HELPERS = TESTS / "batches"
 OWN_PROGRAMS = Path(__file__).resolve().parent / "programs"
 LIBRARY = RELEASE / "libmemlab.so"
 MEMLAB = RELEASE / "memlab"
 
-sys.path[:0] = [str(TESTS), str(TESTS / "move")]
+sys.path[:0] = [str(TESTS), str(TESTS / "move"), str(HELPERS)]
 
 # A race in PyTorch and CPython before 3.14, also without memlab, about once in sixty runs: the finalizing interpreter ends
 # an autograd thread that asks for the GIL, in a C++ function that must not be unwound.
@@ -89,7 +90,7 @@ class Harness:
 
     def rows(self, folder, program, *arguments):
         """What one of the programs of this folder prints as JSON lines, noted too. It runs without memlab's library."""
-        env = {"PYTHONPATH": f"{ROOT / 'python'}:{SEE}:{KNOW}:{MOVE}:{PAGE}:{TESTS}"}
+        env = {"PYTHONPATH": f"{ROOT / 'python'}:{SEE}:{KNOW}:{MOVE}:{PAGE}:{TESTS}:{HELPERS}"}
         run = self.run(folder, sys.executable, OWN_PROGRAMS / program, *arguments, memlab=False, env=env, timeout=240)
         if run.code != 0:
             raise Failed(run.errors[-3000:])

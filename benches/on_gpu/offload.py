@@ -9,7 +9,7 @@ import time
 
 from harness import MEMLAB, MOVE, ROOT, Failed, Skip
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "move"))
 import control
 
 MOVED = MOVE / "moved.py"

@@ -14,7 +14,7 @@ SHARES = ["0.25", "0.6"]  # Of the weights, on each of two GPUs: half of them wa
 def paged(harness, folder, *arguments):
     """The output of tests/page/programs/paged.py, one line a model."""
     real = [] if harness.simulated else ["--real"]
-    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests' / 'page'}"}
     run = harness.run(folder, sys.executable, PAGE / "paged.py", *real, *arguments, memlab=False, env=env, timeout=200)
     if run.code != 0:
         raise Failed(run.errors[-3000:])
@@ -49,7 +49,7 @@ def check_shared(harness, folder):
     # 4 GiB of weights, which each rank copies in every forward.
     size = [] if harness.simulated else ["--real", "--width", "4096", "--layers", "64", "--forwards", "20"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests' / 'page'}"}
     command = (sys.executable, *torchrun, PAGE / "shared_ranks.py", *size)
     run = harness.run(folder, *command, memlab=False, env=env, devices=2, timeout=300)
     if run.code != 0:
@@ -74,7 +74,7 @@ def check_shared(harness, folder):
 
 def rows_of(harness, folder, program, *arguments):
     """What a program on two GPUs prints as JSON lines."""
-    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+    env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests' / 'page'}"}
     real = [] if harness.simulated else ["--real"]
     command = (sys.executable, program, *real, *arguments)
     run = harness.run(folder, *command, memlab=False, env=env, devices=2, timeout=300)

@@ -1,7 +1,6 @@
 //! `examples/cupti_truth.rs` with a fake CUPTI that has four records, without a GPU.
 
-mod common;
-
+use crate::common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

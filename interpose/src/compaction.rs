@@ -135,7 +135,8 @@ pub fn reset_in_child() {
 /// Writes to the trace how many events are missing at this point, and tells the user once.
 pub fn say_lost(recorder: &Recorder) {
     let lost = recorder.log.take_lost();
-    if lost == 0 {
+    // An ended trace takes no count, and `give_up` has reported its end.
+    if lost == 0 || recorder.log.has_ended() {
         return;
     }
     recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), lost));

@@ -122,6 +122,11 @@ impl Log {
         matches!(self.state.load(Ordering::Relaxed), DEFINITIONS | ENDING)
     }
 
+    /// Returns true once [`give_up`](Self::give_up) has ended the trace.
+    pub fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == NOTHING
+    }
+
     /// How many events were dropped since the last call.
     pub fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
@@ -189,6 +194,20 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text, "{}\n[1]\n");
+    }
+
+    #[test]
+    fn a_log_that_gives_up_has_ended_and_counts_no_events() {
+        let path = temporary("given-up");
+        let log = Log::create(&path, Naming::AsAsked { run: None }, 1 << 20, b"{}\n").unwrap();
+        assert!(!log.has_ended());
+        // WHEN a log gives up THEN it has ended, and takes and counts nothing more
+        log.give_up(&io::Error::other("the file was removed"));
+        log.append(b"[1]\n");
+        assert!(log.has_ended() && !log.is_full());
+        assert_eq!(log.take_lost(), 0);
+        log.file().close();
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

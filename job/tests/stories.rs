@@ -181,6 +181,24 @@ fn contexts_on_devices_of_others_are_found_by_the_driver_and_by_the_rank_itself(
 }
 
 #[test]
+fn contexts_on_devices_of_others_are_sorted_by_size() {
+    // GIVEN four ranks, whose devices have contexts of others: the larger, the later the rank, and two of a size
+    let folder = tempfile::tempdir().unwrap();
+    let mut ranks = [0, 1, 2, 3].map(|rank| Rank::begin(rank, 4));
+    for (owner, stray, size) in [(3, 0, 100), (0, 1, 200), (1, 2, 400), (0, 2, 200), (2, 3, 300)] {
+        ranks[owner].other_process(100 + stray, size * MIB);
+    }
+    for rank in &mut ranks {
+        rank.train(0);
+    }
+    let traces = ranks.each_ref().map(|rank| rank.write(folder.path()));
+    let job = Job::read(&traces, None).unwrap();
+    // THEN the largest is first, and of those of a size that of the first rank
+    let told: Vec<_> = job.stray_contexts.iter().map(|stray| (stray.bytes / MIB, stray.at, stray.device)).collect();
+    assert_eq!(told, [(400, 2, 1), (300, 3, 2), (200, 1, 0), (200, 2, 0), (100, 0, 3)]);
+}
+
+#[test]
 fn a_trace_that_cannot_be_read_does_not_hide_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut traces = trained(folder.path(), 3, |_| 0);

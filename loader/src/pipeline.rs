@@ -232,6 +232,11 @@ impl Pipeline {
         counters
     }
 
+    /// Threads that wait for units of others now.
+    pub fn waiting(&self) -> usize {
+        self.core.state.lock().waiting.len()
+    }
+
     /// Waits for all copies.
     ///
     /// # Errors

@@ -3,19 +3,18 @@
 //!
 //! The scenarios marked as ignored run in separate processes with the simulated driver.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::model::Model;
-use common::{enter, leave};
+use crate::common::model::Model;
+use crate::common::{enter, leave};
 use memlab_loader::cuda_driver::Device;
 use memlab_loader::{Arena, ByteRange, DeviceMemory, Pipeline, Stream, WeightRange};
 
 /// Runs one of the scenarios below on simulated cards, with these environment variables.
 fn run_scenario(scenario: &str, variables: &[(&str, &str)]) -> String {
     let mut command = simgpu_tests::simgpu();
-    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", scenario]);
+    let scenario = format!("cuda::{scenario}");
+    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", &scenario]);
     let out = simgpu_tests::succeed(command.envs(variables.iter().copied()));
     assert!(out.contains("1 passed"), "{out}");
     out

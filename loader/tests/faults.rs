@@ -1,13 +1,11 @@
 //! Failing device calls: an error with the reason, no units held, and the next forward is right.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use common::model::models;
-use common::{enter, leave};
+use crate::common::model::models;
+use crate::common::{enter, leave};
 use memlab_loader::backend::Host;
 use memlab_loader::{Arena, Backend, DeviceMemory, Error, Event, Pipeline, Result, Stream, Transfer};
 use proptest::prelude::*;

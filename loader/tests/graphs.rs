@@ -1,13 +1,11 @@
 //! Forwards captured into graphs, on clocks: a replay finds its weights after any other work, and so does the work
 //! after it.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::clock::{Clock, Graph};
-use common::model::{Model, models};
-use common::{enter, leave};
+use crate::common::clock::{Clock, Graph};
+use crate::common::model::{Model, models};
+use crate::common::{enter, leave};
 use memlab_loader::{Arena, Pipeline, Result, Session, Stream};
 use proptest::prelude::*;
 

@@ -1,13 +1,11 @@
 //! The planner against a step-by-step simulation of the pipeline's rules, and against an exhaustive search.
 
-mod reference;
-
+use crate::reference::{self, BUS};
 use memlab_loader::ByteRange;
 use memlab_loader::plan::{
     Bus, Goal, Host, Pattern, Placer, Plan, PlanError, Point, Problem, Program, Search, Shape, plan, simulate,
 };
 use proptest::prelude::*;
-use reference::BUS;
 
 const AMPLE: u64 = 1 << 50;
 
@@ -68,6 +66,16 @@ prop_compose! {
     ) -> Problem {
         chain(blocks.iter().map(|blocks| blocks * 512).collect(), compute)
     }
+}
+
+/// The same problems, with compute at one point at least.
+fn computing(problems: impl Strategy<Value = Problem>) -> impl Strategy<Value = Problem> {
+    problems.prop_map(|mut problem| {
+        if problem.points.iter().all(|point| point.compute_ns == 0) {
+            problem.points[0].compute_ns = 1;
+        }
+        problem
+    })
 }
 
 fn total(problem: &Problem) -> u64 {
@@ -132,8 +140,10 @@ proptest! {
     }
 
     #[test]
-    fn more_memory_is_never_slower(problem in prop_oneof![problems(14), chains(24)], share in 0.0..1.0f64) {
-        prop_assume!(problem.points.iter().any(|point| point.compute_ns > 0));
+    fn more_memory_is_never_slower(
+        problem in computing(prop_oneof![problems(14), chains(24)]),
+        share in 0.0..1.0f64,
+    ) {
         // GIVEN budgets in small steps
         let budgets = (0..6).map(|step| (total(&problem) as f64 * share) as u64 + step * 700);
         // WHEN each is planned
@@ -146,8 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn hiding_takes_little_memory_and_loses_little_time(problem in chains(12), share in 0.3..1.0f64) {
-        prop_assume!(problem.points.iter().any(|point| point.compute_ns > 0));
+    fn hiding_takes_little_memory_and_loses_little_time(problem in computing(chains(12)), share in 0.3..1.0f64) {
         // GIVEN a capacity of the device
         let capacity = (total(&problem) as f64 * share) as u64;
         let Ok(best) = plan(&problem, Goal::Budget(capacity), capacity) else { return Ok(()) };
@@ -405,14 +414,16 @@ fn invalid_problems_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_thousand_units_are_planned_quickly() {
+fn a_thousand_units_are_planned_with_few_simulations() {
     // GIVEN a thousand units of different sizes
     let bytes: Vec<u64> = (0..1000u64).map(|unit| 512 * (1 + unit * 7919 % 1009)).collect();
     let problem = chain(bytes.clone(), bytes.iter().map(|bytes| bytes / 512 * 2).collect());
     // WHEN they are planned in half their bytes
-    let begun = std::time::Instant::now();
     let plan = plan(&problem, Goal::Budget(total(&problem) / 2), AMPLE).unwrap();
-    // THEN the plan is near the optimum, and done soon: measured 0.2 s
+    // THEN the plan is near the optimum
     assert!(plan.predicted_ns as f64 <= 1.05 * plan.compute_ns as f64, "{} of {}", plan.predicted_ns, plan.compute_ns);
-    assert!(begun.elapsed().as_secs() < 3);
+    // AND the search simulates few layouts: measured 659
+    let mut search = Search::new(&problem);
+    search.fastest(total(&problem) / 2).unwrap();
+    assert!(search.evaluations <= 1000, "{} simulations", search.evaluations);
 }

@@ -1,12 +1,10 @@
 //! The order and timing of copies, on clocks instead of a device: exactly those of the theory.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::clock::Clock;
-use common::model::{GRAIN, Model, models_in_order};
-use common::{enter, leave};
+use crate::common::clock::Clock;
+use crate::common::model::{GRAIN, Model, models_in_order};
+use crate::common::{enter, leave};
 use memlab_loader::{Arena, Pipeline, Stream};
 use proptest::prelude::*;
 
@@ -110,12 +108,11 @@ fn recurrence(model: &Model, forwards: usize) -> (Vec<(u64, u64)>, Vec<u32>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
     fn times_are_those_of_the_recurrence(model in models_in_order()) {
         // GIVEN any model whose units are copied whole, or each part as soon as it is free, WHEN forwards run in order
-        prop_assume!(model.least_piece != 2 * GRAIN);
         let run = run(&model, 4);
         // THEN each point's compute starts and ends exactly as the recurrence says
         let (times, copied) = recurrence(&model, 4);

@@ -1,15 +1,13 @@
 //! Several threads in one ring: held units are never overwritten, and no thread waits forever.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::clock::Clock;
-use common::model::{Model, models};
-use common::{enter, leave};
-use memlab_loader::{Arena, DeviceMemory, Error, Pipeline, Stream};
+use crate::common::clock::Clock;
+use crate::common::model::{Model, models};
+use crate::common::{enter, leave};
+use memlab_loader::{Arena, DeviceMemory, Error, Pipeline, Session, Stream};
 use proptest::prelude::*;
 
 /// A small pseudo-random generator (xorshift).
@@ -31,15 +29,15 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
         work();
         let _ = ended.send(());
     });
-    match end.recv_timeout(Duration::from_secs(60)) {
+    match end.recv_timeout(Duration::from_secs(600)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("the threads are deadlocked"),
         _ => worker.join().unwrap(),
     }
 }
 
 /// Each thread runs forwards, some aborted, some out of order, and checks its held units at the start and the end of
-/// its compute. Returns the number of waits for other threads.
-fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
+/// its compute. `meanwhile` runs beside them, with a session that holds the units of the first point.
+fn run_on_host(model: &Model, threads: u64, forwards: u64, meanwhile: impl FnOnce(&Pipeline, Session)) {
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
     for (unit, &bytes) in model.bytes.iter().enumerate() {
@@ -55,6 +53,8 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
         device.read(model.device_offset(unit), &mut bytes).unwrap();
         assert!(bytes.iter().all(|&byte| byte == unit as u8 + 1), "unit {unit} of {model:?}: {bytes:?}");
     };
+    let mut first = pipeline.session();
+    enter(&mut first, model.keys[0], Stream(threads)).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let (pipeline, is_there) = (&pipeline, &is_there);
@@ -90,8 +90,8 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
                 }
             });
         }
+        meanwhile(&pipeline, first);
     });
-    pipeline.counters().waits
 }
 
 /// Layers of two units each, of which neighbours share one, in a ring for three units.
@@ -110,10 +110,17 @@ fn sharing_layers() -> Model {
 
 #[test]
 fn two_and_eight_threads_share_a_ring() {
-    // GIVEN a ring so small that threads block each other, WHEN two or eight run forwards, THEN each finds its own
-    // weights at all times, and all finish.
+    // GIVEN a ring so small that threads block each other, and a thread that holds its units until all others wait,
+    // WHEN two or eight run forwards, THEN each finds its own weights at all times, and all finish.
     for threads in [2, 8] {
-        in_time(move || assert!(run_on_host(&sharing_layers(), threads, 300) > 0));
+        in_time(move || {
+            run_on_host(&sharing_layers(), threads, 300, |pipeline, first| {
+                while pipeline.waiting() < threads as usize {
+                    std::thread::yield_now();
+                }
+                drop(first);
+            });
+        });
     }
 }
 
@@ -152,7 +159,9 @@ fn a_wait_can_be_cancelled() {
     // WHEN the pipeline is dropped while one waits, THEN the wait fails with that error.
     enter(&mut first, 0, Stream(0)).unwrap();
     let waiting = std::thread::spawn(move || enter(&mut second, 1, Stream(1)).unwrap_err().to_string());
-    std::thread::sleep(Duration::from_millis(50));
+    while pipeline.waiting() == 0 {
+        std::thread::yield_now();
+    }
     drop(pipeline);
     assert!(waiting.join().unwrap().contains("closed"));
     // AND held units are released.
@@ -165,7 +174,7 @@ proptest! {
     #[test]
     fn threads_do_not_deadlock(model in models(), threads in 2u64..6) {
         in_time(move || {
-            run_on_host(&model, threads, 20);
+            run_on_host(&model, threads, 20, |_, first| drop(first));
         });
     }
 

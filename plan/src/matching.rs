@@ -10,8 +10,11 @@ use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
 use crate::recording::{Allocation, Event, Recording};
 
-/// The comparison of orders that differ much takes long, and says little.
+/// The comparison of long orders that differ much takes long, and says little.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Allocations of both that are compared in a second at most, however much they differ: to the end, so that plans of a small
+/// program do not depend on the machine's load.
+const FEW: usize = 20_000;
 
 /// For each allocation of `high`, the same one of `low`.
 pub(crate) struct Matching {
@@ -27,7 +30,7 @@ pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
     }
     let shared = files(low).intersection(&files(high)).cloned().collect();
     let (ours, theirs) = (Keys::new(&shared).of(low), Keys::new(&shared).of(high));
-    let deadline = Some(Instant::now() + PATIENCE);
+    let deadline = (ours.len() + theirs.len() > FEW).then(|| Instant::now() + PATIENCE);
     let mut counterparts = vec![None; high.allocations.len()];
     for operation in capture_diff_slices_deadline(Algorithm::Myers, &ours, &theirs, deadline) {
         if let DiffOp::Equal { old_index, new_index, len } = operation {

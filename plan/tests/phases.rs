@@ -1,7 +1,5 @@
 //! Plans of programs that evaluate and save after their training steps.
 
-mod script;
-
 use memlab_allocator::{Card, Settings};
 use memlab_plan::{Family, Recording, Stage, StagePeak};
 

@@ -1,7 +1,5 @@
 //! Steps of different lengths, of a program made up here.
 
-mod script;
-
 use memlab_allocator::{Card, Settings};
 use memlab_plan::{Family, FamilyError, Order, Recording, Sequence};
 

@@ -1,7 +1,5 @@
 //! Plans of programs made up here, whose figures can be worked out by hand.
 
-mod script;
-
 use memlab_allocator::{Card, Settings};
 use memlab_plan::{Family, FamilyError, Program, Recording, Search, Steadiness};
 use memlab_trace::record::Flags;

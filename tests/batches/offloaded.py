@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import itertools
+import types
 
 import memlab as package
 import torch
@@ -45,6 +47,9 @@ WAYS = ["copies", "recomputation", "everything again"]
 def around_forwards(request, monkeypatch):
     """The block, for tensors of any size: it copies; computes again what is chosen as copies are slow; or all it can."""
     monkeypatch.setattr(forward, "SMALLEST", 256)
+    # Operations take a microsecond each.
+    clock = types.SimpleNamespace(perf_counter_ns=itertools.count(0, 1000).__next__)
+    monkeypatch.setattr(learning, "time", clock)
     monkeypatch.setattr(histories, "_ALL", {})
     if request.param != "copies":
         monkeypatch.setattr(lanes.DeviceLane, "bytes_per_second", lambda self: 1e3)
@@ -53,6 +58,7 @@ def around_forwards(request, monkeypatch):
         monkeypatch.setattr(learning, "_cuts", lambda *arguments: set())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     yield Ways(request.param, monkeypatch)
     torch.set_num_threads(threads)
     torch._dynamo.reset()

@@ -1,10 +1,12 @@
 """Readers for the feeder's tests: functions of a module, which worker processes can import."""
 
+import itertools
 import os
 import time
 from pathlib import Path
 
 import numpy as np
+from waiting import wait_until
 
 
 def twin(number, value):
@@ -41,6 +43,18 @@ def who_reads(number):
     yield twin(number, os.getpid())
 
 
+_READ = itertools.count()
+
+
+def who_reads_beside_another(path):
+    """From its process's third sample on, waits until another process has read one. (The first reader of all is alone.)"""
+    folder, number = Path(path).parent, int(Path(path).name)
+    (folder / f"reader-{os.getpid()}").touch()
+    if next(_READ) >= 2:
+        wait_until(lambda: len(list(folder.glob("reader-*"))) > 1)
+    yield twin(number, os.getpid())
+
+
 def fails_once(path):
     """A reader that fails for a sample as long as there is a file of its name."""
     if Path(path).exists():
@@ -69,7 +83,9 @@ def no_label(identity):
     return [0]
 
 
-def endless(number):
+def endless(path):
+    """Never ends, and makes a file when it begins."""
+    Path(path).touch()
     while True:
         time.sleep(0.1)
     yield

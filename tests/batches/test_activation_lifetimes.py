@@ -252,7 +252,9 @@ def test_memory_of_a_forward_grows_with_its_layers_without_the_block(memlab):
     assert many > 2 * few
 
 
-@pytest.mark.parametrize("way", [[], ["--copies-only"]], ids=["recomputation", "copies"])
+@pytest.mark.parametrize(
+    "way", [[], ["--operation-ns", 100_000], ["--copies-only"]], ids=["recomputation", "both", "copies"]
+)
 def test_memory_is_that_of_the_budget_for_any_number_of_layers(memlab, way):
     """GIVEN trainings on a GPU, of which one has three times as many layers
     WHEN their activations have a budget

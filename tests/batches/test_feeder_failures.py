@@ -9,6 +9,7 @@ import pytest
 import readers
 import torch
 from feeders import EACH_READER, config, feeder_of, rows
+from waiting import wait_until
 
 
 def test_a_state_of_something_else():
@@ -71,10 +72,13 @@ def test_a_worker_that_dies(tmp_path):
     assert [sample for sample, _, _ in delivered] == list(range(9))
 
 
-def test_closing_while_a_reader_hangs():
-    # GIVEN a worker process in a reader that never ends; WHEN the feeder is closed, THEN it does not wait
-    feeder = feeder_of([1, 2], 1, readers.endless, workers=1, processes=True)
+def test_closing_while_a_reader_hangs(tmp_path):
+    # GIVEN a worker process in a reader that never ends
+    ids = [str(tmp_path / name) for name in "ab"]
+    feeder = feeder_of(ids, 1, readers.endless, workers=1, processes=True)
     epoch = iter(feeder)
+    wait_until(Path(ids[0]).exists)
+    # WHEN the feeder is closed, THEN it does not wait
     feeder.close()
     with pytest.raises(RuntimeError, match="this epoch has ended"):
         next(epoch)

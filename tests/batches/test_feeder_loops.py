@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import memlab as package
 import torch
@@ -125,7 +126,7 @@ if __name__ == "__main__":
             print(sum(outputs.sum() for inputs, outputs in feeder))
 """
     (memlab.folder / "program.py").write_text(program)
-    environment = memlab.environment(PYTHONPATH=f"{ROOT / 'python'}:{ROOT / 'tests'}")
+    environment = memlab.environment(PYTHONPATH=f"{ROOT / 'python'}:{ROOT / 'tests'}:{Path(__file__).parent}")
     done = subprocess.run([sys.executable, memlab.folder / "program.py"], capture_output=True, text=True, env=environment)
     # THEN it works
     assert done.stdout == "36.0\n" * 3, done.stderr

@@ -1,7 +1,7 @@
 """What a feeder holds: never more than its limit, whoever reads."""
 
+import queue
 import threading
-import time
 from pathlib import Path
 
 import memlab
@@ -10,6 +10,7 @@ import pytest
 from memlab._feeding.budget import HostBudget, ReadingRoom, reader_bytes
 from memlab._feeding.form import SampleForm
 from tool_runs import run_program
+from waiting import HANG_SECONDS
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -30,7 +31,7 @@ PROGRAM = PROGRAMS / "feeder_memory.py"
 )
 def test_host_memory_of_all_processes(memlab, workers, how, limit):
     # GIVEN 192 samples of 1 MiB, in batches of 4; WHEN two epochs are fed within a limit
-    result = run_program(memlab, PROGRAM, "feeder", limit, 4, workers, how, preload=False)
+    result = run_program(memlab, PROGRAM, "feeder", limit, 4, workers, how, preload=False, fresh=True)
     # THEN all processes of the feeder together have never grown by more
     assert result["rows"] == 2 * 192
     assert (8 << 20) < result["grown_bytes"] <= limit
@@ -38,7 +39,7 @@ def test_host_memory_of_all_processes(memlab, workers, how, limit):
 
 def test_host_memory_on_the_way_to_a_gpu(memlab):
     # GIVEN the same, copied to the GPU from pinned slots; THEN it holds no more
-    result = run_program(memlab, PROGRAM, "feeder", 24 << 20, 4, 2, "threads", "cuda", preload=False)
+    result = run_program(memlab, PROGRAM, "feeder", 24 << 20, 4, 2, "threads", "cuda", preload=False, fresh=True)
     assert result["rows"] == 2 * 192
     assert result["grown_bytes"] <= (24 << 20)
     # AND on the card there are the batch of the loop, those that wait, and one that is being copied
@@ -64,31 +65,61 @@ def forms(sample):
     return SampleForm((sample,), "uint8"), SampleForm((), "int64")
 
 
+class ObservedCondition(threading.Condition):
+    """Counts those that begin to wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.began = threading.Semaphore(0)
+
+    def wait(self, timeout=None):
+        self.began.release()
+        return super().wait(timeout)
+
+
+class Readers:
+    """Threads that ask to be let in, of which one waits at a time."""
+
+    def __init__(self, room):
+        self.room, self.inside, self.condition = room, queue.SimpleQueue(), ObservedCondition()
+        room._condition = self.condition
+
+    def ask(self):
+        """One more asks."""
+        threading.Thread(target=lambda: self.inside.put(self.room.enter()), daemon=True).start()
+
+    def taken(self):
+        """Bytes that were taken for the next that is let in."""
+        return self.inside.get(timeout=HANG_SECONDS)
+
+    def is_refused(self):
+        """Holds once the one that has asked waits, and was not let in."""
+        return self.condition.began.acquire(timeout=HANG_SECONDS) and self.inside.empty()
+
+
 def test_readers_wait_for_room():
     # GIVEN samples of which two can be read at a time
     room = ReadingRoom(5 * reader_bytes(1000) // 2)
-    inside, most = 0, []
-    lock = threading.Lock()
-
-    def read():
-        nonlocal inside
-        for _ in range(20):
-            taken = room.enter()
-            with lock:
-                inside += 1
-                most.append(inside)
-            time.sleep(0.001)
-            with lock:
-                inside -= 1
-            room.leave(taken, 1000)
-
-    threads = [threading.Thread(target=read) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # THEN the first reader is alone, and then two at a time
-    assert most[0] == 1 and max(most) == 2 and len(most) == 120
+    readers = Readers(room)
+    # WHEN two readers come, THEN the first is alone, since nobody knows yet how much a sample takes
+    readers.ask()
+    alone = readers.taken()
+    assert alone == room.nbytes
+    readers.ask()
+    assert readers.is_refused()
+    # WHEN it leaves, THEN the second is let in, and a third beside it
+    room.leave(alone, 1000)
+    inside = [readers.taken()]
+    readers.ask()
+    inside.append(readers.taken())
+    assert inside == [reader_bytes(1000)] * 2
+    # AND each of the others when one of the two leaves
+    for _ in range(20):
+        readers.ask()
+        assert readers.is_refused()
+        room.leave(inside.pop(), 1000)
+        inside.append(readers.taken())
+    assert inside == [reader_bytes(1000)] * 2
 
 
 def test_a_sample_that_takes_more_than_said():

@@ -7,10 +7,10 @@ import memlab as package
 import pytest
 import torch
 from conftest import ROOT
-from test_infinity_batch import Reader, assert_same, by_hand, digits, training
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+from trainings import Reader, assert_same, by_hand, digits, training
 
 
 def networks():

@@ -1,5 +1,6 @@
 """`memlab.InfinityBatch`: callbacks, containers on the disk, statistics, and the table of parameters."""
 
+import itertools
 import json
 import math
 import textwrap
@@ -9,8 +10,15 @@ import memlab as package
 import pytest
 import torch
 from conftest import PYTHON, ROOT
-from test_infinity_batch import assert_same, by_hand, training
+from memlab._batches import module_costs, records
+from test_infinity_batch import IMPORTED
 from torch import nn
+from trainings import assert_same, by_hand, training
+
+
+def ticking(seconds):
+    """A module `time` whose clock goes on by so much whenever it is read."""
+    return types.SimpleNamespace(perf_counter=itertools.count(0, seconds).__next__)
 
 
 class Listener:
@@ -286,8 +294,9 @@ def test_a_temporary_folder_is_removed():
 
 
 @pytest.mark.parametrize("keep", ["none", "metrics"])
-def test_statistics(keep, tmp_path):
-    # GIVEN two epochs, WHEN their statistics are read and written
+def test_statistics(keep, tmp_path, monkeypatch):
+    # GIVEN two epochs whose batches take half a second each, WHEN their statistics are read and written
+    monkeypatch.setattr(records, "time", ticking(0.5))
     ib, twin = training(keep=keep)
     ib.train(2)
     rows = ib.statistics()
@@ -298,7 +307,7 @@ def test_statistics(keep, tmp_path):
     places = [(epoch, batch, samples) for epoch in range(2) for batch, samples in enumerate((20, 20, 10))]
     assert [(row["epoch"], row["batch"], row["samples"]) for row in rows] == places
     assert [row["loss"] for row in rows] == pytest.approx([loss for epoch in losses for loss in epoch], rel=1e-4)
-    assert all(row["samples_per_second"] == row["samples"] / row["seconds"] for row in rows)
+    assert [(row["seconds"], row["samples_per_second"]) for row in rows] == [(0.5, 40), (0.5, 40), (0.5, 20)] * 2
     assert [json.loads(line) for line in (tmp_path / "statistics.jsonl").read_text().splitlines()] == rows
     # AND JSON has no NaN
     ib.criterion = lambda outputs, targets: outputs.sum() * torch.nan
@@ -310,7 +319,7 @@ def test_statistics(keep, tmp_path):
 def test_losses_are_not_waited_for(monkeypatch):
     # GIVEN a training of 150 batches
     ib, _ = training()
-    ib.dataloader = [(torch.randn(2, 1, 8, 8), torch.tensor([0, 3]))] * 150
+    ib.dataloader = [(torch.ones(2, 1, 8, 8), torch.tensor([0, 3]))] * 150
     read = []
     for name in ("__float__", "item", "tolist"):
         original = getattr(torch.Tensor, name)
@@ -419,13 +428,16 @@ except RuntimeError as error:
 torch.cuda.set_sync_debug_mode("default")
 print([len(epoch) for epoch in ib.losses], len(ib.statistics()))
 """
-    run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False, env=IMPORTED)
     assert run.code == 0, run.errors
     assert run.output.splitlines() == ["waits: True", "[70, 70] 140"], run.output
 
 
-def test_the_table_says_what_modules_take_for_a_batch():
-    # GIVEN a model with a layer that writes in place, and one that is called twice
+def test_the_table_says_what_modules_take_for_a_batch(monkeypatch):
+    # GIVEN a clock that goes on by 1 ms whenever it is read
+    monkeypatch.setattr(module_costs, "time", ticking(0.001))
+
+    # AND a model with a layer that writes in place, and one that is called twice
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -435,6 +447,7 @@ def test_the_table_says_what_modules_take_for_a_batch():
         def forward(self, x):
             return self.norm(self.shared(self.act(self.shared(self.act(self.first(x))))))
 
+    torch.manual_seed(0)
     model = Model()
     model.first.weight.grad = torch.ones_like(model.first.weight)
     before, drawn = [buffer.clone() for buffer in model.buffers()], torch.get_rng_state()
@@ -449,8 +462,11 @@ def test_the_table_says_what_modules_take_for_a_batch():
     assert table["act"].cost.saved_nbytes == 2 * 64 * element
     assert table["shared"].cost.saved_nbytes == 0
     assert table.total.cost.saved_nbytes >= (8 + 3 * 64) * element
-    assert all(row.cost.forward_ms > 0 and row.cost.backward_ms > 0 for row in table)
-    assert table.total.cost.forward_ms >= table["shared"].cost.forward_ms
+    # Calls of the forward read the clock when they begin and when they end: six in the whole model.
+    forwards = {row.name: row.cost.forward_ms for row in table}
+    assert forwards == pytest.approx({"": 2 * 6 + 1, "first": 1, "act": 2, "shared": 2, "norm": 1})
+    backwards = {row.name: row.cost.backward_ms for row in table}
+    assert all(0 < milliseconds < backwards[""] for name, milliseconds in backwards.items() if name)
     assert "saved/sample" in str(table) and "saved/sample" not in str(package.InfinityBatch(model).parameters_table())
     # AND nothing is left of it
     assert torch.equal(model.first.weight.grad, torch.ones_like(model.first.weight)) and model.shared.weight.grad is None

@@ -2,9 +2,8 @@
 
 import copy
 import dataclasses
-import os
 import signal
-import time
+import threading
 
 import pytest
 import torch
@@ -12,9 +11,11 @@ from conftest import strands
 from memlab._batches.batch import Batch
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.observing import observing
+from memlab._batches.strands import Strand
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from waiting import wait_until
 
 BATCH, CLASSES = 13, 5
 # All in their own, with a remainder, with a remainder of one sample, and the whole batch.
@@ -466,13 +467,14 @@ def test_a_failure_ends_all_micro_batches(kind, when, spill):
 
 
 def test_an_interrupt_while_a_micro_batch_computes(request):
-    # GIVEN a micro-batch that takes a while, in a program that hears of interrupts (one started in the background does not)
+    # GIVEN a micro-batch that computes until it is to end, in a program that hears of interrupts (one started in the
+    # background does not)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     def action():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        wait_until(lambda: Strand.current()._is_ending)
 
     model = made(lambda: Failing(action, "forward"))
     # WHEN the program is interrupted; THEN it hears of that, and no thread is left
@@ -588,6 +590,7 @@ def test_sizes_that_nobody_asked_for():
                 raise torch.cuda.OutOfMemoryError("planned")
             return self.inner(x)
 
+    torch.manual_seed(0)
     model = Recording()
     batch = Batch.of(model, torch.randn(70, 7), micro_batch=1, memory="auto", exact=True)
     # WHEN it runs; THEN there are at most 32 micro-batches, but for those that had to be smaller, then and in the next batch

@@ -144,6 +144,7 @@ def test_the_stages_of_a_pipeline_are_known(memlab, kind):
     assert f"mesh pp=2 · {count} stages of a pipeline: 0 on rank 0, 1 on rank 1" in text
 
 
+@pytest.mark.long
 def test_a_rank_says_where_it_is_in_the_mesh(memlab):
     """GIVEN a training on a mesh of two dimensions, FSDP2 over one and tensor parallel over the other
     WHEN rank and job are reported
@@ -165,6 +166,7 @@ def test_a_rank_says_where_it_is_in_the_mesh(memlab):
     assert "dp=1 tp=0" in page.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("fsdp2_tp", 4), ("interleaved", 2)])
 def test_recording_changes_nothing(memlab, kind, ranks):
     """GIVEN a training in parallel

@@ -226,16 +226,18 @@ def test_smaller_workspaces_save_what_they_are_said_to_save(memlab, recorded):
 
 def test_a_device_that_is_used_by_mistake_is_named(memlab):
     # GIVEN a training on the second device, and a tensor on the first on its way there
-    done = memlab.python(PROGRAMS / "second_device.py", devices=2)
+    program = PROGRAMS / "second_device.py"
+    done = memlab.python(program, devices=2)
     assert done.code == 0, done.errors
     # THEN the first is named, with the line, AND what NVML says that the process takes there
     advice = of_kind(advise(memlab, done.trace), "context")
     device = memlab.report(done.trace)["devices"][0]
     assert (advice["where"], advice["figure"], advice["saved_bytes"]) == ("cuda:0", "used", device["peak_used_bytes"])
-    assert "second_device.py:11 <module>" in advice["because"]
+    line = next(number for number, text in enumerate(program.read_text().splitlines(), 1) if text.startswith("start = "))
+    assert f"second_device.py:{line} <module>" in advice["because"]
     done.trace.unlink()
     # AND when the advice is followed, the process uses the second only
-    after = memlab.python(PROGRAMS / "second_device.py", advice["how"], devices=2)
+    after = memlab.python(program, advice["how"], devices=2)
     assert after.code == 0, after.errors
     assert [device["index"] for device in memlab.report(after.trace)["devices"]] == [1]
 

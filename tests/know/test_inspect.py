@@ -15,6 +15,8 @@ import inspected
 
 PROGRAMS = Path(__file__).parent / "programs"
 
+pytestmark = pytest.mark.programs
+
 GIB = 1 << 30
 IMPORTED = {"PYTHONPATH": ROOT / "python"}
 
@@ -83,6 +85,7 @@ def test_what_a_report_says(linear):
         linear.peak(0)
 
 
+@pytest.mark.long
 def test_kernels_that_choose_otherwise_at_large_batches():
     # GIVEN a model that takes more memory from batch 16 on; WHEN it is inspected
     report = package.inspect(Wasteful(512, 512), torch.zeros(1, 512), source="simulated")
@@ -134,6 +137,7 @@ def test_what_the_main_program_defines(memlab):
     assert "`memlab plan -- python script.py --batch {batch}`" in run.errors
 
 
+@pytest.mark.long
 def test_on_the_gpu_that_is_there(memlab):
     # GIVEN a machine with a GPU; WHEN a model is inspected
     program = """if True:
@@ -189,6 +193,7 @@ def test_wrong_arguments(options, said):
         package.inspect(nn.Linear(4, 4), **options)
 
 
+@pytest.mark.long
 def test_a_config_takes_its_batch_from_it():
     # GIVEN a network, and a limit on the GPU; WHEN a Config is made, THEN as many rows fit as a report says
     network = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1))

@@ -16,6 +16,8 @@ import inspected
 
 PROGRAMS = Path(__file__).parent / "programs"
 
+pytestmark = pytest.mark.programs
+
 
 class Pair(nn.Module):
     """Returns a tuple with a tuple in it, as recurrent networks do."""
@@ -41,6 +43,7 @@ def counted(network, input_shape, **options):
     return package.InspectNetwork(network, input_shape, source="simulated", **options)
 
 
+@pytest.mark.long
 def test_gradients_and_optimizer_states_count():
     # GIVEN weights of 16 MiB
     network = nn.Linear(2048, 2048, bias=False)
@@ -60,6 +63,7 @@ def test_gradients_and_optimizer_states_count():
     assert 0 < sizes[1] < sizes[0]
 
 
+@pytest.mark.long
 def test_containers_do_not_count_twice(capfd):
     # GIVEN the same layers in one container, and in containers of containers
     layers = [nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()]
@@ -83,6 +87,7 @@ def test_normalization(normalization):
     assert inspection.bytes(64) > inspection.bytes(1)
 
 
+@pytest.mark.long
 def test_embeddings():
     # GIVEN a network whose input are indices; WHEN it is inspected with an example, THEN it counts
     network = nn.Sequential(nn.Embedding(1000, 64), nn.Flatten(), nn.Linear(64 * 16, 8))

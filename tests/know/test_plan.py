@@ -69,6 +69,7 @@ def test_two_small_batches_give_the_others_to_the_byte(memlab, kind):
         assert planned_peaks(answer) == runs
 
 
+@pytest.mark.long
 def test_compiled_code_is_planned_to_the_byte(memlab):
     """GIVEN a model that torch.compile has compiled, with inductor
     WHEN it is planned from batch 8 and 16

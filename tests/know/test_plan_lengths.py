@@ -141,6 +141,7 @@ class Attention(nn.Module):
         return (rows @ self.key(rows).transpose(1, 2)).softmax(-1) @ rows * scale[:, None, None]
 
 
+@pytest.mark.long
 def test_inspect_takes_lengths(memlab):
     # GIVEN a model whose batch has tensors with a length and one without, and the lengths of a training
     batch = {"ids": torch.zeros(4, 32, dtype=torch.long), "scale": torch.ones(4)}

@@ -17,6 +17,7 @@ PREDICTED = [20, 48]
 ACCUMULATED = ("--precision", "bf16-mixed", "--accumulate", "2", "--clip", "1.0", "--evaluated-every", "4")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [ACCUMULATED, *full([], ["--saved-every", "7"])], ids=["accumulated", "epochs", "saved"])
 def test_lightning_is_planned_to_the_byte(memlab, options):
     """GIVEN three epochs of a LightningModule, with evaluations at their end or within them, planned from batch 8 and 16

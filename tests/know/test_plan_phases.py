@@ -89,6 +89,7 @@ def test_each_phase_has_its_own_peak(memlab):
     assert any(advice.startswith("evaluation takes") for advice in answer["advice"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["epoch", *full("steps")])
 def test_the_trainer_evaluates_and_saves_at_the_end_of_the_short_epoch(memlab, strategy):
     """GIVEN Hugging Face's Trainer, which evaluates and saves after each epoch or so many steps

@@ -24,6 +24,7 @@ def launch(memlab, kind, batch, ranks, *options):
     return json.loads(run.output.splitlines()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [("ddp-views", 2), ("fsdp", 2), ("fsdp2", 4), *full(("ddp", 2), ("ddp-gloo", 2), ("fsdp2", 2))],
@@ -40,6 +41,7 @@ def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
     assert [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]] == runs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["fsdp2", *full("ddp")])
 def test_an_evaluation_by_all_ranks_is_planned_to_the_byte(memlab, kind):
     """GIVEN a distributed training in epochs, each with an evaluation in larger batches

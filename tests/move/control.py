@@ -6,6 +6,11 @@ import socket
 import time
 from pathlib import Path
 
+# Only a hang reaches this limit.
+PATIENCE_S = 600
+# The program's GPU work gets as long to end.
+UNHURRIED = {"timeout_ms": PATIENCE_S * 1000}
+
 
 class Refused(Exception):
     """The process refused the request; the message is its reason."""
@@ -20,35 +25,73 @@ def path_of(pid):
     raise FileNotFoundError(f"process {pid} has no control socket")
 
 
-def ask(pid, timeout=30, **request):
+def is_running(pid):
+    """Returns false for an ended process, also before its parent has waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def connect(path, is_running):
+    """Connects to the socket at `path()`, which the process opens some time after its first use of the card."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(PATIENCE_S)
+        try:
+            client.connect(str(path()))
+            return client
+        except (FileNotFoundError, ConnectionRefusedError):
+            client.close()
+            if time.monotonic() > deadline or not is_running():
+                raise
+        time.sleep(0.002)
+
+
+def connected(pid):
+    return connect(lambda: path_of(pid), lambda: is_running(pid))
+
+
+def ask(pid, **request):
     """One request and its reply."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(timeout)
-        client.connect(str(path_of(pid)))
-        client.sendall(json.dumps(request).encode() + b"\n")
-        reply = json.loads(client.makefile().readline())
+    deadline = time.monotonic() + PATIENCE_S
+    # The process drops clients whose request takes 5 seconds to arrive.
+    while not (line := exchange(pid, json.dumps(request).encode() + b"\n")):
+        if time.monotonic() > deadline or not is_running(pid):
+            raise ConnectionError(f"process {pid} does not answer")
+    reply = json.loads(line)
     if not reply["ok"]:
         raise Refused(reply["error"])
     return reply
+
+
+def exchange(pid, data):
+    with connected(pid) as client:
+        try:
+            client.sendall(data)
+            return client.makefile().readline()
+        except (BrokenPipeError, ConnectionResetError):
+            return ""
 
 
 def status(pid):
     return ask(pid, command="status")["move"]
 
 
-def finish(pid, patience=120):
+def finish(pid):
     """Waits for the end of the operation; returns its final state."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + PATIENCE_S
     while (operation := status(pid)["operation"])["phase"] not in ("done", "failed"):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"after {patience} s: {operation}")
+            raise TimeoutError(f"after {PATIENCE_S} s: {operation}")
         time.sleep(0.002)
     return operation
 
 
 def operate(pid, command, **more):
     """Starts an operation that must succeed, and waits for its end."""
-    ask(pid, command=command, **more)
+    ask(pid, command=command, **UNHURRIED | more)
     operation = finish(pid)
     if operation["phase"] != "done":
         raise Refused(operation["error"])

@@ -9,10 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from control import PATIENCE_S, UNHURRIED, connect
+
 PROGRAMS = Path(__file__).parent / "programs"
-
-
-REPLY_TIMEOUT = 60.0
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -58,7 +57,7 @@ class Program:
 
     def end(self, code=0):
         """Waits for the end of the program; returns its remaining output."""
-        output, _ = self.process.communicate(timeout=REPLY_TIMEOUT)
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == code, self.errors
         return output
 
@@ -66,12 +65,7 @@ class Program:
 
     def exchange(self, data):
         """Sends raw bytes and returns the reply."""
-        until = time.monotonic() + REPLY_TIMEOUT
-        while not self.socket.exists() and self.process.poll() is None and time.monotonic() < until:
-            time.sleep(0.002)
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(REPLY_TIMEOUT)
-            client.connect(str(self.socket))
+        with connect(lambda: self.socket, lambda: self.process.poll() is None) as client:
             reply = b""
             try:
                 client.sendall(data)
@@ -83,7 +77,12 @@ class Program:
             return reply
 
     def ask(self, command, **more):
-        return json.loads(self.exchange(json.dumps({"command": command, **more}).encode() + b"\n"))
+        request = json.dumps({"command": command, **more}).encode() + b"\n"
+        deadline = time.monotonic() + PATIENCE_S
+        # The process drops clients whose request takes 5 seconds to arrive.
+        while not (reply := self.exchange(request)):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.errors
+        return json.loads(reply)
 
     @property
     def move(self):
@@ -91,13 +90,13 @@ class Program:
 
     def start(self, command, **more):
         """Starts an operation and returns its number."""
-        reply = self.ask(command, **more)
+        reply = self.ask(command, **UNHURRIED | more)
         assert reply["ok"], reply
         return reply["operation"]
 
     def outcome(self, number):
         """Waits for the end of an operation and returns its final state."""
-        until = time.monotonic() + REPLY_TIMEOUT
+        until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             operation = self.move["operation"]
             assert operation["id"] == number

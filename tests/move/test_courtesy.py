@@ -23,7 +23,7 @@ def outcome(memlab, *arguments, offload=IN_PLACE, preload=False, memory="1GiB", 
     """What a function of `programs/courtesies.py` found, and standard error."""
     env = ENVIRONMENT | options.pop("env", {}) | ({"MEMLAB_OFFLOAD": "1"} if offload else {})
     program = PROGRAMS / "courtesies.py"
-    run = memlab.python(program, *arguments, preload=preload or offload, memory=memory, env=env, timeout=60, **options)
+    run = memlab.python(program, *arguments, preload=preload or offload, memory=memory, env=env, **options)
     assert run.code == 0, run.errors[-3000:]
     return json.loads(run.output), run.errors
 

@@ -1,6 +1,7 @@
 """A training that is offloaded from the card and restored computes the same."""
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import control
 import pytest
+from waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -32,7 +34,7 @@ def undisturbed(memlab, *arguments, steps):
 
 def end(process, until):
     until.touch()
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=control.PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
     return json.loads(output)
 
@@ -51,7 +53,7 @@ def test_cycles_at_random_moments(memlab, arguments, env):
     expected = undisturbed(memlab, *arguments, steps=2)
     assert expected[0] == expected[1]
     until = memlab.folder / "enough"
-    process = train(memlab, until, *arguments, env=env)
+    process = train(memlab, until, "--steps", 2, *arguments, env=env)
     moments = random.Random(4)
     # WHEN it is offloaded and restored at random moments
     for _ in range(CYCLES if not arguments and not env else CYCLES // 5):
@@ -72,16 +74,22 @@ def test_cycles_at_random_moments(memlab, arguments, env):
     assert all(step == expected[0] for step in seen)
 
 
+@pytest.mark.long
 def test_host_memory_can_be_ready_before_the_first_offload(memlab):
     # GIVEN a training started with --offload=ready, whose memory grows as it begins
     until = memlab.folder / "enough"
     process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready"})
     # WHEN it does not grow any more
     said = process.stderr.readline()
-    # THEN memlab says how much host memory it has pinned, which is enough for all of the training's
-    before = control.status(process.pid)
+    # THEN memlab says how much host memory it has pinned, and pins enough for all of the training's
     assert "of host memory are pinned for an offload (--offload=ready)" in said, said
-    assert before["arena_bytes"] >= before["device_bytes"] > 100 << 20
+
+    def is_enough():
+        status = control.status(process.pid)
+        return status["arena_bytes"] >= status["device_bytes"] > 100 << 20
+
+    wait_until(is_enough)
+    before = control.status(process.pid)
     # AND the first offload, and the next, take no more
     for _ in range(2):
         moved = control.operate(process.pid, "offload")["total_bytes"]
@@ -101,9 +109,9 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
     ],
 )
 def test_a_training_goes_on_where_host_memory_cannot_be_made_ready(memlab, env, says):
-    # GIVEN a training started with --offload=ready, and less host memory than it needs
+    # GIVEN a training started with --offload=ready, and less host memory than its first tensor needs
     until = memlab.folder / "enough"
-    process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready", **env})
+    process = train(memlab, until, "--first", 100, env={"MEMLAB_OFFLOAD": "ready", **env})
     # THEN one line says so
     said = process.stderr.readline()
     assert said.startswith("memlab: --offload=ready: ")
@@ -121,27 +129,31 @@ def test_the_card_is_free_while_the_training_is_offloaded(memlab):
     control.operate(process.pid, "offload")
     status = control.status(process.pid)
     # THEN only its context and allocations too small to move stay on the card, as NVML confirms
-    time.sleep(0.6)
-    stays = status["fixed_bytes"]
-    trace = next(memlab.folder.glob("*.jsonl")).read_bytes()
-    *_, used = (json.loads(line) for line in trace.split(b"\n") if line.startswith(b'["used"'))
-    assert (256 << 20) <= used[3] <= (256 << 20) + stays + (32 << 20), used
+    (trace,) = memlab.folder.glob("*.jsonl")
+
+    def used():
+        lines = [line for line in trace.read_bytes().split(b"\n") if line.startswith(b'["used"')]
+        return json.loads(lines[-1])[3] if lines else math.inf
+
+    wait_until(lambda: used() <= (256 << 20) + status["fixed_bytes"] + (32 << 20))
+    assert used() >= 256 << 20
     # AND memlab's own figures agree: no memory is attributed to other processes
-    device = memlab.report(next(memlab.folder.glob("*.jsonl")))["devices"][0]
+    device = memlab.report(trace)["devices"][0]
     assert device["host_bytes"] == status["host_bytes"]
-    assert abs(device["used_bytes"] - used[3]) < 4 << 20, device
+    assert abs(device["used_bytes"] - used()) < 4 << 20, device
     control.operate(process.pid, "restore", free_host=True)
     # AND the host memory can be released too
     assert control.status(process.pid)["arena_bytes"] == 0
     end(process, until)
 
 
+@pytest.mark.long
 def test_two_trainings_take_turns(memlab):
     # GIVEN a card that has room for one of two trainings
     flags = ["--ballast", "280"]
     expected = undisturbed(memlab, *flags, steps=1)[0]
     until = [memlab.folder / "first", memlab.folder / "second"]
-    training = [sys.executable, MOVED, "$1", *flags]
+    training = [sys.executable, MOVED, "$1", "--count", "$1.steps", *flags]
     words = " ".join(f'"{word}"' for word in training)
     script = f"""
         train() {{ {words} > "$1.out" & echo $!; }}
@@ -154,11 +166,19 @@ def test_two_trainings_take_turns(memlab):
     def started(number):
         pid = int(card.stdout.readline())
         out = Path(f"{until[number]}.out")
-        deadline = time.monotonic() + 150
-        while not (out.exists() and out.read_text().startswith("ready")):
-            assert time.monotonic() < deadline and Path(f"/proc/{pid}/exe").exists(), f"{out} does not begin"
-            time.sleep(0.05)
+
+        def is_ready():
+            assert control.is_running(pid), f"{out} does not begin"
+            return out.exists() and out.read_text().startswith("ready")
+
+        wait_until(is_ready)
         return pid
+
+    def trains(number):
+        """Waits until the training has made another step."""
+        steps = Path(f"{until[number]}.steps")
+        before = steps.stat().st_size
+        wait_until(lambda: steps.stat().st_size > before)
 
     first = started(0)
     # WHEN the first is offloaded, THEN the second has room
@@ -177,19 +197,20 @@ def test_two_trainings_take_turns(memlab):
     for _ in range(3):
         control.operate(second, "offload")
         control.operate(first, "restore")
-        time.sleep(0.1)
+        trains(0)
         control.operate(first, "offload")
         control.operate(second, "restore")
-        time.sleep(0.1)
+        trains(1)
     # THEN both end with the right bytes
     until[1].touch()
-    while True:
+
+    def is_restored():
         control.ask(first, command="restore")
-        if control.finish(first)["phase"] == "done":
-            break
-        time.sleep(0.05)
+        return control.finish(first)["phase"] == "done"
+
+    wait_until(is_restored)
     until[0].touch()
-    _, errors = card.communicate(timeout=60)
+    _, errors = card.communicate(timeout=control.PATIENCE_S)
     assert (card.returncode, errors) == (0, "")
     for path in until:
         seen = json.loads(Path(f"{path}.out").read_text().splitlines()[-1])
@@ -230,40 +251,7 @@ def test_pages_are_offloaded_while_the_training_runs(memlab):
     assert all(step == expected for step in seen)
 
 
-IN_PROCESS = """
-import ctypes, json, threading
-import torch
-memlab = ctypes.CDLL(None)
-memlab.memlab_status.restype = ctypes.c_size_t
-memlab.memlab_status.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-memlab.memlab_offload.argtypes = [ctypes.c_double, ctypes.c_char_p, ctypes.c_size_t]
-memlab.memlab_restore.argtypes = [ctypes.c_double, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
-
-def state():
-    text = ctypes.create_string_buffer(memlab.memlab_status(None, 0) + 64)
-    memlab.memlab_status(text, len(text))
-    return json.loads(text.value)["move"]["state"]
-
-x = torch.arange(1 << 20).cuda()
-error = ctypes.create_string_buffer(200)
-assert memlab.memlab_restore(1.0, 0, error, len(error)) == -1 and b"nothing" in error.value, error.value
-assert memlab.memlab_offload(10.0, error, len(error)) == 0, error.value
-assert state() == "offloaded"
-assert memlab.memlab_offload(10.0, error, 8) == -1 and len(error.value) == 7
-# Another thread blocks until this one has restored the memory.
-waited = []
-thread = threading.Thread(target=lambda: waited.append(int(x[12345])))
-thread.start()
-thread.join(0.2)
-assert not waited
-assert memlab.memlab_restore(10.0, 1, error, len(error)) == 0, error.value
-thread.join()
-assert state() == "resident" and waited == [12345] and bool((x.cpu() == torch.arange(1 << 20)).all())
-print("done")
-"""
-
-
 def test_the_c_interface(memlab):
     # GIVEN a program that calls the C functions of include/memlab.h THEN they work as documented
-    run = memlab.python("-c", IN_PROCESS, env={"MEMLAB_OFFLOAD": "1"})
+    run = memlab.python(PROGRAMS / "in_process.py", env={"MEMLAB_OFFLOAD": "1"})
     assert (run.code, run.output, run.errors) == (0, "done\n", "")

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from control import UNHURRIED
 from moving import MIB, PAGE, Console, Program, is_right, movable, resident
+from waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -24,12 +26,18 @@ def threads(memlab):
 
 def test_no_byte_is_wrong_while_eight_threads_work(memlab, threads):
     # GIVEN a program whose threads allocate, copy, launch and free all the time, and check all their memory
-    moments = random.Random(1)
-    with Program(memlab, threads) as program:
-        while program.move["device_bytes"] < 16 * PAGE:
-            time.sleep(0.001)
-        # WHEN its memory is offloaded and restored a hundred times, at random moments
+    moments, counter = random.Random(1), memlab.folder / "checks"
+    counter.touch()
+
+    def checks():
+        return int.from_bytes(counter.read_bytes(), "little")
+
+    with Program(memlab, threads, counter) as program:
+        wait_until(lambda: program.move["device_bytes"] >= 16 * PAGE)
+        # WHEN its memory is offloaded and restored a hundred times, at random moments after some checks
         for number in range(100):
+            before = checks()
+            wait_until(lambda before=before: checks() >= before + 5)
             time.sleep(moments.uniform(0, 0.005))
             program.succeed("offload")
             away = program.move
@@ -37,8 +45,7 @@ def test_no_byte_is_wrong_while_eight_threads_work(memlab, threads):
             time.sleep(moments.uniform(0, 0.002))
             program.succeed("restore", free_host=number % 20 == 19)
         # THEN no byte is wrong, and the program ends normally
-        checks = int(program.end().split()[0])
-        assert checks > 500
+        assert int(program.end().split()[0]) == checks() >= 500
         assert program.errors == ""
 
 
@@ -208,7 +215,7 @@ def test_frees_finish_and_allocations_wait(memlab):
             "later('pinning', lambda: asked('cuMemAllocHost_v2', 100))",
         )
         for name in ("allocating", "small", "creating", "reading", "pinning"):
-            assert not program.do(f"ended({name!r}, 0.02)")
+            assert program.do(f"waits({name!r})")
         program.succeed("restore")
         for name in ("allocating", "small", "creating", "reading", "pinning"):
             assert program.do(f"ended({name!r})")
@@ -252,6 +259,7 @@ def test_a_program_can_end_while_offloaded(memlab, ending):
         parent.socket = parent.socket.with_name(f"{pid}.sock")
         parent.succeed("offload")
         parent.do("child.do(\"later('waiting', lambda: a.check())\")")
+        assert parent.do("child.do(\"waits('waiting')\")")
         # WHEN it ends while one of its threads waits
         if ending == "_exit":
             parent.do("print('os._exit(5)', file=child.process.stdin, flush=True)")
@@ -259,8 +267,8 @@ def test_a_program_can_end_while_offloaded(memlab, ending):
             parent.do("print('libc.exit(5)', file=child.process.stdin, flush=True)")
         else:
             parent.do(f"child.process.send_signal(signal.{ending})")
-        # THEN it ends at once, and its socket and memory on the card are gone
-        code = parent.do("child.process.wait(10)")
+        # THEN it ends, and its socket and memory on the card are gone
+        code = parent.do("child.process.wait(PATIENCE_S)")
         assert code == (5 if "exit" in ending else -getattr(signal, ending))
         seen = subprocess.run(
             [memlab.command, "ps"],
@@ -283,7 +291,7 @@ def test_trainings(memlab, settings):
         for _ in range(5):
             if settings == "backend:cudaMallocAsync":
                 # THEN memory in the driver's pools stays, and the rest is moved
-                reply = program.ask("offload")
+                reply = program.ask("offload", **UNHURRIED)
                 error = program.outcome(reply["operation"])["error"] if reply["ok"] else reply["error"]
                 if error:
                     assert "holds no device memory that could be moved" in error

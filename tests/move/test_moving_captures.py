@@ -1,23 +1,25 @@
 """Offloading waits for the end of a CUDA graph capture."""
 
-import time
-
 import pytest
 from moving import PAGE, Console
+from waiting import wait_until
+
+
+def is_waiting(program):
+    return program.move["operation"]["phase"] == "waiting"
 
 
 def test_offload_waits_for_a_capture(memlab):
     with Console(memlab) as program:
         program.do("a = allocate(PAGE)", "stream = asked('cuStreamCreate', 1)", "begin_capture(stream)")
         # WHEN the program is to be offloaded while it captures a graph
-        number = program.start("offload", timeout_ms=30000)
-        while program.move["operation"]["phase"] != "waiting":
-            time.sleep(0.001)
+        number = program.start("offload")
+        wait_until(lambda: is_waiting(program))
         # THEN the capture continues and can be ended
         program.do("call('cuMemsetD8Async', a.address, 7, PAGE, stream)")
         assert "another operation (offload) is under way" in program.refuse("restore")
-        time.sleep(0.05)
-        assert program.move["state"] == "offloading"
+        for _ in range(20):
+            assert program.move["state"] == "offloading"
         program.send("graph = end_capture(stream)")
         # AND only then the memory is moved
         assert program.outcome(number)["phase"] == "done"
@@ -42,9 +44,8 @@ def test_memory_that_grows_during_a_capture(memlab, host_memory):
             "begin_capture(stream)",
         )
         address = program.do("at")
-        number = program.start("offload", timeout_ms=30000, ranges=[[address, PAGE], [address + 2 * PAGE, 8 * PAGE]])
-        while program.move["operation"]["phase"] != "waiting":
-            time.sleep(0.001)
+        number = program.start("offload", ranges=[[address, PAGE], [address + 2 * PAGE, 8 * PAGE]])
+        wait_until(lambda: is_waiting(program))
         # WHEN the program maps other memory there before the operation starts
         program.do("everything.append(Memory(attach(at + 2 * PAGE, 8 * PAGE, more), 8 * PAGE))")
         program.send("graph = end_capture(stream)")

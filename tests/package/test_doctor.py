@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from conftest import PYTHON
+from waiting import HANG_SECONDS
 
 UNUSABLE = "#!/bin/sh\nexit 3\n"
 
@@ -26,7 +27,8 @@ def doctor(memlab):
             command = [memlab.command, "simulate", "--memory", "8GiB", "--", *command]
         usual = {"PATH": f"{folder}:/usr/bin:/bin", "XDG_RUNTIME_DIR": ""}
         environment = memlab.environment(**(usual | environment))
-        done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True, timeout=120)
+        options = {"cwd": memlab.folder, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run(command, timeout=HANG_SECONDS, **options)
         assert done.returncode in (0, 1), done.stderr
         report = json.loads(done.stdout)
         assert report["records"] == (done.returncode == 0)

@@ -5,6 +5,7 @@ import inspect
 
 import memlab
 import pytest
+from conftest import ROOT
 from tool_runs import START, run_tool
 
 # Public names whose classes are documented member by member.
@@ -38,7 +39,7 @@ def test_examples_without_a_gpu(name):
 def test_examples_of_the_tools_with_a_gpu(memlab, preload):
     program = """
     import sys, json, torch, doctest
-    sys.path.insert(0, sys.argv[1])
+    sys.path[:0] = PATHS
     import test_examples
     held = torch.zeros(1 << 20, device="cuda")
     failed = []
@@ -48,5 +49,7 @@ def test_examples_of_the_tools_with_a_gpu(memlab, preload):
                 failed.append(member)
     json.dump(failed, open("result", "w"))
     """
-    failed, run = run_tool(memlab, program.replace("sys.argv[1]", repr(str(__file__).rsplit("/", 1)[0])), preload)
+    failed, run = run_tool(
+        memlab, program.replace("PATHS", repr([str(ROOT / "tests"), str(ROOT / "tests" / "package")])), preload
+    )
     assert failed == [], run.output

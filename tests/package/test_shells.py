@@ -6,6 +6,9 @@ import subprocess
 
 import pytest
 from conftest import RELEASE
+from waiting import HANG_SECONDS
+
+pytestmark = pytest.mark.long
 
 NEEDS = "needs {}, as from Debian's package of that name"
 
@@ -15,7 +18,7 @@ def needed(program):
 
 
 def outcome(*command, **options):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60, **options)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=HANG_SECONDS, **options)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout
 

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.long
+
 PACKAGE = ROOT / "python" / "memlab"
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
 SIMULATED = (

@@ -5,10 +5,10 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from conftest import PYTHON, ROOT
+from waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -66,10 +66,7 @@ class Rank:
 
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while os.path.exists(f"/proc/{self.pid}"):  # The nursery does not wait for it: it is gone when it has ended.
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not os.path.exists(f"/proc/{self.pid}"))  # The nursery leaves no zombies.
 
     def end(self):
         with contextlib.suppress(ProcessLookupError):
@@ -88,17 +85,26 @@ def all_asked(ranks, line):
 
 def names_of(*ranks):
     """The names of sockets by which these ranks share weights now."""
-    sockets = set()
-    for rank in ranks:
-        for descriptor in os.listdir(f"/proc/{rank.pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                sockets.add(os.readlink(f"/proc/{rank.pid}/fd/{descriptor}"))
+    sockets = set().union(*map(_sockets, ranks))
     return {name for name, socket in _names() if f"socket:[{socket}]" in sockets}
+
+
+def is_joining(rank):
+    """Holds for a rank that asks for the names of shared weights, or waits for one: ranks have no other sockets."""
+    return bool(_sockets(rank))
 
 
 def names_taken():
     """All such names of processes of this user."""
     return {name for name, _ in _names()}
+
+
+def _sockets(rank):
+    found = set()
+    for descriptor in os.listdir(f"/proc/{rank.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/{rank.pid}/fd/{descriptor}"))
+    return {name for name in found if name.startswith("socket:")}
 
 
 def _names():

@@ -11,8 +11,9 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread_and_seed():
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("rest", ["cpu", "page"])

@@ -16,8 +16,9 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread_and_seed():
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 def skeleton(name):
@@ -50,6 +51,37 @@ def test_a_model_without_memory(name, tmp_path):
     # AND it can be unpaged and used like any other model
     memlab.unpage(model)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), twin.state_dict().values(), strict=True))
+
+
+class Twice(nn.Module):
+    """Registers one Parameter under two names, beside another of the same shape."""
+
+    def __init__(self):
+        super().__init__()
+        shared = nn.Parameter(torch.randn(64, 64), requires_grad=False)
+        shared.note = "kept"
+        self.first, self.second, self.other = shared, shared, nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x):
+        return (x @ self.first).sin() @ self.second + x @ self.other
+
+
+def test_a_parameter_of_two_names_is_one_in_a_skeleton(tmp_path):
+    # GIVEN a model that registers one Parameter twice; WHEN it is made without memory
+    twin = Twice()
+    with memlab.skeleton():
+        model = Twice()
+    # THEN both names are those of one Parameter, with the attributes that it had
+    assert model.first is model.second and model.first is not model.other
+    assert [name for name, _ in model.named_parameters()] == ["first", "other"]
+    assert (model.first.note, model.first.requires_grad, model.other.requires_grad) == ("kept", False, True)
+    # AND it is one when its weights are loaded
+    save_file(untied(twin), tmp_path / "model.safetensors")
+    memlab.load(tmp_path, model, "cpu", budget="min")
+    assert model.first is model.second and model.memlab.host_bytes == 2 * 64 * 64 * 4
+    x = torch.randn(3, 64)
+    for _ in range(4):
+        assert same(call(model, (x,)), call(twin, (x,)))
 
 
 def test_several_files(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import threading
 import weakref
 
@@ -10,11 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from memlab import _native
+from memlab._paging import clock
 from memlab._paging.device_pool import DevicePool
 from memlab._paging.plan_state import SMALL_BUFFERS, WRITTEN
 from paging.small import Words, between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import ZOO, build, call
 from torch import nn
+from waiting import HANG_SECONDS
 
 WAYS = {
     "default": {},
@@ -131,6 +134,32 @@ def test_a_budget_too_small():
     model = paged(Both(), budget="20KiB")
     with pytest.raises(ValueError, match=r"32\.0 KiB"):
         call(model, (torch.randn(2, 64),))
+
+
+def buffered():
+    """Six layers of 16.5 KiB, and a buffer of 32 KiB, which stays on the device."""
+    model = mlp()
+    model.register_buffer("table", torch.ones(128, 64))
+    return model
+
+
+def test_buffers_count_for_the_budget():
+    # GIVEN a budget for a buffer and three layers
+    model = paged(buffered(), budget="82KiB", max_layer_size=1)
+    for _ in range(3):
+        call(model, (torch.ones(3, 64),))
+    # THEN weights take what the buffer leaves of it
+    plan = model.memlab
+    assert plan.kept == {SMALL_BUFFERS: 32 << 10}
+    assert plan.ring_bytes + plan.resident_bytes == 3 * (64 * 64 * 4 + 512)
+    assert plan.device_bytes <= 82 << 10
+    # AND the error says so where no layer fits beside it, or not even the buffer
+    for budget, said in (
+        ("48KiB", r"takes 16\.5 KiB, and weights may take 16\.0 KiB"),
+        ("20KiB", r"buffers, takes 32\.0 KiB"),
+    ):
+        with pytest.raises(ValueError, match=rf"budget of {budget[:2]}\.0 KiB is too small: .*{said}"):
+            call(paged(buffered(), budget=budget, max_layer_size=1), (torch.ones(3, 64),))
 
 
 def test_rows_of_embeddings():
@@ -258,7 +287,7 @@ def test_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(HANG_SECONDS)
     # THEN each gets its own result, and none waits forever
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
@@ -460,12 +489,32 @@ def test_the_plan_stays_if_the_other_one_does_not_fit(monkeypatch):
     assert model.memlab.streamed_bytes == planned
 
 
-def test_the_plan_as_text():
+class TickingClock:
+    """A clock that goes on by 5 ms whenever it is read."""
+
+    def __init__(self):
+        self.readings = itertools.count(0, 5_000_000)
+
+    def perf_counter_ns(self):
+        return next(self.readings)
+
+
+def test_the_plan_as_text(monkeypatch):
+    # GIVEN a model of six layers whose points compute for 1 ms each, and forwards of 5 ms
+    monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
+    monkeypatch.setattr(TimedPipeline, "nanoseconds", 1_000_000)
+    monkeypatch.setattr(clock, "time", TickingClock())
     model = paged(mlp(), budget="min", max_layer_size=1)
     assert "first forward" in str(model.memlab)
+    # WHEN it is settled
     for _ in range(4):
         call(model, (torch.randn(3, 64),))
-    text = str(model.memlab)
-    for part in ("settled", "ring", "GB/s", "predicted", "achieved", "\n  0 ", "16.5 KiB"):
-        assert part in text, text
-    assert model.memlab.predicted_ms > 0 and model.memlab.achieved_ms > 0 and model.memlab.gigabytes_per_second > 0
+    # THEN its plan has these times, and the bytes that are copied in each forward, as numbers and as text
+    plan, layer = model.memlab, 64 * 64 * 4 + 512
+    assert (plan.predicted_ms, plan.achieved_ms) == (6.0, 5.0)
+    assert plan.gigabytes_per_second == pytest.approx(6 * layer / 0.005 / 1e9)
+    text = str(plan)
+    assert text.startswith("paged on cpu: settled\n  ring          33.0 KiB  99.0 KiB come through it per forward\n")
+    assert "  bus           1.0 GB/s\n" in text
+    assert "  forward        6.00 ms  predicted (compute 6.00 ms, floor 6.00 ms), 5.00 ms achieved\n" in text
+    assert "  0      16.5 KiB     1.00 ms  ring\n" in text

@@ -16,7 +16,7 @@ def lines(run):
 
 
 def environment():
-    return {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+    return {"PYTHONPATH": ROOT / "python"}
 
 
 def test_on_a_gpu(memlab):
@@ -109,6 +109,7 @@ def test_pinning_refused(memlab, nth):
     assert all(one["state"] and one["compared"] > 0 for one in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("read_only", [True, False])
 def test_ranks_of_torchrun_share_weights(memlab, read_only):
     # GIVEN two ranks on a device each, whose driver pins memory for reading only, or does not

@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from ranks import Nursery, Rank, all_asked, names_of, names_taken
+from ranks import Nursery, Rank, all_asked, is_joining, names_of, names_taken
+from waiting import wait_until
 
 MIB = 1 << 20
 WEIGHTS = 24 * MIB
@@ -36,13 +37,6 @@ def ranks(tmp_path, nursery):
             return made
 
         yield start
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 def paged(ranks, group, **options):
@@ -104,15 +98,18 @@ def test_killed_ranks_leave_nothing_behind(ranks, group):
     assert next_one.ask("computes(model, expected)") and next_one.ask("model.memlab.sharing") == 1
 
 
-def test_a_rank_that_dies_while_it_fills(ranks, group):
+def test_a_rank_that_dies_while_it_fills(ranks, group, tmp_path):
     # GIVEN a rank that has written some weights, and two that wait for it
     first, second, third = ranks(3)
     all_asked([first, second, third], "model, expected = make()")
-    first.ask("host_sharing.copy_in = lambda weights, memory: (arena.copy_in(weights[:3], memory), time.sleep(3600))")
+    written = tmp_path / "written"
+    first.ask(f"stop = lambda: (open({str(written)!r}, 'w').close(), time.sleep(3600))")
+    first.ask("host_sharing.copy_in = lambda weights, memory: (arena.copy_in(weights[:3], memory), stop())")
     first.tell(f"model = page(model, shared={group!r})")
-    wait_until(lambda: len(names_of(first)) == 1)
+    wait_until(written.exists)
     for waiting in (second, third):
         waiting.tell(f"model = page(model, shared={group!r})")
+    wait_until(lambda: is_joining(second) and is_joining(third))
     # WHEN it is killed
     first.kill()
     # THEN one of the others fills the memory from its start, and both have it
@@ -140,7 +137,7 @@ def test_waiting_can_be_interrupted(ranks, group):
     wait_until(lambda: len(names_of(first)) == 1)
     second.ask("import signal; signal.signal(signal.SIGUSR1, lambda *_: 1 / 0)")
     second.tell(f"failure(lambda: page(model, shared={group!r}))")
-    time.sleep(0.2)
+    wait_until(lambda: is_joining(second))
     # WHEN a signal comes whose handler raises, as that of Ctrl-C does, THEN it is raised
     os.kill(second.pid, signal.SIGUSR1)
     assert second.answer().startswith("ZeroDivisionError")
@@ -246,7 +243,8 @@ def test_buffers_and_trained_parameters_are_a_ranks_own(ranks, group):
     # GIVEN two ranks of a frozen base, each with an adapter and a large buffer of other values, which forwards write to
     both = ranks(2)
     all_asked(both, "model, _ = make()")
-    all_asked(both, "torch.manual_seed(os.getpid())")
+    for seed, rank in enumerate(both):
+        rank.ask(f"torch.manual_seed({seed})")
     all_asked(both, "model.append(nn.Linear(WIDTH, WIDTH))")
     all_asked(both, "model[-1].register_buffer('large', torch.randn(1024, WIDTH))")
     all_asked(both, "model[-1].register_forward_hook(lambda m, a, out: out + m.large[:2] + m.large.mul_(0.5)[2:4])")
@@ -310,15 +308,18 @@ def test_forked_processes(ranks, group):
     parent.ask("model, expected = make()")
     ranks_of = (
         "import multiprocessing; context = multiprocessing.get_context('fork'); results = context.Queue(); "
-        f"ends = context.Event(); work = lambda: (page(model, shared={group!r}), results.put(computes(model, expected)), "
-        "ends.wait(), results.put(model.memlab.sharing)); "
+        "ends, over = context.Event(), context.Event(); "
+        f"work = lambda: (page(model, shared={group!r}), results.put(computes(model, expected)), "
+        "ends.wait(), results.put(model.memlab.sharing), over.wait()); "
         "children = [context.Process(target=work) for _ in range(2)]; [child.start() for child in children]"
     )
     parent.ask(ranks_of)
     # THEN both compute right
     assert parent.ask("[results.get() for _ in children]") == [True, True]
+    # AND each counts both
     parent.ask("ends.set()")
-    assert 2 in parent.ask("[results.get() for _ in children]")
+    assert parent.ask("[results.get() for _ in children]") == [2, 2]
+    parent.ask("over.set()")
     parent.ask("[child.join() for child in children] and None")
     # GIVEN a rank with a child that does nothing, such as a worker of a DataLoader
     parent.ask(f"model = page(model, shared={group!r})")

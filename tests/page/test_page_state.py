@@ -73,29 +73,31 @@ def test_state_during_a_forward():
     # GIVEN hooks and a thread that save and copy the model while it runs
     twin, model = pair(mlp())
     expected = twin.state_dict()
-    seen = []
+    by_hook, by_thread = [], []
 
     def save(module, args):
-        seen.append(copy.deepcopy(model).state_dict())
-        seen.append(model.state_dict())
+        by_hook.append(copy.deepcopy(model).state_dict())
+        by_hook.append(model.state_dict())
 
     model[3].register_forward_pre_hook(save)
     ends = threading.Event()
 
     def keep_saving():
         while not ends.is_set():
-            seen.append({key: value.clone() for key, value in model.state_dict().items()})
+            by_thread.append({key: value.clone() for key, value in model.state_dict().items()})
 
     thread = threading.Thread(target=keep_saving)
     thread.start()
-    for _ in range(30):
+    forwards = 0
+    while forwards < 30 or (len(by_thread) < 30 and thread.is_alive()):
         x = (torch.randn(2, 64),)
         assert same(call(model, x), call(twin, x))
+        forwards += 1
     ends.set()
     thread.join()
     # THEN each copy is complete
-    assert len(seen) > 60
-    assert all(torch.equal(state[key], expected[key]) for state in seen for key in expected)
+    assert len(by_hook) == 2 * forwards and len(by_thread) >= 30
+    assert all(torch.equal(state[key], expected[key]) for state in by_hook + by_thread for key in expected)
 
 
 @pytest.mark.parametrize("before", range(3))

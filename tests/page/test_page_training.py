@@ -12,6 +12,7 @@ from paging.small import LoRA, mlp, paged, small_units  # noqa: F401 (a fixture)
 from paging.zoo import build, call, ids
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from waiting import HANG_SECONDS
 
 
 def adapted(**options):
@@ -215,7 +216,7 @@ class Waiting(nn.Module):
         if self.wait:
             self.wait = False
             self.reached.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(HANG_SECONDS)
         return x
 
 
@@ -231,12 +232,12 @@ def test_training_is_refused_during_other_threads_forwards():
     model.wait, results = True, []
     thread = threading.Thread(target=lambda: results.append(call(model, (x,))))
     thread.start()
-    assert model.reached.wait(60)
+    assert model.reached.wait(HANG_SECONDS)
     # WHEN a forward starts that would train weights THEN it fails with the reason, and the other thread's result is right
     with pytest.raises(RuntimeError, match=r"layers\.1\.weight and \d+ more would be trained.*other threads"):
         model(x)
     model.go_on.set()
-    thread.join(60)
+    thread.join(HANG_SECONDS)
     assert torch.equal(results[0], call(twin, (x,)))
     # AND afterwards it can
     with pytest.warns(RuntimeWarning, match="require them"):

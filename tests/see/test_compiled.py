@@ -10,6 +10,8 @@ from conftest import Memlab, full
 from trace_reader import BACKWARD, OPTIMIZER, Trace
 from wrapper_oracle import Oracle, comment_of, operands_of
 
+pytestmark = pytest.mark.programs
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 # One process has all tests of this file, so that what several look at is compiled once.
@@ -179,6 +181,7 @@ def test_an_eager_and_a_compiled_training_agree(memlab, recorded):
     assert at_peak - {BENCHMARKS} == {PROGRAM.name}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("autograd_cache", [1, *full(0)])
 def test_caches_make_no_difference(memlab, autograd_cache):
     env = {"TORCHINDUCTOR_AUTOGRAD_CACHE": autograd_cache}
@@ -206,6 +209,7 @@ def test_caches_make_no_difference(memlab, autograd_cache):
     assert Compiled(later).attributed() == expected
 
 
+@pytest.mark.long
 def test_memlab_may_be_loaded_by_the_program(memlab, recorded):
     # GIVEN a training that was recorded from its beginning
     trace, _ = recorded("whole")
@@ -218,6 +222,7 @@ def test_memlab_may_be_loaded_by_the_program(memlab, recorded):
     assert sum(row["live_bytes_at_end"] for row in memlab.report(late)["lines"]) == out["allocated"]
 
 
+@pytest.mark.long
 def test_a_backward_that_compiled_autograd_captures(memlab, recorded):
     # GIVEN an eager training, and one whose backward is compiled apart from its forward, with an empty cache and a full one
     eager, _ = recorded("eager")
@@ -261,6 +266,7 @@ def test_a_compiled_step_is_the_optimizers(memlab):
         assert compiled.layer(layer)[0] == ""
 
 
+@pytest.mark.long
 def test_torch_compile_does_not_notice(memlab):
     # GIVEN runs with memlab and without, with an empty cache and a full one each
     found = {}

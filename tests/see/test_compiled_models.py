@@ -12,6 +12,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = PROGRAMS / "compiled_models.py"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["vit", *full("resnet", "gpt2", "llama")])
 def test_a_model_is_as_without_the_compiler(memlab, model):
     # GIVEN a training of a model, eager and compiled

@@ -8,6 +8,8 @@ import pytest
 from conftest import PYTHON
 from test_compiled import Compiled, check, run
 
+pytestmark = pytest.mark.programs
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 PROGRAM = PROGRAMS / "compiled_modes.py"
@@ -29,6 +31,7 @@ def torch_version():
     return [int(part) for part in version.split(".")[:2]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_memory_is_where_its_operations_are(memlab, case):
     if case.startswith("flex") and torch_version() <= [2, 8]:
@@ -50,6 +53,7 @@ def made_by_line(places, trace):
     return {(text, trace.layer_name(layer)) for text, layer in lines if "torch.empty_like" in text or "BLOCK=" in text}
 
 
+@pytest.mark.long
 def test_memory_that_a_kernel_of_the_program_fills_belongs_to_the_line_that_makes_it(memlab):
     if torch_version() <= [2, 8]:
         pytest.skip("this PyTorch does not say which lines within an autograd function memory is for")

@@ -102,7 +102,8 @@ def test_the_categories_sum_to_the_device(trained):
 def test_used_memory_equals_cudas(memlab, env, tool):
     # GIVEN a program that holds its memory and asks CUDA and NVML for the card's used memory, with an NVML that reports the
     # driver's reserved memory separately, or one that does not
-    run = memlab.python(ROOT / "benches" / "on_gpu" / "programs" / "held.py", env=env)
+    program = ROOT / "benches" / "on_gpu" / "programs" / "held.py"
+    run = memlab.python(PROGRAMS / "patient.py", program, env=env)
     if "has no attribute 'pci_domain_id'" in run.errors:
         pytest.skip("this PyTorch does not tell where the device is")
     assert run.code == 0, run.errors
@@ -111,3 +112,17 @@ def test_used_memory_equals_cudas(memlab, env, tool):
     # THEN memlab reports the same
     (device,) = memlab.report(run.trace)["devices"]
     assert device["used_bytes"] == said[tool]
+
+
+def test_an_out_of_memory_event_has_pytorchs_counts(memlab):
+    # GIVEN a program that runs out of memory, and asks PyTorch's counters at that moment
+    run = memlab.python(PROGRAMS / "exhausted.py")
+    assert run.code == 0, run.errors
+    counted = json.loads(run.output)
+    assert all(reserved > allocated > 0 for _, allocated, reserved in counted)
+    assert len({tuple(counts) for counts in counted}) == 3
+    # THEN the trace has the same bytes asked for, allocated and reserved
+    assert [event[4:7] for event in Trace(run.trace).events if event[0] == "oom"] == counted
+    # AND so has the report
+    ooms = memlab.report(run.trace)["ooms"]
+    assert [[oom["requested_bytes"], oom["allocated_bytes"], oom["reserved_bytes"]] for oom in ooms] == counted

@@ -27,7 +27,7 @@ class Exported:
 
     def __init__(self, folder, **options):
         self.memlab = Memlab(folder)
-        run = self.memlab.python(PROGRAM, **options)
+        run = self.memlab.python(PROGRAM, fresh=True, **options)
         assert run.code == 0, run.errors
         self.trace = run.trace
         self.report = self.memlab.report(run.trace)

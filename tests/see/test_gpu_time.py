@@ -235,6 +235,7 @@ def test_two_devices_have_times_of_their_own(memlab):
     assert {row["device"] for row in report["kernels"]} == {0, 1}
 
 
+@pytest.mark.long
 def test_the_programs_profiler_goes_first(memlab):
     # GIVEN what torch.profiler sees of some steps without memlab's times
     out = memlab.folder / "seen.json"

@@ -20,9 +20,9 @@ from textwrap import dedent
 
 import pytest
 from conftest import PYTHON, RELEASE
+from waiting import HANG_SECONDS, wait_until
 
 MIB = 1 << 20
-DEADLINE_S = 120
 # It goes on until it is told that each kind of notice has come, and says so.
 PROGRAM = """
 import os, sys, time, torch
@@ -40,7 +40,7 @@ for _ in range(2):
         torch.zeros(1 << 34, device="cuda")
     except torch.OutOfMemoryError:
         pass
-until = time.monotonic() + 120
+until = time.monotonic() + 600
 while not all(os.path.exists(name) for name in sys.argv[1:]) and time.monotonic() < until:
     time.sleep(0.05)
 print("saw", *[name for name in sys.argv[1:] if os.path.exists(name)], flush=True)
@@ -49,16 +49,36 @@ sys.exit(7)
 KINDS = ["leak", "low-memory", "out-of-memory"]
 
 
-def record(memlab, *options, waits_for=(), simgpu="2GiB", env=None, **more):
+def recording(memlab, *options, waits_for=()):
     script = memlab.folder / "program.py"
     script.write_text(dedent(PROGRAM))
-    command = (memlab.command, "run", "-o", "t.jsonl", *options, "--", PYTHON, script, *waits_for)
-    return memlab.run(*command, preload=False, memory=simgpu, env=env, **more)
+    return memlab.command, "run", "-o", "t.jsonl", *options, "--", PYTHON, script, *waits_for
+
+
+def record(memlab, *options, waits_for=(), env=None):
+    return memlab.run(*recording(memlab, *options, waits_for=waits_for), preload=False, memory="2GiB", env=env)
+
+
+def record_until(memlab, said, *options):
+    """Runs the program until memlab prints `said`. Returns the exit code and standard error."""
+    errors = memlab.folder / "errors"
+    command = recording(memlab, *options, waits_for=["enough"])
+    with errors.open("w") as file:
+        process = memlab.start(*command, preload=False, memory="2GiB", stderr=file)
+    wait_until(lambda: said in errors.read_text())
+    (memlab.folder / "enough").touch()
+    process.communicate()
+    return process.returncode, errors.read_text()
+
+
+def all_told(memlab):
+    """Notices that a command has appended to a file."""
+    return [json.loads(line) for line in (memlab.folder / "told").read_text().splitlines()]
 
 
 def told(memlab):
-    """What a command that appends its input to a file was told, by kind."""
-    notices = [json.loads(line) for line in (memlab.folder / "told").read_text().splitlines()]
+    """The notice with the most bytes of each kind, and the number of notices."""
+    notices = all_told(memlab)
     latest = {notice["notice"]: notice for notice in sorted(notices, key=lambda notice: notice["bytes"])}
     return latest, Counter(notice["notice"] for notice in notices)
 
@@ -67,7 +87,7 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits until that was told
     WHEN it runs with a command to be told
     THEN each is told, with figures of the trace, in the environment and as JSON (a leak again, if it doubles)."""
-    command = 'cat >> told; env | grep ^MEMLAB_ > $MEMLAB_NOTICE; echo "to the terminal: $MEMLAB_NOTICE"'
+    command = 'cat >> told; env | grep ^MEMLAB_ > $$; echo "to the terminal: $MEMLAB_NOTICE"; mv $$ $MEMLAB_NOTICE'
     run = record(memlab, "--notify", command, "--notify-free", "1.8GiB", waits_for=KINDS)
     assert (run.code, run.output.split("\n")[:2]) == (7, ["begins", "saw leak low-memory out-of-memory"]), run.errors
     notices, count = told(memlab)
@@ -89,6 +109,9 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     assert oom["steps"] == 40 and oom["allocated_bytes"] == device["allocated_bytes"]
 
     variables = dict(line.split("=", 1) for line in (memlab.folder / "leak").read_text().splitlines() if "=" in line)
+    # A leak that doubles is told again, and the commands run concurrently.
+    leaks = [notice for notice in all_told(memlab) if notice["notice"] == "leak"]
+    (leak,) = [notice for notice in leaks if notice["bytes"] == int(variables["MEMLAB_BYTES"])]
     assert variables["MEMLAB_MESSAGE"] == leak["message"] and variables["MEMLAB_NEXT"] == leak["next"]
     assert [int(variables[name]) for name in ("MEMLAB_PID", "MEMLAB_DEVICE", "MEMLAB_BYTES", "MEMLAB_STEPS")] == [
         leak[name] for name in ("pid", "device", "bytes", "steps")
@@ -100,7 +123,8 @@ def test_a_command_is_told_while_the_program_runs(memlab):
 def test_what_was_not_asked_for_is_not_told(memlab):
     """GIVEN the same program WHEN a leak has to go on for longer, and no free memory is asked for
     THEN only the out-of-memory is told."""
-    run = record(memlab, "--notify", "cat >> told", "--notify-leak-steps", 100)
+    command = "cat >> told; touch $MEMLAB_NOTICE"
+    run = record(memlab, "--notify", command, "--notify-leak-steps", 100, waits_for=["out-of-memory"])
     assert run.code == 7
     _, count = told(memlab)
     assert count == {"out-of-memory": 1}
@@ -109,12 +133,16 @@ def test_what_was_not_asked_for_is_not_told(memlab):
 def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
     """GIVEN a program that goes on to leak once it has been told WHEN it has leaked ten times as much
     THEN it was told again, and each time of at least twice as much."""
-    program = PROGRAM.replace("for _ in range(2):", "for _ in range(0):").replace(
-        "sys.exit(7)", "for _ in range(400):\n    kept.append(torch.zeros(1 << 18, device='cuda'))\n    optimizer.step()"
-    )
+    more = """
+for _ in range(400):
+    kept.append(torch.zeros(1 << 18, device="cuda"))
+    optimizer.step()
+while not os.path.exists("much"):
+    time.sleep(0.05)
+"""
     script = memlab.folder / "again.py"
-    script.write_text(program)
-    command = "cat >> told; touch leak"
+    script.write_text(PROGRAM.replace("for _ in range(2):", "for _ in range(0):").replace("sys.exit(7)", more))
+    command = f"cat >> told; touch leak; test $MEMLAB_BYTES -le {200 * MIB} || touch much"
     run = memlab.run(
         *(memlab.command, "run", "-o", "t.jsonl", "--notify", command, "--", PYTHON, script, "leak"), preload=False
     )
@@ -127,21 +155,28 @@ def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
 def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
     """GIVEN a command that fails, and one that never ends
     WHEN they are told THEN the program ends as without them, and a line says what became of each."""
-    run = record(memlab, "--notify", "exit 3")
+    failing = "touch $MEMLAB_NOTICE; exit 3"
+    run = record(memlab, "--notify", failing, waits_for=["leak", "out-of-memory"])
     assert run.code == 7 and "saw" in run.output
-    assert run.errors.count("memlab: --notify: `exit 3` ended with exit code 3\n") >= 2
-    hanging = "trap '' TERM; echo $$ > $MEMLAB_NOTICE; sleep 1000 & wait; sleep 1000"
-    run = record(memlab, "--force", "--notify", hanging, "--notify-leak-steps", 100)
+    assert run.errors.count(f"memlab: --notify: `{failing}` ended with exit code 3\n") >= 2
+    (memlab.folder / "out-of-memory").unlink()
+    hanging = "trap '' TERM; echo $$ > $$; mv $$ $MEMLAB_NOTICE; sleep 1000 & wait; sleep 1000"
+    options = ("--force", "--notify", hanging, "--notify-leak-steps", 100)
+    run = record(memlab, *options, waits_for=["out-of-memory"])
     assert run.code == 7
     assert f"memlab: --notify: `{hanging}` went on after the program, and was ended\n" in run.errors
     pid = int((memlab.folder / "out-of-memory").read_text())
-    assert not running(pid)
+    wait_until(lambda: not running(pid))
 
 
 def running(group):
     """The processes of a group that run; those that ended may wait for their parent to ask."""
-    stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    return [state for state, _, at, *_ in stats if int(at) == group and state != "Z"]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
+            state, _, at, *_ = path.read_text().rpartition(")")[2].split()
+            found += [path] if int(at) == group and state not in "ZX" else []
+    return found
 
 
 class Hook(BaseHTTPRequestHandler):
@@ -213,18 +248,19 @@ def test_a_webhook_over_https(memlab, hook, tmp_path):
     run = record(memlab, *options, waits_for=["out-of-memory"], env={"SSL_CERT_FILE": certificate})
     assert run.code == 7 and "saw out-of-memory" in run.output, run.errors
     assert [notice["notice"] for _, _, notice in hook.requests] == ["out-of-memory"]
-    run = record(memlab, "--force", *options)
-    assert run.code == 7 and len(hook.requests) == 1
-    assert "memlab: --webhook: localhost: " in run.errors and "SECRET" not in run.errors
+    code, errors = record_until(memlab, "memlab: --webhook: localhost: ", "--force", *options)
+    assert code == 7 and len(hook.requests) == 1
+    assert "SECRET" not in errors
 
 
 def test_a_webhook_that_nobody_answers(memlab):
     """GIVEN an address without a server WHEN there is a notice THEN a line says so, and the program's end is its own."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    run = record(memlab, "--webhook", f"http://127.0.0.1:{port}/", "--notify-leak-steps", 100)
-    assert run.code == 7
-    assert "memlab: --webhook: 127.0.0.1: " in run.errors
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # The port is taken, and refuses connections.
+        port = nobody.getsockname()[1]
+        options = ("--webhook", f"http://127.0.0.1:{port}/", "--notify-leak-steps", 100)
+        code, _ = record_until(memlab, "memlab: --webhook: 127.0.0.1: ", *options)
+    assert code == 7
 
 
 def test_a_command_is_told_under_the_dashboard(memlab):
@@ -240,7 +276,7 @@ def test_a_command_is_told_under_the_dashboard(memlab):
     if process == 0:
         os.chdir(memlab.folder)
         os.execve(wrapped[0], [str(part) for part in wrapped], environment)
-    screen, ended, until = b"", None, time.monotonic() + DEADLINE_S
+    screen, ended, until = b"", None, time.monotonic() + HANG_SECONDS
     while ended is None and time.monotonic() < until:
         if select.select([terminal], [], [], 0.1)[0]:
             with contextlib.suppress(OSError):  # Its other end may be closed.

@@ -83,6 +83,7 @@ def recorded(trace):
             yield line, function, event[5], trace.layer_name(event[7])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preload", [True, False])
 def test_memory_belongs_to_the_nodes_that_a_package_names(memlab, package, preload):
     # GIVEN a package, and what its source says of each value

@@ -35,7 +35,7 @@ def test_lines_that_allocate_memory_are_kept(memlab):
     (memlab.folder / "edited.py").write_text(EDITED)
     (memlab.folder / "train.py").write_text(PROGRAM)
     # GIVEN a program that ends before the control thread reads the sources
-    run = memlab.python("train.py")
+    run = memlab.python("train.py", fresh=True)
     assert (run.code, run.errors) == (0, "")
     # THEN its lines and its callers' lines equal those of the file, and the rest of the file is not in the trace
     lines = PROGRAM.splitlines()

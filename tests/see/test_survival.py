@@ -67,8 +67,7 @@ def test_sigkill_at_random_moments(memlab, batch):
 
 def test_sigkill_of_a_training(memlab):
     process = memlab.start(sys.executable, PROGRAMS / "churn.py")
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
+    assert [process.stdout.readline() for _ in range(3)] == ["ready\n", "1000\n", "2000\n"]
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
@@ -89,7 +88,7 @@ def test_endings(memlab, ending, code, recorded):
     # GIVEN a program, and its result without memlab
     alone = memlab.run(sys.executable, PROGRAMS / "endings.py", ending, preload=False)
     # WHEN it runs under memlab
-    run = memlab.python(PROGRAMS / "endings.py", ending)
+    run = memlab.python(PROGRAMS / "endings.py", ending, fresh=True)
     # THEN it ends as it does alone, with the same output
     assert (run.code, run.output) == (alone.code, alone.output) == (code, run.output)
     assert run.errors == alone.errors
@@ -105,7 +104,7 @@ def test_endings(memlab, ending, code, recorded):
 
 @pytest.mark.parametrize("workers", ["workers", "subprocess"])
 def test_forked_children_are_silent(memlab, workers):
-    run = memlab.python(PROGRAMS / "endings.py", workers)
+    run = memlab.python(PROGRAMS / "endings.py", workers, fresh=True)
     assert run.code == 0, run.errors
     assert "memlab" not in run.errors
     # THEN there is one trace, the parent's, and it ends with the parent
@@ -113,7 +112,7 @@ def test_forked_children_are_silent(memlab, workers):
 
 
 def test_spawned_children_have_their_own_traces(memlab):
-    run = memlab.python(PROGRAMS / "endings.py", "spawn")
+    run = memlab.python(PROGRAMS / "endings.py", "spawn", fresh=True)
     assert run.code == 0, run.errors
     reports = [memlab.report(trace) for trace in run.traces]
     # THEN parent and child each have a trace of their own allocations
@@ -210,6 +209,7 @@ def test_idle_threads_take_little_memory(memlab):
     assert int(run.output) <= 32
 
 
+@pytest.mark.long
 def test_thread_sanitizer_finds_nothing(memlab):
     # GIVEN a program with threads under ThreadSanitizer
     program = memlab.folder / "reports"
@@ -229,11 +229,14 @@ def test_a_thread_that_takes_the_gil_at_the_end(memlab):
     subprocess.run(["c++", "-shared", "-fPIC", "-o", library, PROGRAMS / "late_gil.cpp"], check=True)
     program = f"""
 import ctypes, threading, time
+library = ctypes.CDLL({str(library)!r})
+thread = threading.Thread(target=library.take_gil_at_the_end, daemon=True)
+thread.start()
 class Late:
-    def __del__(self, sleep=time.sleep):
-        sleep(0.5)
+    def __del__(self, asks=library.is_stuck, sleep=time.sleep):
+        while not asks():
+            sleep(0.001)
 late = Late()
-threading.Thread(target=ctypes.CDLL({str(library)!r}).take_gil_at_the_end, daemon=True).start()
 """
     # WHEN it runs on the simulated card THEN it ends as on CPython 3.14
     run = memlab.python("-c", program)
@@ -268,7 +271,7 @@ def test_switched_off(memlab):
 
 
 def test_the_default_name(memlab):
-    run = memlab.python(PROGRAMS / "endings.py", "return")
+    run = memlab.python(PROGRAMS / "endings.py", "return", fresh=True)
     process = memlab.report(run.trace)["process"]
     assert run.trace.name == f"memlab-endings-{process['pid']}.jsonl"
     assert Memlab.library.is_relative_to(ROOT) and os.path.isabs(process["command"][0])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from trace_reader import Trace
+from waiting import HANG_SECONDS, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -19,16 +20,17 @@ def recorded(memlab):
     program = memlab.folder / "recorded"
     subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "recorded.c", "-lpthread"], check=True)
 
-    def run(*arguments, command=(), timeout=60, preexec_fn=None, **env):
+    def run(*arguments, command=(), preexec_fn=None, **env):
         preload = {} if command else {"LD_PRELOAD": memlab.library}
         environment = memlab.environment(**preload, MEMLAB_LIB=memlab.library, **env)
         return subprocess.run(
             [*map(str, command), program, *map(str, arguments)],
             cwd=memlab.folder,
             env=environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=HANG_SECONDS,
             preexec_fn=preexec_fn,
         )
 
@@ -86,7 +88,7 @@ def test_force_replaces_a_trace(memlab, recorded):
     assert (memlab.folder / "run.jsonl").read_text() != first
 
 
-def test_pipes_without_readers_cause_no_delay(memlab, recorded):
+def test_pipes_without_readers_do_not_hang_anything(memlab, recorded):
     # GIVEN pipes without writers and readers, wherever memlab looks for traces or writes them
     temporary = memlab.folder / "tmp"
     temporary.mkdir()
@@ -95,10 +97,9 @@ def test_pipes_without_readers_cause_no_delay(memlab, recorded):
     # WHEN a program runs whose trace has to be condensed
     run = recorded("pairs", 0, 100_000, 1, command=[memlab.command, "run", "--"], MEMLAB_TRACE_MAX="4MiB")
     assert run.returncode == 0 and "memlab report memlab-recorded-" in run.stderr
-    begun = time.monotonic()
     run = recorded("pairs", 0, 400_000, 1, MEMLAB_OUTPUT="run.jsonl", MEMLAB_TRACE_MAX="4MiB")
-    # THEN it ends without delay, one line names the obstacle, and the trace can be read
-    assert run.returncode == 0 and time.monotonic() - begun < 15
+    # THEN it ends, one line names the obstacle, and the trace can be read
+    assert run.returncode == 0
     (line,) = complaints(run)
     assert "run.jsonl.next" in line and "pipe" in line
     assert memlab.report(memlab.folder / "run.jsonl")["process"]["exit"] == 0
@@ -113,8 +114,23 @@ def test_pipes_without_readers_cause_no_delay(memlab, recorded):
         assert run.returncode == 0 and "memlab report tmp/run-1.jsonl" in run.stderr
     # AND readers refuse it
     for command in ["report", "view"]:
-        done = subprocess.run([memlab.command, command, temporary / "run.jsonl"], capture_output=True, text=True, timeout=20)
+        reading = [memlab.command, command, temporary / "run.jsonl"]
+        done = subprocess.run(reading, capture_output=True, text=True, timeout=HANG_SECONDS)
         assert done.returncode != 0 and "it is a pipe" in done.stderr
+
+
+def taken(trace):
+    """Disk space of a trace and of the file that will replace it."""
+    while True:
+        following = 0
+        with contextlib.suppress(FileNotFoundError), trace.open() as file:
+            # The trace is measured last: it only shrinks once its successor grows.
+            with contextlib.suppress(FileNotFoundError):
+                following = trace.with_name(f"{trace.name}.next").stat().st_blocks
+            found = os.fstat(file.fileno())
+            # Two files count together only if none replaced the other between the two calls.
+            if trace.stat().st_ino == found.st_ino:
+                return (following + found.st_blocks) * 512
 
 
 @pytest.mark.parametrize(
@@ -124,25 +140,18 @@ def test_pipes_without_readers_cause_no_delay(memlab, recorded):
 def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, threads, maximum):
     # GIVEN a program that records much more than its trace may take
     env = memlab.environment(LD_PRELOAD=memlab.library, MEMLAB_OUTPUT="bounded.jsonl", MEMLAB_TRACE_MAX=f"{maximum}MiB")
-    command = [memlab.folder / "recorded", "pairs", str(live), str(count), str(threads)]
-    process = subprocess.Popen(
-        command, cwd=memlab.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [memlab.folder / "recorded", "pairs", str(live), str(count), str(threads), str(1 << 20)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=memlab.folder, env=env, text=True, **pipes)
+    trace = memlab.folder / "bounded.jsonl"
+    assert process.stdout.readline() == "grown\n"
+    assert taken(trace) > 1 << 20
     # THEN its files together never take more
-    trace, following = memlab.folder / "bounded.jsonl", memlab.folder / "bounded.jsonl.next"
-    largest = 0
+    process.stdin.close()
     while process.poll() is None:
-        with contextlib.suppress(FileNotFoundError):
-            first = trace.stat()
-            together = first.st_blocks * 512
-            with contextlib.suppress(FileNotFoundError):
-                together += following.stat().st_blocks * 512
-            # Two files count together only if none replaced the other between the two calls.
-            if trace.stat().st_ino == first.st_ino:
-                largest = max(largest, together)
+        assert taken(trace) <= maximum << 20
         time.sleep(0.001)
-    output, errors = process.communicate()
-    assert 1 << 20 < largest <= maximum << 20
+    output, errors = process.stdout.read(), process.stderr.read()
     # AND no descriptors or mappings of replaced files remain
     assert (process.returncode, output) == (0, "1 descriptors, 0 mappings, 0 deleted\n")
     assert list(memlab.folder.glob("bounded*")) == [memlab.folder / "bounded.jsonl"]
@@ -159,11 +168,19 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
 
 def test_a_full_trace_is_reported_once(memlab, recorded):
     # GIVEN a program that keeps more alive than its trace has room for
-    run = recorded("pairs", 90_000, 50_000, 1, MEMLAB_TRACE_MAX="4MiB")
-    assert run.returncode == 0
+    env = memlab.environment(LD_PRELOAD=memlab.library, MEMLAB_TRACE_MAX="4MiB")
+    command, said = [memlab.folder / "recorded", "pairs", "90000", "50000", "1"], memlab.folder / "said"
+    with said.open("w") as errors:
+        process = subprocess.Popen(command, cwd=memlab.folder, env=env, stdin=subprocess.PIPE, stderr=errors)
     # THEN one line says so, with the size that is enough
-    (line,) = complaints(run)
-    assert "alive at once" in line and "would be enough" in line
+    wait_until(lambda: "alive at once" in said.read_text())
+    process.communicate()
+    assert process.returncode == 0
+    lines = said.read_text().splitlines()
+    (line,) = [line for line in lines if "alive at once" in line]
+    assert "would be enough" in line
+    # AND on a loaded machine, where memlab's thread is late, another reports missing events
+    assert all("events come faster" in other for other in lines if other != line)
     # AND the trace holds what fits, and counts what it lacks
     (trace,) = memlab.folder.glob("*.jsonl")
     assert trace.stat().st_size <= 4 << 20

@@ -4,12 +4,12 @@ import os
 import select
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from conftest import RELEASE
 from trace_reader import Trace
+from waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -100,6 +100,14 @@ def test_files_that_reuse_memlabs_descriptors(memlab, program):
     assert memlab.report(run.trace)["trace"]["skipped_lines"] == 0
 
 
+def switches(pid):
+    """Number of times that memlab's control thread has gone to sleep. It wakes every 250 ms."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    (thread,) = [task for task in tasks if (task / "comm").read_text() == "memlab\n"]
+    (line,) = [line for line in (thread / "status").read_text().splitlines() if line.startswith("voluntary_ctxt_switches")]
+    return int(line.split()[1])
+
+
 def test_sockets_that_reuse_memlabs_descriptors(memlab, program):
     # GIVEN the same with listening sockets
     process = memlab.start(program, "server", stdin=subprocess.PIPE)
@@ -112,8 +120,11 @@ def test_sockets_that_reuse_memlabs_descriptors(memlab, program):
         client.send(b'{"command":"status"}\n')
         answered.register(client, select.POLLIN)
         clients.append(client)
-    # THEN memlab does not answer in the program's place
-    assert answered.poll(700) == []
+    # WHEN memlab's thread has looked for clients several times
+    before = switches(process.pid)
+    wait_until(lambda: switches(process.pid) >= before + 4)
+    # THEN it does not answer in the program's place
+    assert answered.poll(0) == []
     process.communicate()
     assert process.returncode == 0
     for client in clients:
@@ -149,7 +160,9 @@ def test_the_trace_is_removed_or_replaced(memlab, program, what, maximum):
     # GIVEN a program whose trace is removed, renamed or replaced while it runs
     env = {"MEMLAB_OUTPUT": "trace.jsonl", "MEMLAB_TRACE_MAX": maximum}
     trace, elsewhere = memlab.folder / "trace.jsonl", memlab.folder / "elsewhere.jsonl"
-    process = memlab.start(program, "slowly", env=env, stdin=subprocess.PIPE)
+    said = memlab.folder / "said"
+    with said.open("w") as errors:
+        process = memlab.start(program, "slowly", env=env, stdin=subprocess.PIPE, stderr=errors)
     assert process.stdout.readline() == "ready\n"
     if what == "renamed":
         trace.rename(elsewhere)
@@ -157,11 +170,14 @@ def test_the_trace_is_removed_or_replaced(memlab, program, what, maximum):
         trace.unlink()
     if what == "replaced":
         trace.write_text("the user's own\n")
-    time.sleep(0.6 if maximum == "4MiB" else 0)
-    output, errors = process.communicate()
+    print(file=process.stdin, flush=True)
+    if maximum == "4MiB":
+        wait_until(lambda: "memlab:" in said.read_text())
+    output, _ = process.communicate()
+    errors = said.read_text()
     # THEN it runs to its end
     assert (process.returncode, output[-6:]) == (0, "pairs\n"), errors
-    left = {path.name for path in memlab.folder.iterdir()} - {"unharmed", "trace.jsonl", "elsewhere.jsonl"}
+    left = {path.name for path in memlab.folder.iterdir()} - {"unharmed", "said", "trace.jsonl", "elsewhere.jsonl"}
     if maximum == "4MiB":
         # AND, if the trace would have to be condensed, one line says that it ends there, and few files are left
         assert errors.count("memlab:") == 1

@@ -29,8 +29,13 @@ json.dump([results, eval(expression, shell.user_ns)], open("result", "w"))
 
 _NOTEBOOK = """
 import sys, nbclient, nbformat
+from traitlets.config import Config
 notebook = nbformat.read(sys.argv[1], 4)
-nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", allow_errors=True).execute()
+# Longer than any machine takes. (nbclient goes on without the outputs that it has not got after 4 s.)
+patience = {"timeout": 240, "startup_timeout": 240, "iopub_timeout": 240}
+# Sockets in the folder, since another kernel may take a port between its choice and its use.
+sockets = Config({"KernelManager": {"transport": "ipc"}})
+nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True, config=sockets, **patience).execute()
 nbformat.write(notebook, sys.argv[1])
 """
 

@@ -7,12 +7,14 @@ import os
 import pickle
 import re
 import subprocess
+import types
 from dataclasses import dataclass
 
 import memlab
 import pytest
 import torch
 from conftest import PYTHON, ROOT
+from memlab._iterations import table
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
@@ -375,15 +377,17 @@ def test_profiler_keeps_nothing_alive(model, capsys):
 
 
 def test_two_files_in_one_second(model, tmp_path, monkeypatch, capsys):
-    # GIVEN two profilers made at once; WHEN both write files, THEN each has its own
+    # GIVEN two profilers made in one second; WHEN both write files, THEN each has its own
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(table, "time", types.SimpleNamespace(strftime=lambda form: "20261128120000"))
     profilers = [memlab.memory_profiler(model, csv=True) for _ in range(2)]
     train(model)
     for profiler in profilers:
         profiler.record_stats()
         profiler.close()
-    paths = {profiler.path for profiler in profilers}
-    assert len(paths) == 2 and all(len(path.read_text().splitlines()) == 2 for path in paths)
+    paths = [profiler.path for profiler in profilers]
+    assert [path.name for path in paths] == ["20261128120000.csv", "20261128120000_2.csv"]
+    assert all(len(path.read_text().splitlines()) == 2 for path in paths)
 
 
 def test_compiled_model(model, capsys):

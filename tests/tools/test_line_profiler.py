@@ -6,9 +6,13 @@ import subprocess
 from pathlib import Path
 from textwrap import dedent
 
+import memlab as package
 import pytest
 from conftest import PYTHON, ROOT
+from memlab import _native
+from memlab._lines.columns import value_of
 from tool_runs import START, run_tool
+from waiting import HANG_SECONDS
 
 README = """
 import torch
@@ -306,6 +310,44 @@ def test_each_gpu_has_its_own_figures(memlab):
     assert list(other["both"].values())[1] == [2 * MIB, 2 * MIB]
 
 
+def two_lines(value):
+    value = [value]
+    return value
+
+
+def of_device(line, device, scale, hits=1):
+    """A row as the native module has it: counters and figures of a device, each a number of its own times `scale`."""
+    first = line + two_lines.__code__.co_firstlineno
+    current, peak, allocated, freed = (
+        [[scale * (place + row) for row in range(3)] for _ in range(3)] for place in (1, 5, 9, 13)
+    )
+    own, sample = [scale * 100, scale * 7, scale * 60, scale * 20], [[scale, scale * 2, scale * 3, scale * 4]] * 9
+    return 0, first, device, hits, current, peak, allocated, freed, scale * 50, own, sample
+
+
+def test_a_line_of_several_devices(monkeypatch):
+    # GIVEN a line that ran while each of two devices was profiled, and one that only another thread ran, on both
+    rows = [of_device(1, 0, 1, hits=2), of_device(1, 1, 3, hits=1), of_device(2, 0, 1, hits=0), of_device(2, 1, 3, hits=0)]
+    monkeypatch.setattr(_native, "profile_figures", lambda profile: rows)
+    prof = package.LineProfiler(two_lines)
+
+    def figures():
+        names = ("hits", "allocated", "freed", "kept", "backward", "allocations", "peak_delta")
+        columns = [f"line.{name}" for name in names]
+        columns += ["active_bytes.all.current", "active_bytes.all.peak", "requested_bytes.all.current"]
+        (table,) = prof.profiles()
+        return {text.strip(): [value_of(column)(found) for column in columns] for _, text, found in table.rows() if found}
+
+    # THEN what the first allocated and freed, and how often it ran, is the sum of both, in any order, AND of counters and
+    # peaks it has the most
+    for _ in range(2):
+        found = figures()
+        assert found["value = [value]"] == [3, 400, 240, 160, 80, 28, 150, 3, 15, 3]
+        rows.reverse()
+    # AND the second has the figures of the device that is profiled now
+    assert found["return value"] == [0, 100, 60, 40, 20, 7, None, None, None, 1]
+
+
 def test_no_data_says_why(memlab):
     program = """
     from memlab import profile
@@ -449,7 +491,7 @@ def test_lines_are_marked_on_every_cpython(memlab, python):
     if version.stdout.strip() != "True":
         pytest.skip("the package needs CPython 3.10")
     process = memlab.start(python, script, ROOT / "python", preload=False)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, errors
     hits = json.loads(output)
     assert hits["fall"] == {"def fall(n):": 4, "if n:": 4, "fall(n - 1)": 3, "return n": 4}

@@ -52,6 +52,7 @@ print(json.dumps([arguments.process_index, Truth.rows]), flush=True)
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("needed", "program", "logs", "prefix"),
     [("lightning", LIGHTNING, "lightning_logs/version_0", ""), ("accelerate", HUGGING_FACE, "out/runs/*", "train/")],

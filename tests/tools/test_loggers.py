@@ -8,6 +8,7 @@ import loggers
 import memlab as package
 import pytest
 from conftest import ROOT
+from context import WAITING
 from tool_runs import START, run_tool
 
 for needed in ("tensorboard", "wandb", "mlflow"):
@@ -15,7 +16,11 @@ for needed in ("tensorboard", "wandb", "mlflow"):
 
 # MLflow's files in the folder of the test, and W&B without its servers.
 OFFLINE = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": "file:./mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
-PLAIN = """
+# Longer than any machine takes, instead of half a minute and one and a half.
+OFFLINE |= {"WANDB__SERVICE_WAIT": "240", "WANDB_INIT_TIMEOUT": "240"}
+PLAIN = (
+    WAITING
+    + """
 import json, mlflow, torch, wandb, memlab
 from torch.utils.tensorboard import SummaryWriter
 
@@ -38,12 +43,14 @@ with mlflow.start_run():
         returned.append(memlab.log(step, [writer, run, mlflow]))
         torch.cuda.reset_peak_memory_stats()
     torch.zeros(1 << 20, device="cuda")
+    wait_for_context()
     memlab.log(logger=keep, prefix="own/")
     active = memlab.log()
 writer.close()
 run.finish()
 json.dump([truth, returned, seen, torch.cuda.max_memory_allocated(), active], open("result", "w"))
 """
+)
 
 
 @START

@@ -310,6 +310,7 @@ def test_the_table_of_the_most_expensive_tests(run_pytest, options):
         assert "most expensive" not in run_pytest(PEAKS).text
 
 
+@pytest.mark.long
 def test_limits_under_xdist(run_pytest):
     # GIVEN limits; WHEN the tests are spread over processes, THEN the same tests fail, with the same messages
     alone, spread = run_pytest(PEAKS), run_pytest(PEAKS, "-n", "2")

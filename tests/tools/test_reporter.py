@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from conftest import PYTHON, ROOT
+from context import WAITING
 
 EITHER_WAY = pytest.mark.parametrize("preload", [True, False], ids=["preloaded", "loaded late"])
 
@@ -249,8 +250,11 @@ del kept[3]
 reporter = MemReporter()
 """,
 }
-SUMS = """
+SUMS = (
+    WAITING
+    + """
 import json
+wait_for_context()
 report = reporter.collect(0)
 device = report.devices["cuda:0"]
 print(json.dumps({
@@ -263,6 +267,7 @@ print(json.dumps({
     "what": [[row.category, row.layer, row.file and row.file.split("/")[-1], row.line] for row in device.unseen],
 }))
 """
+)
 
 
 @EITHER_WAY
@@ -386,7 +391,7 @@ reporter = memlab.MemReporter(torch.nn.Linear(2, 2))
 reporter.report()
 print(torch.cuda.is_initialized())
 """
-    lines = run(memlab, program, preload=False).splitlines()
+    lines = run(memlab, program, preload=False, fresh=True).splitlines()
     assert (lines[0], lines[-1]) == ("False", "False")
 
 

@@ -8,9 +8,9 @@ import memlab as package
 import pytest
 import torch
 from memlab import training_warnings
-from test_infinity_batch import Reader, training
 from torch import nn
 from torch.nn import functional
+from trainings import Reader, training
 
 
 def batches(ib, count):

@@ -1,8 +1,6 @@
 //! Accumulating memory: over the steps, at a few of them, and over forward passes without a backward.
 
-mod common;
-
-use common::replay;
+use crate::common::replay;
 use memlab_trace::{AccumulationSpan, Category, Model};
 
 const NAMES: &[&str] = &[

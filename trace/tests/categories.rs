@@ -1,8 +1,6 @@
 //! The categories of blocks in small programs of known memory.
 
-mod common;
-
-use common::{TRAINING, category, layer, line, model_of};
+use crate::common::{TRAINING, category, layer, line, model_of};
 use memlab_trace::Category;
 
 #[test]

@@ -1,8 +1,6 @@
 //! The records shown in `docs/trace-format.md` are those that are written and read.
 
-mod common;
-
-use common::encode_record;
+use crate::common::encode_record;
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::*;
 use memlab_trace::{Record, decode_line};

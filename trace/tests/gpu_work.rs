@@ -1,8 +1,7 @@
 //! What ran on a GPU, by place.
 
-mod common;
-
-use common::{NAMES, replay};
+use crate::common;
+use crate::common::{NAMES, replay};
 use memlab_trace::{Model, Scope, WorkTotals};
 
 const KERNELS: [&str; 2] = [r#"{"kernel":1,"name":"gemm"}"#, r#"{"kernel":2,"name":"copy pinned to device"}"#];

@@ -1,8 +1,7 @@
 //! What keeps a process from allocating more: limits, host memory, other processes, a device too small from the start.
 
-mod common;
-
-use common::replay;
+use crate::common::replay;
+use memlab_trace::{Category, Model};
 
 #[test]
 fn out_of_memory_at_the_first_allocation_shows_its_device() {
@@ -19,11 +18,40 @@ fn out_of_memory_at_the_first_allocation_shows_its_device() {
     assert_eq!((device.total_bytes, device.allocations, device.limit_bytes), (8192, 0, Some(2048)));
     let oom = &model.ooms()[0];
     assert_eq!((oom.requested_bytes, oom.total_bytes, oom.used_bytes), (4096, 8192, 1536));
-    assert!(oom.categories.contains(&(memlab_trace::Category::OtherProcesses, 1024)), "{:?}", oom.categories);
+    assert!(oom.categories.contains(&(Category::OtherProcesses, 1024)), "{:?}", oom.categories);
     assert_eq!((oom.limit_bytes, &*oom.others), (Some(2048), [(77, 1024)].as_slice()));
     // AND also without any record of the device
     let model = replay([r#"["oom",5,1,2,4096,0,0,0,0]"#]);
     assert_eq!(model.devices().iter().map(|device| device.index).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn an_out_of_memory_has_the_other_processes_of_its_moment() {
+    // GIVEN two devices whose use is sampled, with other processes that come and go before, between and after the
+    // out-of-memories of one of them
+    let others = |device: i32, processes: &str| format!(r#"{{"others":{device},"processes":{processes}}}"#);
+    let lines = [
+        r#"["used",1,0,6144,8192,2048]"#.to_owned(),
+        r#"["used",1,1,6144,8192,2048]"#.to_owned(),
+        others(1, "[[99,4096]]"),
+        others(0, "[[77,3072],[78,512]]"),
+        r#"["oom",2,1,0,4096,0,0,3,7]"#.to_owned(),
+        others(0, "[[78,1024]]"),
+        r#"["oom",3,1,0,4096,0,0,3,7]"#.to_owned(),
+        others(0, "[]"),
+        r#"["oom",4,1,0,4096,0,0,3,7]"#.to_owned(),
+        others(0, "[[80,512]]"),
+    ];
+    let model = replay(&lines);
+    // THEN each has those of its moment
+    let expected: [&[(u32, u64)]; 3] = [&[(77, 3072), (78, 512)], &[(78, 1024)], &[]];
+    let others_of = |model: &Model| model.ooms().into_iter().map(|oom| oom.others).collect::<Vec<_>>();
+    assert_eq!(others_of(&model), expected);
+    assert!(model.ooms()[0].categories.contains(&(Category::OtherProcesses, 4096)), "{:?}", model.ooms()[0].categories);
+    // AND a keyframe keeps them
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    assert_eq!(others_of(&replay(keyframe.split_inclusive(|byte| *byte == b'\n'))), expected);
 }
 
 #[test]

@@ -1,15 +1,14 @@
 //! The model against a slow reference implementation, on random programs.
 
-mod common;
-mod reference;
-
+use crate::common;
+use crate::reference;
 use std::collections::BTreeMap;
 
-use common::{all_views, encode_record};
+use crate::common::{all_views, encode_record};
+use crate::reference::{DRIVER_KIND, Event, Reference};
 use memlab_trace::record::*;
 use memlab_trace::{Category, Model, Record, Scope, decode_line};
 use proptest::prelude::*;
-use reference::{DRIVER_KIND, Event, Reference};
 
 /// Stacks 1 and 2 lead to line 10 (2 through torch), 3 to line 20, 4 to PyTorch's line 5; 5 and 6 are a loop without a
 /// line.

@@ -1,9 +1,8 @@
 //! The model's views of small programs of known memory.
 
-mod common;
-
-use common::{NAMES, TRAINING, category, layer, line, model_of, replay};
-use memlab_trace::{Category, HOST, Model, Scope};
+use crate::common;
+use crate::common::{NAMES, TRAINING, category, layer, line, model_of, replay};
+use memlab_trace::{Category, HOST, Model, Scope, StepView};
 
 #[test]
 fn a_folder_beside_torch_is_not_torch() {
@@ -179,6 +178,26 @@ fn steady_growth_is_found_by_line() {
     // With fewer steps than the warm-up, the existing ones are compared.
     assert!(leaking(1).growth(0).is_empty());
     assert_eq!(leaking(2).growth(0)[0].from_step, 1);
+}
+
+#[test]
+fn the_peak_of_a_step_includes_what_it_began_with() {
+    // GIVEN a step that ends with two blocks, and one that frees the larger before it allocates a small one
+    let model = replay([
+        r#"["a",1,1,0,4096,8192,1,0,0]"#,
+        r#"["a",2,1,1,4096,512,1,0,0]"#,
+        r#"["a",3,1,0,16384,1024,1,0,0]"#,
+        r#"["step",4,1,0]"#,
+        r#"["f",5,1,0,4096]"#,
+        r#"["a",6,1,0,4096,512,1,0,0]"#,
+        r#"["step",7,1,1]"#,
+        r#"["step",8,1,2]"#,
+    ]);
+    let peaks = |steps: &[StepView]| steps.iter().map(|step| step.peak_allocated_bytes).collect::<Vec<_>>();
+    // THEN the second step peaks at its begin, also on the device without any event, and the third at what is left
+    assert_eq!(peaks(model.device_steps(0)), [9216, 9216, 1536]);
+    assert_eq!(peaks(model.device_steps(1)), [512, 512, 512]);
+    assert_eq!(peaks(model.steps()), [9728, 9728, 2048]);
 }
 
 #[test]

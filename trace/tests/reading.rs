@@ -373,7 +373,8 @@ fn an_interrupted_condensation_continues_in_the_file_beside_the_trace() {
 #[test]
 fn files_of_another_process_beside_a_trace_are_ignored() {
     let folder = Folder::new("stale");
-    let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() + 60_000_000_000;
+    let start =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() + 86_400_000_000_000;
     let header = format!("{{\"memlab\":1,\"pid\":4242,\"start_unix_ns\":{start}}}\n");
     let path = folder.file("t.jsonl", (header + &alloc(1)).as_bytes());
     let old = HEADER.to_owned() + "\0" + &alloc(2);

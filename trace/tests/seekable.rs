@@ -1,12 +1,10 @@
 //! Seeking in a trace, in any order, gives the state of replaying the events up to that moment.
 
-mod common;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use common::encode_record;
+use crate::common::encode_record;
 use memlab_trace::record::{Alloc, DriverAlloc, DriverKind, Flags, Free, Header, Layer, Oom, Step, Tag, TagCategory};
 use memlab_trace::{
     EventKind, Extent, Follower, Model, Progress, ReadError, Record, Replay, SeekOutcome, SeekTarget, SeekableReplay,

@@ -1,7 +1,5 @@
 //! The categories of single blocks sum to the model's own figures at the peak, and the moment is the requested one.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::Path;
 

@@ -1,8 +1,18 @@
-//! The time of day.
+//! The time of day, and patience with others.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds since 1970.
 pub fn now_unix_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// `limit`, times `MEMLAB_PATIENCE`: on an overloaded machine, processes that are well answer late.
+pub fn patience(limit: Duration) -> Duration {
+    static FACTOR: LazyLock<u32> = LazyLock::new(|| {
+        let factor = std::env::var("MEMLAB_PATIENCE").ok().and_then(|factor| factor.parse().ok());
+        factor.unwrap_or(1)
+    });
+    limit.saturating_mul(*FACTOR)
 }

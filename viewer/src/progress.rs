@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use memlab_trace::Progress;
 
+use crate::clock::patience;
 use crate::format;
 
 /// Work that takes longer than this shows its progress.
@@ -18,7 +19,7 @@ pub fn report<T>(read: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) 
     let mut is_printed = false;
     let is_terminal = io::stderr().is_terminal();
     let result = read(&mut |Progress { bytes_read, bytes_total, events }| {
-        if is_terminal && start.elapsed() > SILENCE {
+        if is_terminal && start.elapsed() > patience(SILENCE) {
             is_printed = true;
             eprint!(
                 "\r\u{1b}[Kreading: {} ({} events)",
@@ -39,7 +40,7 @@ pub fn announce<T>(what: &str, work: impl FnOnce() -> T) -> T {
     if !io::stderr().is_terminal() {
         return work();
     }
-    announce_to_writer(io::stderr(), SILENCE, what, work)
+    announce_to_writer(io::stderr(), patience(SILENCE), what, work)
 }
 
 /// The same, printed to `out` after `silence`.

@@ -1,11 +1,9 @@
 //! `memlab advise` on recorded trainings (`recordings/`), as text and as JSON.
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::child::{alone, output};
+use crate::common::child::{alone, output};
 
 /// What the command prints on a recording.
 fn advised(recording: &str, options: &[&str]) -> String {
@@ -22,7 +20,7 @@ macro_rules! advice_on {
     ($($test:ident: $recording:literal $(, $option:literal)*;)*) => {$(
         #[test]
         fn $test() {
-            insta::with_settings!({snapshot_path => "advice"}, {
+            insta::with_settings!({snapshot_path => "advice", prepend_module_to_snapshot => false}, {
                 insta::assert_snapshot!(stringify!($test), advised($recording, &[$($option),*]));
             });
         }

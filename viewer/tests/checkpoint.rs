@@ -1,11 +1,9 @@
 //! `memlab offload --full` and `memlab restore` with a fake CUDA driver.
 
-mod common;
-
 use std::process::Command;
 
-use common::child::{alone, output};
-use common::process::{Movable, Runtime};
+use crate::common::child::{alone, output};
+use crate::common::process::{Movable, Runtime};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -91,19 +89,19 @@ fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
     // GIVEN a traced process started without --offload
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let why_not = Some("it was started without --offload".to_owned());
-    let requests = Movable { why_not, ..Movable::new(4_000_201) }.listen(&runtime);
+    let requests = Movable { why_not, ..Movable::new(4_200_201) }.listen(&runtime);
     // WHEN it is offloaded THEN the driver does it, memlab says so, and the process is notified
-    let (code, out, err) = driver.memlab(&runtime, "offload 4000201");
+    let (code, out, err) = driver.memlab(&runtime, "offload 4200201");
     assert_eq!(code, Some(0), "{err}");
     assert!(err.contains("started without --offload: using the CUDA driver's checkpoint"), "{err}");
-    assert!(out.starts_with("checkpointed train.py (PID 4000201) in "), "{out}");
+    assert!(out.starts_with("checkpointed train.py (PID 4200201) in "), "{out}");
     let (_, out, _) = driver.memlab(&runtime, "ps");
-    assert!(out.lines().any(|line| line.contains("4000201") && line.contains("checkpointed")), "{out}");
+    assert!(out.lines().any(|line| line.contains("4200201") && line.contains("checkpointed")), "{out}");
     // AND it is restored the same way
-    assert_eq!(driver.memlab(&runtime, "restore 4000201").0, Some(0));
+    assert_eq!(driver.memlab(&runtime, "restore 4200201").0, Some(0));
     let checkpointed = |value: bool| json!({ "command": "checkpointed", "value": value });
     assert_eq!(requests.all(), [checkpointed(true), checkpointed(false)]);
-    let (code, _, err) = driver.memlab(&runtime, "restore 4000201");
+    let (code, _, err) = driver.memlab(&runtime, "restore 4200201");
     assert_eq!(code, Some(2));
     assert!(err.contains("has nothing to restore"), "{err}");
 }

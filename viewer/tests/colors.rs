@@ -1,10 +1,8 @@
 //! Colours of `memlab report`: on a terminal only.
 
-mod common;
-
-use common::child::{alone, output};
-use common::session::Session;
-use common::trained;
+use crate::common::child::{alone, output};
+use crate::common::session::Session;
+use crate::common::trained;
 
 const REPORT: &[&str] = &["report", "{}/run.jsonl"];
 

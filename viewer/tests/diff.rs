@@ -1,11 +1,9 @@
 //! `memlab diff` between synthetic runs, as text and as JSON.
 
-mod common;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::child::{alone, output};
+use crate::common::child::{alone, output};
 use serde_json::Value;
 use tempfile::TempDir;
 

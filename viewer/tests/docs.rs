@@ -1,14 +1,12 @@
 //! The commands in the docs are ones that `memlab` takes, and those that only read a trace do what the docs say.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::child::{alone, output};
 use clap::error::ErrorKind;
-use common::child::{alone, output};
 use regex::Regex;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

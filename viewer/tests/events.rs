@@ -1,12 +1,10 @@
 //! The events.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::dashboard::{ENDED, assert_looks, assert_looks_at, press, screen};
-use common::map::{BASE, KIB, eventful, on_events, on_map};
-use common::{GIB, MIB, Story};
+use crate::common::dashboard::{ENDED, assert_looks, assert_looks_at, press, screen};
+use crate::common::map::{BASE, KIB, eventful, on_events, on_map};
+use crate::common::{GIB, MIB, Story};
 use memlab_viewer::app::App;
 use memlab_viewer::context::ShownMoment;
 use memlab_viewer::format::grouped;

@@ -1,13 +1,11 @@
 //! `memlab export`: moments, devices, files and errors, on synthetic traces. Traces of real programs, and the readers
 //! of each format, are in `tests/see/test_export.py`.
 
-mod common;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::process::{Command, Output};
 
-use common::child::{alone, output};
+use crate::common::child::{alone, output};
 use memlab_trace::{Model, load_whole};
 use memlab_viewer::holdings::Holdings;
 use memlab_viewer::moment::{NamedMoment, load_at};

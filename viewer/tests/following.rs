@@ -1,28 +1,16 @@
 //! Following traces while they grow, and the state of their writers.
 
-mod common;
-
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Story, trained};
+use crate::common::child::becomes_true;
+use crate::common::of_this_process;
 use memlab_trace::ReadError;
-use memlab_viewer::clock::now_unix_ns;
 use memlab_viewer::feed::{Feed, Followed, Roster, Source};
 use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState};
-
-/// A trace with this process as its writer, which is alive.
-fn own(steps: u64) -> Story {
-    let mut story = trained(steps);
-    let start = format!("\"start_unix_ns\":{}", common::START);
-    let now = format!("\"start_unix_ns\":{}", now_unix_ns());
-    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{}", std::process::id())).replace(&start, &now);
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("Linux has it");
-    story.text = story.text.replace("\"host\":\"gpu1\"", &format!("\"host\":\"{}\"", host.trim()));
-    story
-}
 
 fn append(path: &Path, text: &str) {
     let mut file = OpenOptions::new().append(true).create(true).open(path).expect("opened");
@@ -31,18 +19,15 @@ fn append(path: &Path, text: &str) {
 
 /// Waits for a snapshot with one process that matches.
 fn wait(feed: &Feed, wanted: impl Fn(&ProcessSnapshot) -> bool) -> ProcessSnapshot {
-    let started = Instant::now();
     let mut last = None;
-    loop {
+    let is_there = becomes_true(|| {
         if let Ok(snapshot) = feed.snapshots().try_recv() {
             last = snapshot.processes.first().cloned();
-            if let Some(process) = last.clone().filter(|process| wanted(process)) {
-                return process;
-            }
         }
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", last.map(|last| (last.state, last.events)));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        last.as_ref().is_some_and(&wanted)
+    });
+    assert!(is_there, "{:?}", last.map(|last| (last.state, last.events)));
+    last.expect("it is there")
 }
 
 #[test]
@@ -50,7 +35,7 @@ fn a_growing_trace_is_followed_to_its_end() {
     // GIVEN a trace whose writer is this process
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl");
-    let text = own(3).text;
+    let text = of_this_process(3).text;
     let cut = text[..text.len() / 2].rfind('\n').expect("lines") + 1;
     append(&path, &text[..cut]);
     let feed = Feed::start(Source::Traces(Roster::open(std::slice::from_ref(&path)).expect("a trace")));
@@ -66,20 +51,24 @@ fn a_growing_trace_is_followed_to_its_end() {
 
 #[test]
 fn new_traces_are_found_once_they_have_a_header() {
+    // GIVEN an empty file, and a feed that looks for traces
     let folder = tempfile::tempdir().expect("a temporary folder");
     let paths = [folder.path().join("a.jsonl"), folder.path().join("b.jsonl")];
     append(&paths[0], "");
-    let found = paths.to_vec();
-    let feed = Feed::start(Source::Appearing(Box::new(move || found.clone())));
-    std::thread::sleep(Duration::from_millis(300));
+    let (found, looks) = (paths.to_vec(), Arc::new(AtomicUsize::new(0)));
+    let count = looks.clone();
+    let finder = move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        found.clone()
+    };
+    let feed = Feed::start(Source::Appearing(Box::new(finder)));
+    // WHEN the feed has looked at the empty file, and published what it found THEN that is nothing
+    assert!(becomes_true(|| looks.load(Ordering::SeqCst) > 2));
     assert!(feed.snapshots().try_recv().ok().is_none_or(|snapshot| snapshot.processes.is_empty()));
-    append(&paths[0], &own(1).text);
-    append(&paths[1], &own(1).text.replace("\"rank\":null", "\"rank\":0"));
-    let started = Instant::now();
-    while feed.snapshots().try_recv().ok().is_none_or(|snapshot| snapshot.processes.len() < 2) {
-        assert!(started.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    append(&paths[0], &of_this_process(1).text);
+    append(&paths[1], &of_this_process(1).text.replace("\"rank\":null", "\"rank\":0"));
+    // WHEN the header is there, and another trace THEN both are found
+    assert!(becomes_true(|| feed.snapshots().try_recv().is_ok_and(|snapshot| snapshot.processes.len() == 2)));
 }
 
 #[test]
@@ -87,7 +76,7 @@ fn a_dead_writer_is_shown_as_killed() {
     // GIVEN a trace without an end, from a process that ended long ago
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl");
-    append(&path, &own(1).text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":4194304"));
+    append(&path, &of_this_process(1).text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":4194304"));
     let feed = Feed::start(Source::Traces(Roster::open(std::slice::from_ref(&path)).expect("a trace")));
     // THEN it is shown with its last state, and as killed
     let process = wait(&feed, |process| process.state == ProcessState::Killed);

@@ -1,12 +1,11 @@
 //! The page of `memlab report --html`: it is complete, adds up, stays small, and escapes all names.
 
-mod common;
-
+use crate::common;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{GIB, MIB, Story, trained};
+use crate::common::{GIB, MIB, Story, trained};
 use memlab_trace::{Loaded, load};
 use memlab_viewer::report::write_html;
 

@@ -1,10 +1,8 @@
 //! `memlab report` of the ranks of a job, as text, as JSON and as a page.
 
-mod common;
-
 use std::path::Path;
 
-use common::{GIB, MIB, Story, hostile};
+use crate::common::{GIB, MIB, Story, hostile};
 use memlab_job::Job;
 use memlab_viewer::report::{write_job_html, write_job_json, write_job_text};
 use memlab_viewer::text::Style;

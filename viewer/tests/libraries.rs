@@ -1,12 +1,10 @@
 //! The scope of lines: a program whose own line only calls a library that trains, leaks and runs out of memory.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use common::child::{alone, output};
+use crate::common::child::{alone, output};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -1,8 +1,6 @@
 //! Moments of the past, trees, filters and the mouse in the dashboard, on traces in files.
 
-mod common;
-
-use common::{GIB, MIB, Opened, START, Story, trained};
+use crate::common::{GIB, MIB, Opened, START, Story, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use memlab_viewer::app::{self, App};
 use memlab_viewer::context::ShownMoment;

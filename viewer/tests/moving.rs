@@ -1,17 +1,15 @@
 //! `memlab offload`, `restore`, `limit` and `ps` on fake processes.
 
-mod common;
-
 use std::process::Output;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use common::child::{output, start};
-use common::process::{Movable, Runtime};
-use common::{GIB, MIB, Story, trained};
+use crate::common::child::{becomes_true, output, start};
+use crate::common::process::{Movable, Runtime};
+use crate::common::{GIB, MIB, Story, trained};
 use serde_json::{Value, json};
 
-const PID: u32 = 4_000_101;
+/// More than a process can have.
+const PID: u32 = 4_200_101;
 
 /// The exit code, standard output and standard error.
 fn ended(output: &Output) -> (Option<i32>, String, String) {
@@ -115,9 +113,7 @@ fn ctrl_c_detaches_and_the_operation_completes() {
     let requests = process.listen(&runtime);
     let mut command = runtime.memlab(&["offload", &PID.to_string()]);
     let (child, _watchdog) = start(command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()));
-    while requests.count("status") < 4 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    assert!(becomes_true(|| requests.count("status") >= 4));
     // WHEN Ctrl-C is pressed
     // SAFETY: a signal to a child of this test that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
@@ -127,9 +123,7 @@ fn ctrl_c_detaches_and_the_operation_completes() {
     assert!(err.contains("detached: the operation continues in train.py"), "{err}");
     assert_eq!(state_in_ps(&runtime), "offloading 33 %");
     go_on.store(true, Ordering::Relaxed);
-    while state_in_ps(&runtime) != "offloaded 4.00 GiB" {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    assert!(becomes_true(|| state_in_ps(&runtime) == "offloaded 4.00 GiB"));
     assert_eq!(requests.count("offload"), 1);
 }
 
@@ -170,9 +164,7 @@ fn ctrl_c_cancels_waiting_for_room() {
     let requests = Movable { failures, state: "offloaded".into(), ..Movable::new(PID) }.listen(&runtime);
     let mut command = runtime.memlab(&["restore", &PID.to_string(), "--wait"]);
     let (child, _watchdog) = start(command.stderr(std::process::Stdio::piped()));
-    while requests.count("restore") < 2 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    assert!(becomes_true(|| requests.count("restore") >= 2));
     // SAFETY: a signal to a child of this test that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let (code, _, err) = ended(&child.wait_with_output().expect("it ends"));

@@ -1,20 +1,18 @@
 //! A job of more ranks than models are kept of: summaries, models of those looked at, and the screen of the ranks.
 
-mod common;
-
+use crate::common;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use common::dashboard::{assert_looks, press};
-use common::session::Session;
-use common::{GIB, MIB, Opened, START, Story};
+use crate::common::child::becomes_true;
+use crate::common::dashboard::{assert_looks, press};
+use crate::common::session::Session;
+use crate::common::{GIB, MIB, Opened, START, Story};
 use memlab_trace::DeviceView;
 use memlab_viewer::app::App;
-use memlab_viewer::clock::now_unix_ns;
 use memlab_viewer::context::ShownMoment;
 use memlab_viewer::feed::{Roster, look};
 use memlab_viewer::query::Query;
@@ -131,35 +129,21 @@ fn append(path: &Path, text: &str) {
 
 /// Follows until the figures of all ranks are those of `stories`.
 fn wait_for(roster: &mut Roster, what: &str, is: impl Fn(&Snapshot) -> bool) -> Snapshot {
-    let started = Instant::now();
-    loop {
+    let mut last = None;
+    let is_there = becomes_true(|| {
         roster.poll(&|| false);
-        let snapshot = shown(roster);
-        if is(&snapshot) {
-            return snapshot;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        is(last.insert(shown(roster)))
+    });
+    assert!(is_there, "{what}");
+    last.expect("it is there")
 }
 
 #[test]
 fn ranks_that_write_are_followed_in_turns() {
     // GIVEN ranks whose writer is this process, in the middle of their run
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("Linux has it");
-    let start = format!("\"start_unix_ns\":{}", now_unix_ns());
     let mut stories = ranks();
-    for (number, story) in stories.iter_mut().enumerate() {
-        for (from, to) in [
-            (format!("\"pid\":{}", 5000 + number), format!("\"pid\":{}", std::process::id())),
-            (format!("\"start_unix_ns\":{START}"), start.clone()),
-            ("\"host\":\"gpu1\"".to_owned(), format!("\"host\":\"{}\"", host.trim())),
-            ("\"host\":\"gpu2\"".to_owned(), format!("\"host\":\"{}\"", host.trim())),
-        ] {
-            story.text = story.text.replace(&from, &to);
-        }
-    }
+    (5000..).zip(&mut stories).for_each(|(pid, story)| story.write_here(pid));
     let paths: Vec<PathBuf> = (0..RANKS).map(|number| folder.path().join(format!("{number}.jsonl"))).collect();
     let cut = |story: &Story| story.text[..story.text.len() / 2].rfind('\n').expect("lines") + 1;
     for (path, story) in std::iter::zip(&paths, &stories) {

@@ -1,11 +1,9 @@
 //! The dashboard's screens: snapshots in every state, at three sizes.
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use common::{GIB, START, Story, hostile, trained};
+use crate::common::{GIB, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use memlab_trace::Category;
 use memlab_viewer::app::{self, App};

@@ -1,12 +1,10 @@
 //! The memory map.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::dashboard::{ENDED, app_on, assert_looks, assert_looks_at, press, screen};
-use common::map::{BASE, KIB, map_of, mapped, on_map, on_segments};
-use common::{GIB, MIB, Opened};
+use crate::common::dashboard::{ENDED, app_on, assert_looks, assert_looks_at, press, screen};
+use crate::common::map::{BASE, KIB, map_of, mapped, on_map, on_segments};
+use crate::common::{GIB, MIB, Opened};
 use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use memlab_trace::SegmentMap;
 use memlab_viewer::app::App;

@@ -1,10 +1,8 @@
 //! Any names, sizes, keys and figures on the memory map and the events.
 
-mod common;
-
-use common::dashboard::{SIZES, app_on, press, terminal};
-use common::hostile;
-use common::map::{eventful, mapped, on_events, on_map, on_segments};
+use crate::common::dashboard::{SIZES, app_on, press, terminal};
+use crate::common::hostile;
+use crate::common::map::{eventful, mapped, on_events, on_map, on_segments};
 use memlab_trace::SegmentMap;
 use memlab_viewer::app::{self, App};
 use memlab_viewer::query::Detail;

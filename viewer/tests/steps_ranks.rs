@@ -1,10 +1,8 @@
 //! The screens of steps and of ranks, and their parts on the overview.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{GIB, MIB, Opened, START, Story, hostile, trained};
+use crate::common::{GIB, MIB, Opened, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use memlab_viewer::app::{self, App};
 use memlab_viewer::context::ShownMoment;

@@ -1,9 +1,7 @@
 //! GPU time on the dashboard: a column of the lines and the layers, and a screen of its own.
 
-mod common;
-
-use common::dashboard::{app_on, assert_looks, press, screen};
-use common::{Opened, Story, timed, trained};
+use crate::common::dashboard::{app_on, assert_looks, press, screen};
+use crate::common::{Opened, Story, timed, trained};
 use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use memlab_viewer::app::App;
 use memlab_viewer::screen::{Screen, TimeTable};

@@ -15,9 +15,30 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::interface::{Backend, Event, Stream, Transfer};
 use crate::error::{Error, Result};
 
+/// The clock by which a [`Host`] times events and paces copies.
+pub trait Clock: Send + Sync {
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// Moves on to `time`, on a clock that does not run by itself. False: the caller has to wait until then.
+    fn skip_to(&self, _time: Instant) -> bool {
+        false
+    }
+}
+
+/// The clock of the system.
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
 /// A thread of the host that copies.
 pub struct Host {
     queue: Arc<Queue>,
+    clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The process that has the copying thread: a forked child has none.
     process: u32,
@@ -73,18 +94,28 @@ impl Host {
     ///
     /// If the speed is not positive, or no thread can be started.
     pub fn new(bytes_per_second: Option<f64>) -> Result<Self> {
+        Self::with_clock(bytes_per_second, Arc::new(SystemClock))
+    }
+
+    /// Starts the thread, with another clock than the system's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with_clock(bytes_per_second: Option<f64>, clock: Arc<dyn Clock>) -> Result<Self> {
         if let Some(pace) = bytes_per_second
             && !(pace.is_finite() && pace > 0.0)
         {
             return Err(Error::Invalid(format!("{pace} bytes per second is no pace: it has to be positive")));
         }
         let queue = Arc::new(Queue::default());
-        let copier = Copier { queue: Arc::clone(&queue), pace: bytes_per_second, free_at: None };
+        let copier =
+            Copier { queue: Arc::clone(&queue), clock: Arc::clone(&clock), pace: bytes_per_second, free_at: None };
         let thread = std::thread::Builder::new()
             .name("memlab-copies".into())
             .spawn(move || copier.run())
             .map_err(|error| Error::Failed(format!("no thread for copies could be started ({error})")))?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)), process: std::process::id() })
+        Ok(Self { queue, clock, thread: Mutex::new(Some(thread)), process: std::process::id() })
     }
 
     /// Stops the thread after its current copy.
@@ -175,7 +206,7 @@ impl Backend for Host {
         let timed = jobs.events[index].timed;
         if stream != COPIES {
             // The calling thread's compute is already done.
-            jobs.events[index] = Mark { timed, after: 0, at: timed.then(Instant::now) };
+            jobs.events[index] = Mark { timed, after: 0, at: timed.then(|| self.clock.now()) };
             return Ok(());
         }
         if timed {
@@ -200,7 +231,7 @@ impl Backend for Host {
     }
 
     unsafe fn copy(&self, transfer: &Transfer, _stream: Stream) -> Result<()> {
-        let job = Job::Copy { transfer: *transfer, queued: Instant::now() };
+        let job = Job::Copy { transfer: *transfer, queued: self.clock.now() };
         self.queue.submit(&mut self.queue.jobs.lock(), job);
         Ok(())
     }
@@ -242,6 +273,7 @@ impl Queue {
 /// The thread that copies.
 struct Copier {
     queue: Arc<Queue>,
+    clock: Arc<dyn Clock>,
     pace: Option<f64>,
     /// When a bus of that speed would have finished the last copy.
     free_at: Option<Instant>,
@@ -261,7 +293,7 @@ impl Copier {
                 continue;
             };
             match job {
-                Job::Mark(event) => jobs.events[event].at = Some(Instant::now()),
+                Job::Mark(event) => jobs.events[event].at = Some(self.clock.now()),
                 Job::Copy { transfer, queued } => MutexGuard::unlocked(&mut jobs, || self.copy(&transfer, queued)),
             }
             queue.completed.fetch_add(1, Ordering::Release);
@@ -288,8 +320,8 @@ impl Copier {
         // Counted from when it could have started, not from when this thread woke up: delays of microseconds would add up.
         let begun = self.free_at.map_or(queued, |free| free.max(queued));
         let end = begun + Duration::from_secs_f64(transfer.bytes as f64 / pace);
-        let now = Instant::now();
-        if end > now {
+        let now = self.clock.now();
+        if end > now && !self.clock.skip_to(end) {
             let mut jobs = self.queue.jobs.lock();
             while !jobs.stop && !self.queue.filled.wait_until(&mut jobs, end).timed_out() {}
         }

@@ -117,10 +117,13 @@ pub fn models() -> impl Strategy<Value = Model> {
     })
 }
 
-/// The same with unique keys, as required for forwards in order.
+/// The same with unique keys, as required for forwards in order. Units are copied whole or grain by grain.
 pub fn models_in_order() -> impl Strategy<Value = Model> {
     models().prop_map(|mut model| {
         model.keys = (0..model.points.len() as i64).collect();
+        if model.least_piece == 2 * GRAIN {
+            model.least_piece = GRAIN;
+        }
         model
     })
 }

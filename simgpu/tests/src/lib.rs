@@ -1,4 +1,4 @@
-//! Helpers for the tests of simgpu: build the libraries, compile C programs, and run commands on simulated GPUs.
+//! Helpers for the tests of simgpu: find the libraries, compile C programs, and run commands on simulated GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,40 +10,47 @@ pub fn sources() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The folder with the simulated libraries and the `memlab` command, built first if they are out of date.
+/// Files of `make` that the tests use.
+const BUILT: [&str; 8] = [
+    "memlab",
+    "libmemlab.so",
+    "libsimgpu_cuda.so",
+    "libsimgpu_cudart.so",
+    "libsimgpu_cupti.so",
+    "libsimgpu_libraries.so",
+    "libsimgpu_nccl.so",
+    "libsimgpu_nvml.so",
+];
+
+/// The folder with the simulated libraries and the `memlab` command. `make` builds them: a test does not.
 pub fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         // A test runs from target/<profile>/deps.
         let own = std::env::current_exe().expect("the test's own path");
         let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.arg("build").arg("--quiet").arg("--target-dir").arg(profile.parent().expect("target"));
-        if profile.ends_with("release") {
-            build.arg("--release");
+        if let Some(problem) = missing(profile) {
+            panic!("{problem}");
         }
-        // The whole of it: with fewer packages, their dependencies would have other features and be built anew.
-        build.arg("--workspace");
-        // What Cargo tells a test of its package. The build script of `ring` runs again for another package, and all that has
-        // it, the command too, would be built anew: by the test, and after it by who builds next.
-        for (variable, _) in std::env::vars_os() {
-            if variable
-                .to_str()
-                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-            {
-                build.env_remove(variable);
-            }
-        }
-        let built = build.current_dir(sources()).status().expect("cargo runs");
-        assert!(built.success(), "the simulated libraries and the command do not build");
         profile.to_owned()
     })
 }
 
-/// A `memlab simulate` command, to extend with arguments, with a limit of three minutes.
+/// The files that a folder lacks, and the command that builds them.
+fn missing(profile: &Path) -> Option<String> {
+    let missing: Vec<&str> = BUILT.into_iter().filter(|name| !profile.join(name).is_file()).collect();
+    let build = match profile.ends_with("release") {
+        true => "`make` or `cargo build --release --workspace`",
+        false => "`cargo build --workspace`",
+    };
+    let files = missing.join(", ");
+    (!missing.is_empty()).then(|| format!("{} lacks {files}: run {build} first", profile.display()))
+}
+
+/// A `memlab simulate` command, to extend with arguments, with a limit of half an hour.
 pub fn simgpu() -> Command {
     let mut command = Command::new("timeout");
-    command.arg("180").arg(libraries().join("memlab")).arg("simulate");
+    command.arg("1800").arg(libraries().join("memlab")).arg("simulate");
     command
 }
 
@@ -72,6 +79,11 @@ pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
     let program = folder.join(name);
     std::fs::rename(&draft, &program).expect("the compiled program");
     program
+}
+
+/// Compiles `c/<name>.c` as a library to preload.
+pub fn compile_preload(name: &str) -> PathBuf {
+    compile(name, &["-shared", "-fPIC", "-Wl,--as-needed"])
 }
 
 /// The Python with torch: `MEMLAB_PYTHON`, or `.venv` in the workspace.
@@ -115,4 +127,19 @@ pub fn run_python(program: &str, options: &[&str]) {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     let done = out.lines().last() == Some("ok");
     assert!(done && output.status.success(), "{program} ended with {}\n{out}\n{err}", output.status);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_libraries_are_named_with_the_command_that_builds_them() {
+        // GIVEN folders without anything in them, THEN the message has the files and the command
+        let all = BUILT.join(", ");
+        let release = "/nowhere/release lacks ALL: run `make` or `cargo build --release --workspace` first";
+        assert_eq!(missing(Path::new("/nowhere/release")), Some(release.replace("ALL", &all)));
+        let debug = "/nowhere/debug lacks ALL: run `cargo build --workspace` first";
+        assert_eq!(missing(Path::new("/nowhere/debug")), Some(debug.replace("ALL", &all)));
+    }
 }

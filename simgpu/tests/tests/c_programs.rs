@@ -1,8 +1,8 @@
 //! C programs on the simulated GPU. Comments in each program describe its scenario.
 
-use std::time::{Duration, Instant};
+use std::os::unix::process::ExitStatusExt;
 
-use simgpu_tests::{compile, run, run_program, simgpu, succeed, text};
+use simgpu_tests::{compile, compile_preload, run, run_program, simgpu, succeed, text};
 
 #[test]
 fn memory_through_the_runtime() {
@@ -76,21 +76,25 @@ fn a_process_sees_only_its_visible_devices() {
 
 #[test]
 fn a_synchronisation_can_hang() {
-    // GIVEN a program that synchronises, WHEN a synchronisation takes half a second, THEN the program waits for it.
-    let program = compile("failures", &[]);
-    let start = Instant::now();
-    succeed(simgpu().arg(&program).env("SIMGPU_HANG_SYNC", "500ms"));
-    assert!(start.elapsed() >= Duration::from_millis(500));
-    // WHEN a synchronisation never returns, THEN the program hangs.
-    let output = run(simgpu().arg("timeout").arg("1").arg(&program).env("SIMGPU_HANG_SYNC", "1"));
-    assert_eq!(output.status.code(), Some(124));
-    assert!(!text(&output.stdout).contains("synchronize"));
+    // GIVEN a program that synchronises, and a clock on which sleeps end at once
+    let (program, clock) = (compile("failures", &[]), compile_preload("clock"));
+    let hang = |time: &str| run(simgpu().arg(&program).env("SIMGPU_HANG_SYNC", time).env("LD_PRELOAD", &clock));
+    // WHEN a synchronisation takes half a second, or three, THEN the program waits for it and continues.
+    for (time, slept) in [("500ms", "clock: 500 ms\n"), ("3s", "clock: 3000 ms\n")] {
+        let output = hang(time);
+        assert_eq!(text(&output.stderr), slept);
+        assert_eq!(text(&output.stdout).lines().last(), Some("synchronize 0"));
+    }
+    // WHEN a synchronisation never returns, THEN the program waits on and on, until the clock ends it.
+    let output = hang("1");
+    assert_eq!(output.status.signal(), Some(9));
+    assert_eq!(text(&output.stderr), "clock: 3600000 ms\n".repeat(3));
 }
 
 #[test]
 fn a_preloaded_interposer_stays_first() {
     // GIVEN a library that hooks dlsym and cuGetProcAddress, preloaded before simgpu's libraries
-    let interposer = compile("interposer", &["-shared", "-fPIC", "-Wl,--as-needed"]);
+    let interposer = compile_preload("interposer");
     let program = compile("failures", &[]);
     // WHEN a program allocates through the runtime, THEN the library sees every allocation.
     for order in ["before", "inside"] {

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use simgpu_tests::{compile, libraries, run, simgpu, succeed, text};
+use simgpu_tests::{compile, compile_preload, libraries, run, simgpu, succeed, text};
 
 /// SIGTERM on every Linux.
 const SIGTERM: i32 = 15;
@@ -47,8 +47,10 @@ fn the_card_file_is_removed() {
     let cards = succeed(simgpu().args(["sh", "-c", &script]));
     assert!(cards.contains("simgpu-cards-"));
     assert!(!std::path::Path::new(cards.trim()).exists());
-    // AND the file of a killed program is removed by the next invocation that uses cards.
-    let script = format!("SIMGPU_HANG_SYNC=1 timeout -s KILL 1 {}; echo $SIMGPU_CARDS", program.display());
+    // AND the file of a program that is killed in a synchronisation is removed by the next invocation that uses cards.
+    let clock = compile_preload("clock");
+    let preload = format!("SIMGPU_HANG_SYNC=1 LD_PRELOAD={}:$LD_PRELOAD", clock.display());
+    let script = format!("{preload} {}; test $? = 137 && echo $SIMGPU_CARDS", program.display());
     let cards = succeed(simgpu().args(["sh", "-c", &script]));
     let cards = cards.lines().last().unwrap_or_default();
     assert!(std::path::Path::new(cards).exists());

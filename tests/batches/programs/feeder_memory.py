@@ -6,28 +6,34 @@ KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page onc
 left out: those of libraries are shared with every process that has loaded them, and our part grows when one of these ends.
 What interpreters of worker processes take is in the first measurement, which is made when they have started and wait for the
 first sample.
+
+A process of its own measures (`feeder_memory.py watch PID`). It stops the others meanwhile, so that nothing moves from one
+to another while their pages are counted.
 """
 
 import contextlib
+import fcntl
 import json
 import os
+import select
+import signal
+import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 
 SAMPLES, SHAPE = 192, (512, 512)  # 1 MiB of float32 each.
-GO = Path("go")
+GATE = Path("gate")  # Locked until the first measurement is made: readers wait for it.
 
 
 def read(number):
-    while not GO.exists():
-        time.sleep(0.01)
+    with GATE.open() as gate:
+        fcntl.flock(gate, fcntl.LOCK_SH)
     sample = np.empty(SHAPE, np.float32)
     sample.fill(number)
-    time.sleep(0.002)  # As if it were decoded, so that it is held for a while.
+    time.sleep(0.002)  # As if it were decoded, so that others read at the same time.
     yield sample
 
 
@@ -39,32 +45,77 @@ def label(number):
     return [number]
 
 
-def processes():
-    tree = [os.getpid()]
-    for pid in tree:
+def descendants(pid):
+    """A process and all below it, but for the one that asks."""
+    tree = [pid]
+    for one in tree:
         with contextlib.suppress(OSError):  # It, or one of its threads, has ended.
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                tree += map(int, (task / "children").read_text().split())
+            for task in Path(f"/proc/{one}/task").iterdir():
+                tree += [child for child in map(int, (task / "children").read_text().split()) if child != os.getpid()]
     return tree
 
 
-def pss():
+def threads(pids):
+    """State and count of pauses of each thread."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                lines = (line.partition(":") for line in (task / "status").read_text().splitlines())
+                fields = {name: text.split()[0] for name, _, text in lines if text.split()}
+                found[task.name] = fields["State"], fields["voluntary_ctxt_switches"]
+    return found
+
+
+@contextlib.contextmanager
+def stopped(pid):
+    """A block in which no process of the tree runs."""
+    done = []
+    try:
+        while new := [one for one in descendants(pid) if one not in done]:
+            for one in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGSTOP)
+            done += new
+            while any(state not in "TZX" for state, _ in threads(new).values()):
+                time.sleep(0.001)
+        yield done
+    finally:
+        for one in reversed(done):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGCONT)
+
+
+def held(pid):
     """Bytes of all processes that are in no file."""
     total = 0
-    for pid in processes():
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    with stopped(pid) as tree:
+        for one in tree:
+            with contextlib.suppress(OSError):
+                lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return total
 
 
-def settled():
-    """What they take when it no longer changes: workers have imported everything."""
-    before, now = -1, pss()
-    while abs(now - before) > 64 << 10:
-        time.sleep(1.5)
-        before, now = now, pss()
-    return now
+def wait_for_rest(pid):
+    """Waits until all threads sleep, and none has run in between: workers have imported everything."""
+    before = None
+    while (now := threads(descendants(pid))) != before or any(state != "S" for state, _ in now.values()):
+        before = now
+        time.sleep(0.05)
+
+
+def watch(pid):
+    """Says what is held at rest, when a line comes, and then measures until the next one, for which it says the most."""
+    sys.stdin.readline()
+    wait_for_rest(pid)
+    print(held(pid), flush=True)
+    most, pause = 0, 0
+    while not select.select([sys.stdin], [], [], pause)[0]:
+        began = time.monotonic()
+        most = max(most, held(pid))
+        pause = time.monotonic() - began  # For the others to go on.
+    print(max(most, held(pid)), flush=True)
 
 
 class Samples:
@@ -83,7 +134,7 @@ def warm_up(in_processes, device):
     config = memlab.Config("1MiB", None, 64, (4,), (), None, "float32", "int64", batch_size=4, workers=1)
     with memlab.Feeder(config, range(64), range(64), read_small, label, processes=in_processes, device=device) as feeder:
         for _ in feeder:
-            pss()
+            pass
 
 
 def loader(kind, limit, batch, workers, in_processes, device):
@@ -112,45 +163,41 @@ def loader(kind, limit, batch, workers, in_processes, device):
 
 def main():
     kind, limit, batch, workers, how, *device = sys.argv[1:]  # The limit in bytes.
-    most, stop = 0, threading.Event()
-
-    def watch():
-        nonlocal most
-        while not stop.is_set():
-            most = max(most, pss())
-            time.sleep(0.002)
-
     if device:
         import torch
 
         torch.zeros(1, device=device[0])
-    watching = [threading.Thread(target=watch), threading.Thread(target=watch)]
-    watching[0].start()
     warm_up(how == "processes", *(device or [None]))
-    stop.set()
-    watching[0].join()
+    command = [sys.executable, __file__, "watch", str(os.getpid())]
+    watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measured():
+        watcher.stdin.write("\n")
+        watcher.stdin.flush()
+        return int(watcher.stdout.readline())
+
     feeder = loader(kind, int(limit), int(batch), int(workers), how == "processes", *(device or [None]))
-    first = iter(feeder)  # Workers start, and wait.
-    start = settled()
-    most = 0
-    stop.clear()
-    watching[1].start()
-    GO.touch()
+    with GATE.open("w") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        first = iter(feeder)  # Workers start, and wait.
+        start = measured()
     rows = 0
     for epoch in (first, feeder):
         for inputs, outputs in epoch:
             rows += len(inputs)
             assert device or (inputs[:, 0, 0] == outputs).all()
             time.sleep(0.002)
-        del epoch, inputs, outputs
         first = None
-    stop.set()
-    watching[1].join()
-    GO.unlink()
+    grown = measured() - start
+    del epoch, inputs, outputs
+    watcher.communicate()
     # A simulated card's memory is the host's: what is on the card was written once, by batches of the same size.
     on_card = torch.cuda.memory_stats()["active_bytes.all.peak"] if device else 0
-    Path("result").write_text(json.dumps({"grown_bytes": most - start - on_card, "rows": rows, "on_card_bytes": on_card}))
+    Path("result").write_text(json.dumps({"grown_bytes": grown - on_card, "rows": rows, "on_card_bytes": on_card}))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "watch":
+        watch(int(sys.argv[2]))
+    else:
+        main()

@@ -1,6 +1,9 @@
 """Trainings within a budget for activations: `offloaded_activations.py BUDGET --layers N…`; BUDGET none is without it.
 For each prints the most that was allocated in a step after the first three beyond what there was before it, what was at
-the end of its forward, and the bytes of one activation."""
+the end of its forward, and the bytes of one activation.
+
+The times of a simulated card are those of the host that it runs on. So operations take the nanoseconds that are given, and
+copies those of a bus of 20 GB/s."""
 
 import argparse
 import contextlib
@@ -8,13 +11,18 @@ import json
 
 import memlab
 import torch
+from memlab._activations.lanes import DeviceLane
+from memlab._activations.learning import Lesson
 from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("budget")
 parser.add_argument("--layers", type=int, nargs="+")
 parser.add_argument("--copies-only", action="store_true")
+parser.add_argument("--operation-ns", type=int, default=1000)
 arguments = parser.parse_args()
+Lesson._nanoseconds = lambda lesson, operation: arguments.operation_ns
+DeviceLane.bytes_per_second = lambda lane: 20e9
 
 WIDTH, BATCH = 1024, 2048
 

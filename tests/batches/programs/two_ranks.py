@@ -1,6 +1,9 @@
 """Two ranks on the CPU that meet in a file, and what they compute, in float64."""
 
+import atexit
+import os
 import pathlib
+import sys
 import time
 
 import torch
@@ -29,15 +32,31 @@ def by_ranks(model):
     return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
 
 
+# Longer than any machine takes: only a hang becomes a failure.
+HANG_SECONDS = 600
+
+
+def done_files(file):
+    """The files by which the ranks say that they have ended."""
+    return [pathlib.Path(f"{file}.done{number}") for number in range(2)]
+
+
 def begin(file, rank):
+    atexit.register(done_files(file)[rank].touch)  # Also of a rank that fails, for which the other would wait in `end`.
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
 
 
 def end(file, rank):
-    """Waits for the other: gloo takes a connection that closes for a failure, also if all was said."""
-    done = [pathlib.Path(f"{file}.done{number}") for number in range(2)]
+    """Waits for the other: gloo takes a connection that closes for a failure, also if all was said.
+
+    Ends without the interpreter's end, in which an autograd thread of PyTorch can abort the process (see
+    simgpu/runtime/src/thread_exit.rs).
+    """
+    done = done_files(file)
     done[rank].touch()
-    given_up = time.monotonic() + 60  # It has failed, and says so.
-    while not all(one.exists() for one in done) and time.monotonic() < given_up:
+    give_up = time.monotonic() + HANG_SECONDS
+    while not all(one.exists() for one in done) and time.monotonic() < give_up:
         time.sleep(0.01)
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)

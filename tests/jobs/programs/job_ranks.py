@@ -2,9 +2,13 @@
 
 import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).parents[2] / "see" / "programs"))
+import recording
 
 what = sys.argv[1] if len(sys.argv) > 1 else None
 rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
@@ -25,5 +29,7 @@ for _ in range(4):
 if what == "fails" and rank == 1:
     kept.append(torch.empty(6 << 30, dtype=torch.uint8, device="cuda"))
     kept.append(torch.empty(4 << 30, dtype=torch.uint8, device="cuda"))
+if what == "strays" and rank == 2:
+    recording.until_sampled(0, local_rank)
 dist.barrier()
 dist.destroy_process_group()

@@ -78,9 +78,10 @@ def train(options):
     dist.destroy_process_group()
 
 
-def spawned(rank, ranks, options):
+def spawned(rank, ranks, port, options):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29517"}
+    # As torchrun does it: the store is the parent's, also for rank 0.
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     train(options)
 
 
@@ -97,7 +98,8 @@ def main():
     options = parser.parse_args()
     if options.spawn:
         ranks = torch.cuda.device_count()
-        torch.multiprocessing.spawn(spawned, (ranks, options), nprocs=ranks)
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # On a port that is free.
+        torch.multiprocessing.spawn(spawned, (ranks, store.port, options), nprocs=ranks)
     else:
         train(options)
 

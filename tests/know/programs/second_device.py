@@ -1,7 +1,12 @@
-"""Trains on the second device. Something lands on the first one on its way, unless code is given that is run before."""
+"""Trains on the second device. Something lands on the first one on its way, unless code is given that is run before.
 
+Ends once memlab's trace, in the folder, has what NVML says of the cards in the end: a thread asks it several times a second.
+"""
+
+import re
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,4 +18,22 @@ with torch.cuda.device(1):
     model = nn.Linear(2048, 2048, device="cuda")
     for _ in range(3):
         model(start.to("cuda").mean().expand(8, 2048)).sum().backward()
-time.sleep(1)  # memlab asks NVML four times a second what the process takes.
+
+
+def used_by_trace():
+    """Bytes in use on each card, by the last sample."""
+    (trace,) = Path().glob("*.jsonl")
+    samples = re.findall(rb'^\["used",\d+,(\d+),(\d+),', trace.read_bytes(), re.MULTILINE)
+    return sorted(int(nbytes) for nbytes in dict(samples).values())
+
+
+def used():
+    """Bytes in use now on each card that has a tensor: to ask for another would take memory there."""
+    pairs = (torch.cuda.mem_get_info(device) for device in {start.device, model.weight.device})
+    return sorted(total - free for free, total in pairs)
+
+
+give_up = time.monotonic() + 240  # Longer than any machine takes: only a hang becomes a failure.
+while used_by_trace() != used():
+    assert time.monotonic() < give_up, (used_by_trace(), used())
+    time.sleep(0.01)

@@ -12,9 +12,13 @@ import sys
 import threading
 from contextlib import suppress
 
+import gate
+
 MIB = 1 << 20
 PAGE = 2 * MIB
+PATIENCE_S = 600
 cu = ctypes.CDLL("libcuda.so.1")
+random.seed(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 __all__ = ["suppress"]  # For the lines on stdin.
 
 
@@ -185,10 +189,16 @@ def later(name, what, device=0):
     thread.start()
 
 
-def ended(name, seconds=10.0):
-    """Whether it ends within this time; raises its error."""
+def waits(name):
+    """Returns true once memlab keeps the thread waiting, and false if the thread ends."""
+    thread, _ = threads[name]
+    return gate.waits(thread)
+
+
+def ended(name):
+    """Waits until the thread ends; raises its error."""
     thread, outcome = threads[name]
-    thread.join(seconds)
+    thread.join(PATIENCE_S)
     if outcome and outcome[0][1]:
         raise outcome[0][1]
     return bool(outcome)
@@ -218,7 +228,7 @@ class Other:
 
     def __init__(self, **environment):
         self.process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, "1"],  # Another seed gives it other patterns.
             env=os.environ | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

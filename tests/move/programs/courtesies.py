@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import List  # noqa: UP035
 
+import gate
 import memlab
 import torch
 from torch import nn
@@ -353,8 +354,7 @@ def threads():
     courtesy.yield_memory()
     thread = threading.Thread(target=lambda: result.append(digest(tensor)))
     thread.start()
-    thread.join(0.2)
-    waited = thread.is_alive() and not result
+    waited = gate.waits(thread) and not result
     courtesy.restore()
     thread.join()
     return {"waited": waited, "same": result == [before]}

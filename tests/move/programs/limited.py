@@ -1,9 +1,11 @@
 """Uses GPU memory under a limit.
 
-limited.py train      trains and keeps more each step until memory runs out; prints the step and the bytes held
+limited.py train      trains and keeps more each step until memory runs out; prints the step and the bytes held. Then waits
+                      for a sample in the trace with as many MiB in use as the second argument says, if there is one
 limited.py fragments  fills the cache with blocks of one size, asks for others; prints how often the cache was emptied
 limited.py shown      prints what PyTorch reports about the devices' memory
-limited.py patterns   fills as many MiB as the second argument says with patterns, copies them; prints their checksums
+limited.py patterns   fills as many MiB as the second argument says with patterns, copies them; prints their checksums.
+                      Before freeing them it waits for such a sample of the third argument's size
 limited.py devices    fills every device; prints what each took
 limited.py late       allocates, loads libmemlab (the second argument), then fills the device
 limited.py obey       runs the commands on stdin: take MIB, drop, sums, where, free
@@ -13,7 +15,9 @@ import ctypes
 import hashlib
 import json
 import sys
+import time
 import traceback
+from pathlib import Path
 
 import torch
 
@@ -22,6 +26,19 @@ MIB = 1 << 20
 
 def held(device=0):
     return [torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)]
+
+
+def until_seen(arguments):
+    """Waits until a sample in the trace shows so many MiB in use by this process."""
+    deadline = time.monotonic() + 600
+    while arguments and most_seen() < int(arguments[0]) * MIB:
+        assert time.monotonic() < deadline, "memlab has not sampled the card"
+        time.sleep(0.02)
+
+
+def most_seen():
+    lines = [line for trace in Path().glob("*.jsonl") for line in trace.read_bytes().split(b"\n")]
+    return max((json.loads(line)[5] or 0 for line in lines if line.startswith(b'["used"')), default=0)
 
 
 def train():
@@ -43,6 +60,7 @@ def train():
         asked = str(error).partition(" is free")[0]
         print(json.dumps({"step": step, "lines": where, "held": at_failure, "free": free, "asked": asked}))
         print(json.dumps({"most": torch.cuda.max_memory_reserved()}))
+        until_seen(sys.argv[2:])
 
 
 def fragments():
@@ -76,6 +94,7 @@ def patterns():
         kept[i][: 5 * MIB].copy_(kept[(i * 7 + 3) % count][MIB : 6 * MIB])
         kept[i][7 * MIB : 8 * MIB].zero_()
     print(json.dumps(digest(kept)))
+    until_seen(sys.argv[3:])
     # Frees some and allocates others of different sizes, small ones too.
     del kept[::3]
     kept += [kept[i][: (i + 1) * MIB + 512].clone() for i in range(6)]

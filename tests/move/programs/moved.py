@@ -1,10 +1,11 @@
 """A GPT training with AdamW that records at each step what its memory holds, to compare with an undisturbed run.
 
-    moved.py UNTIL [--steps N] [--width W] [--layers L] [--batch B] [--graph] [--ballast MIB]
+    moved.py UNTIL [--steps N] [--count FILE] [--width W] [--layers L] [--batch B] [--graph] [--first MIB] [--ballast MIB]
 
-Runs N steps, at least one, then more until the file UNTIL exists. Prints `ready` once it trains, and at the end a list
-with one entry a step: the loss, and a checksum of all parameters and optimizer states. On the simulated GPU, where kernels
-do nothing, the memory keeps the random bytes it was filled with; on a real one everything is deterministic.
+Runs N steps, at least one, then more until the file UNTIL exists; FILE gets a byte for each. Prints `ready` once it trains,
+and at the end a list with one entry a step: the loss, and a checksum of all parameters and optimizer states. On the
+simulated GPU, where kernels do nothing, the memory keeps the random bytes it was filled with; on a real one everything is
+deterministic.
 """
 
 import argparse
@@ -20,10 +21,12 @@ from torch import nn
 parser = argparse.ArgumentParser()
 parser.add_argument("until", type=Path)
 parser.add_argument("--steps", type=int, default=0)
+parser.add_argument("--count", type=Path, default="/dev/null")
 parser.add_argument("--width", type=int, default=192)
 parser.add_argument("--layers", type=int, default=4)
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--graph", action="store_true", help="capture the step into a CUDA graph and replay it")
+parser.add_argument("--first", type=int, default=0, help="MiB of a tensor that is allocated before all others and only held")
 parser.add_argument("--ballast", type=int, default=0, help="MiB of tensors that are only held")
 args = parser.parse_args()
 
@@ -47,6 +50,7 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+first = torch.empty(args.first << 20, dtype=torch.uint8, device="cuda")
 layers = [Block(args.width) for _ in range(args.layers)]
 head = nn.Linear(args.width, VOCABULARY)
 model = nn.Sequential(nn.Linear(VOCABULARY, args.width), *layers, nn.LayerNorm(args.width), head).cuda()
@@ -105,8 +109,10 @@ if args.graph:
 
 print("ready", flush=True)
 seen: list = []
-while len(seen) < max(args.steps, 1) or not args.until.exists():
-    loss = run()
-    seen.append([loss.item().hex(), checksum()])
+with args.count.open("ab", buffering=0) as count:
+    while len(seen) < max(args.steps, 1) or not args.until.exists():
+        loss = run()
+        seen.append([loss.item().hex(), checksum()])
+        count.write(b".")
 print(json.dumps(seen), flush=True)
 sys.exit(0)

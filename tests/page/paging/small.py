@@ -14,6 +14,7 @@ WIDE = (256, 64)  # 64 KiB: the size of a unit in these tests.
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
+    torch.manual_seed(0)
     # Two test programs run at a time on a small machine: more threads would slow both.
     torch.set_num_threads(1)
     # Units of a few layers, as in large models.

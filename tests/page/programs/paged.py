@@ -1,7 +1,7 @@
 """Pages the models of the zoo on a GPU and compares each unit's bytes on the device with the arena whenever it is used.
 
 On a real GPU it also compares results with the unpaged model's. The simulated GPU cannot, because its kernels do nothing.
-Prints one JSON line per model. PYTHONPATH=tests:python finds the zoo and the package.
+Prints one JSON line per model. PYTHONPATH=python finds the package.
 """
 
 import argparse
@@ -9,16 +9,20 @@ import copy
 import functools
 import json
 import os
+import sys
 import threading
+from pathlib import Path
 
 import memlab
 import torch
 from memlab._paging import collect, device_pool, pager, planning, stages, units
 from memlab._paging.device_pool import DevicePool
 from memlab._paging.stages import Stages
-from paging.zoo import ZOO, build, call
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from paging.zoo import ZOO, build, call
 
 compared = 0
 

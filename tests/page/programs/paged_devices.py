@@ -3,20 +3,24 @@
     paged_devices.py [--real] [--budget 64MiB] [what ...]
 
 On real GPUs it also compares results with the unpaged model's, to the last bit. The simulated GPU cannot, because its
-kernels do nothing. Prints one JSON line per model. PYTHONPATH=tests:python finds the zoo and the package.
+kernels do nothing. Prints one JSON line per model. PYTHONPATH=python finds the package.
 """
 
 import argparse
 import copy
 import json
+import sys
+from pathlib import Path
 
 import memlab
 import paged
 import torch
 from memlab._paging import collect, units
-from paging.zoo import ZOO, build, call
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from paging.zoo import ZOO, build, call
 
 DEVICES = ["cuda:0", "cuda:1"]
 

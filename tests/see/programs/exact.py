@@ -10,6 +10,7 @@ import json
 import sys
 import time
 
+import recording
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -88,11 +89,18 @@ def make(kind):
 moments = []
 
 
+def counters():
+    return [torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())]
+
+
 def moment():
-    """PyTorch's counts, taken while no work is pending."""
-    time.sleep(0.003)
-    now = time.time_ns()
-    time.sleep(0.003)
+    """Notes PyTorch's counts once they are stable: autograd's threads may still free memory."""
+    before, now = None, 0
+    while counters() != before:
+        before = counters()
+        time.sleep(0.003)
+        now = time.time_ns()
+        time.sleep(0.003)
     for device in range(torch.cuda.device_count()):
         moments.append(
             {
@@ -166,3 +174,4 @@ with open(out, "w") as file:
         },
         file,
     )
+recording.until_sampled(*range(torch.cuda.device_count()))

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 
+import recording
 import torch
 import torch.nn as nn
 
@@ -39,6 +40,7 @@ def main():
     torch.cuda.synchronize()
     with open("snapshot.pickle", "wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
+    recording.until_sampled(*range(torch.cuda.device_count()))
     sys.stdout.flush()
     # Export this moment: the interpreter frees more memory on exit, after the snapshot.
     os._exit(0)

@@ -16,10 +16,9 @@ holds       is that other process; it waits for a line
 import os
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
-from pathlib import Path
 
+import recording
 import torch
 
 MIB = 1 << 20
@@ -114,7 +113,10 @@ def fills():
 
 
 def spills():
-    return [torch.empty(60 * MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
+    kept = [torch.empty(60 * MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
+    # 256 MiB of context and four blocks fit under the lower limit.
+    recording.until(lambda: max(recording.used(), default=0) >= 496 * MIB, "the device is sampled")
+    return kept
 
 
 def crowded():
@@ -125,11 +127,8 @@ def crowded():
     try:
         torch.empty(2048 * MIB, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError:
-        # Waits until memlab has sampled the other processes.
-        deadline = time.monotonic() + 60
-        trace = os.environ["MEMLAB_OUTPUT"].replace("%p", str(os.getpid()))
-        while time.monotonic() < deadline and '"used"' not in Path(trace).read_text(errors="replace"):
-            time.sleep(0.05)
+        # memlab samples the other processes before the device.
+        recording.until(recording.used, "the device is sampled")
     other.communicate(b"\n")
     print("other", other.pid, flush=True)
 

@@ -2,8 +2,8 @@
 
 import ctypes
 import sys
-import time
 
+import recording
 import torch
 import torch.nn as nn
 
@@ -21,5 +21,5 @@ for _ in range(3):
     y.sum().backward()
 kept.pop(1)
 earlier_model(torch.randn(8, 512, device="cuda"))
-time.sleep(0.5)  # Until memlab has asked NVML once.
+recording.until_sampled()
 print(before, torch.cuda.memory_allocated(), torch.cuda.memory_reserved())

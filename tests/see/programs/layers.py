@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import recording
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -211,7 +212,7 @@ def replicas():
 
     class Pause(nn.Module):
         def forward(self, x):
-            time.sleep(0.4)  # The main thread resolves names while this module's callers run.
+            recording.until_named()  # memlab names modules on the main thread while they run.
             return x
 
     model = nn.Sequential(nn.Linear(33, 35), Pause(), nn.Sequential(nn.Linear(35, 37)), Pause()).cuda()

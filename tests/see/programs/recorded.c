@@ -1,26 +1,45 @@
 /* Calls memlab's hook on PyTorch's block report, without PyTorch or a GPU.
  *
  *   recorded pairs LIVE COUNT THREADS    keeps LIVE blocks, then allocates and frees COUNT, on THREADS threads at once
+ *   recorded pairs … BYTES               prints "grown" and waits for a line once the trace takes more than so many bytes
  *   recorded forks COUNT                 forks COUNT children, each of which frees a block of its parent
  *   recorded meets FOLDER                waits until two such programs have started, using files in FOLDER
  *
- * Prints how many descriptors of files called *.jsonl* it has at the end, how many mappings of deleted ones,
- * and how many blocks of 512 bytes these take. */
+ * Waits until stdin is closed. Then prints how many descriptors of files called *.jsonl* it has, how many mappings of deleted
+ * ones, and how many blocks of 512 bytes these take. */
+#define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "recording.h"
 
 extern void report(void *, int64_t, size_t, size_t, uint16_t)
     __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 #pragma weak report
 
-static long count;
+static long count, pause_at;
+static pthread_mutex_t pausing = PTHREAD_MUTEX_INITIALIZER;
+
+/* Pauses all threads: the others block on the lock within a hundred pairs. */
+static void pause_if_grown(void) {
+    pthread_mutex_lock(&pausing);
+    struct stat facts;
+    int trace = pause_at ? open_trace() : -1;
+    if (trace >= 0 && !fstat(trace, &facts) && facts.st_blocks * 512 > pause_at) {
+        pause_at = 0;
+        puts("grown");
+        fflush(stdout);
+        getchar();
+    }
+    if (trace >= 0) close(trace);
+    pthread_mutex_unlock(&pausing);
+}
 
 static void *work(void *argument) {
     uintptr_t base = (uintptr_t)argument << 40;
@@ -28,6 +47,7 @@ static void *work(void *argument) {
         void *block = (void *)(base + (uintptr_t)(i % 64) * 512);
         report(block, 512, 0, 0, 1);
         report(block, -512, 0, 0, 1);
+        if (i % 100 == 0) pause_if_grown();
         if (i % 1000 == 0) usleep(1000);
     }
     return NULL;
@@ -64,6 +84,7 @@ int main(int arguments, char **argument) {
     if (!strcmp(what, "pairs") && arguments > 4) {
         long live = atol(argument[2]), threads = atol(argument[4]);
         count = atol(argument[3]);
+        pause_at = arguments > 5 ? atol(argument[5]) : 0;
         for (uintptr_t i = 1; i <= (uintptr_t)live; i++) report((void *)(i << 20), 1 << 20, 0, 0, 1);
         pthread_t ids[64];
         for (uintptr_t i = 0; i < (uintptr_t)threads; i++) pthread_create(&ids[i], NULL, work, (void *)(i + 1));
@@ -90,7 +111,8 @@ int main(int arguments, char **argument) {
     } else {
         return 2;
     }
-    /* Background work finishes. */
-    for (int left = 200; !say_what_is_held(left == 0); left--) usleep(50000);
+    while (getchar() != EOF) {}
+    /* memlab releases replaced files in the background; only a hang takes ten minutes. */
+    for (int left = 12000; !say_what_is_held(left == 0); left--) usleep(50000);
     return 0;
 }

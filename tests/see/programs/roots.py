@@ -1,4 +1,7 @@
-"""Several models of one class, held by variables and attributes, or by a list."""
+"""Several models of one class, held by variables and attributes, or by a list.
+
+The program calls each before it makes the next, because memlab searches for uncalled modules at intervals.
+"""
 
 import torch
 import torch.nn as nn
@@ -33,9 +36,10 @@ class Whole(nn.Module):
 def main():
     D = Net(60).cuda()
     kept.append(D(torch.ones(4, 60, device="cuda")))
-    listed = [Net(70).cuda(), Net(80).cuda()]
-    for net in listed:
-        kept.append(call(net))
+    listed = []
+    for width in (70, 80):
+        listed.append(Net(width).cuda())
+        kept.append(call(listed[-1]))
 
 
 def call(net):
@@ -45,8 +49,10 @@ def call(net):
 kept = []
 G = Net(30).cuda()
 kept.append(call(G))
-trainer, whole = Trainer(), Whole().cuda()
-kept += [trainer.step(), whole.training_step()]
+trainer = Trainer()
+kept.append(trainer.step())
+whole = Whole().cuda()
+kept.append(whole.training_step())
 main()
 alone = nn.Sequential(nn.Linear(8, 8)).cuda()
 kept.append(alone(torch.ones(4, 8, device="cuda")))

@@ -9,8 +9,8 @@ or in this one. forked: a child trains too. Prints which hooks were called.
 import os
 import sys
 import threading
-import time
 
+import recording
 import torch
 import torch.nn as nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -30,12 +30,16 @@ def train(model, optimizer, steps=2):
 
 
 def call_new_modules():
-    """Waits until memlab has had time to inspect them."""
+    """Waits until memlab has inspected them."""
     for _ in range(3):
-        nn.Linear(4, 4).cuda()(torch.ones(2, 4, device="cuda"))
-        until = time.monotonic() + 0.3
-        while time.monotonic() < until:
-            len(str(until))
+        known = recording.layers()
+        layer = nn.Linear(4, 4).cuda()
+        layer(torch.ones(2, 4, device="cuda"))
+        recording.until(lambda known=known: is_named(known), "the layer is named")
+
+
+def is_named(known):
+    return any(name is not None for number, name in recording.layers().items() if number not in known)
 
 
 def own():

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import recording
 import torch
 import torch.nn as nn
 
@@ -19,13 +20,14 @@ trained = []
 
 
 class FirstPause(nn.Module):
-    """Waits once, so that the main thread can resolve names while a thread is inside the module."""
+    """Waits at its first call until memlab has named the layers. memlab does that on the main thread, while they run."""
 
-    pause = 0.1
+    was_called = False
 
     def forward(self, x):
-        time.sleep(self.pause)
-        self.pause = 0
+        if not self.was_called:
+            recording.until_named()
+        self.was_called = True
         return x
 
 

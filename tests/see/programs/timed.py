@@ -67,8 +67,9 @@ def recorded():
 
 def until_recorded(seen):
     """Steps until memlab has written more sums than that."""
-    deadline = time.monotonic() + 120
-    while recorded() <= seen and time.monotonic() < deadline:
+    deadline = time.monotonic() + 600
+    while recorded() <= seen:
+        assert time.monotonic() < deadline, "memlab records no sums"
         steps()
         time.sleep(0.05)
 

@@ -1,7 +1,7 @@
 /* Does something that a library in its process might break, while it allocates and frees GPU memory.
  *
  *   unharmed churn PAIRS         nothing else
- *   unharmed slowly              slowly, until stdin is closed
+ *   unharmed slowly              slowly, from the first line on stdin until that is closed
  *   unharmed exec                keeps 5 MiB, then becomes `unharmed churn 10`
  *   unharmed file-size           under a limit on the size of files
  *   unharmed address-space       under a limit on address space, most of which it uses itself
@@ -20,6 +20,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "recording.h"
 
 int cudaMalloc(void **, size_t), cudaFree(void *);
 
@@ -74,7 +76,8 @@ static int own_socket(int number) {
 /* Opens enough descriptors to reuse each one that was open before. */
 static void replace_descriptors(int (*open_own)(int)) {
     churn(1);
-    usleep(300000); /* Background threads have opened their files. */
+    /* The control thread opens its socket and NVML's files before it samples the card. */
+    while (!is_recorded("\n[\"used\",")) usleep(10000);
     closefrom(3);
     for (int number = 0; open_own(number) < HIGHEST_DESCRIPTOR; number++) {}
 }
@@ -84,9 +87,11 @@ int main(int count, char **arguments) {
     if (!strcmp(what, "churn")) {
         churn(atol(arguments[2]));
     } else if (!strcmp(what, "slowly")) {
+        char line[8];
         churn(1);
         say("ready");
-        while (!told_to_end(1)) churn(200);
+        if (read(0, line, sizeof line) > 0)
+            while (!told_to_end(1)) churn(200);
         churn(MANY);
     } else if (!strcmp(what, "exec")) {
         void *block;

@@ -8,6 +8,7 @@ use clap::Args;
 use memlab_trace::load;
 use serde::Serialize;
 
+use crate::clock::patience;
 use crate::format::{self, Units};
 use crate::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use crate::offload::operation;
@@ -135,8 +136,9 @@ fn problem(pid: u32, error: &Unreachable) -> String {
 /// Totals from its trace, for a process that does not report them; none if that would take long.
 fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
-    let in_time =
-        || if started.elapsed() < TOTALS_TIMEOUT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let in_time = || {
+        if started.elapsed() < patience(TOTALS_TIMEOUT) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
     let loaded = progress::report(|progress| {
         load(&status.trace, &mut |read| {
             let _ = progress(read);

@@ -11,6 +11,7 @@ use memlab_sizes::format as size;
 
 use super::check::Check;
 use super::profiling;
+use crate::clock::patience;
 use crate::offload::cuda_driver::LIBRARY;
 use crate::shared_library::SharedLibrary;
 use crate::simulation;
@@ -50,8 +51,9 @@ impl Gpu {
         thread::spawn(move || {
             let _ = say.send(Self::ask(cupti));
         });
-        heard.recv_timeout(LIMIT).unwrap_or_else(|_| {
-            let silent = || format!("it has not answered for {} seconds", LIMIT.as_secs());
+        let limit = patience(LIMIT);
+        heard.recv_timeout(limit).unwrap_or_else(|_| {
+            let silent = || format!("it has not answered for {} seconds", limit.as_secs());
             Self {
                 library: Ok(PathBuf::from(LIBRARY.to_string_lossy().as_ref())),
                 cuda: None,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::check::Check;
+use crate::clock::patience;
 use crate::preload::{check_program, why_untraced};
 
 const SCRIPT: &str = include_str!("interpreter.py");
@@ -85,15 +86,15 @@ fn ask(name: &str) -> Result<Answer, String> {
         stdout.map(|mut stdout| stdout.read_to_string(&mut text));
         text
     });
-    let started = Instant::now();
+    let (started, limit) = (Instant::now(), patience(LIMIT));
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < LIMIT => thread::sleep(PAUSE),
+            Ok(None) if started.elapsed() < limit => thread::sleep(PAUSE),
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it has not answered for {} seconds", LIMIT.as_secs()));
+                return Err(format!("it has not answered for {} seconds", limit.as_secs()));
             }
         }
     };

@@ -45,7 +45,8 @@ impl WriterState {
             Writer::Dead => !is_growing,
             Writer::Elsewhere => {
                 let written = fs::metadata(trace).and_then(|metadata| metadata.modified()).ok();
-                let age = written.and_then(|written| written.elapsed().ok());
+                // The other machine's clock may be ahead.
+                let age = written.map(|written| written.elapsed().unwrap_or_default());
                 !is_growing && age.is_none_or(|age| age > ABANDONED_AFTER)
             }
         };
@@ -125,6 +126,25 @@ mod tests {
         assert_eq!(writer(&old), Writer::Dead);
         // GIVEN a trace of another machine THEN nothing can be said
         assert_eq!(writer(&Header { host: "no such host".into(), ..header(1) }), Writer::Elsewhere);
+    }
+
+    #[test]
+    fn a_trace_of_another_machine_is_written_while_it_changes() {
+        // GIVEN traces of another machine, written yesterday, or tomorrow by a clock that is ahead
+        let header = Header { host: "no such host".into(), ..header(1) };
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        let now = std::time::SystemTime::now();
+        let day = Duration::from_secs(86_400);
+        for (written, state) in [(now - day, ProcessState::Killed), (now + day, ProcessState::Recording)] {
+            trace.as_file().set_modified(written).unwrap();
+            // THEN the writer of the first is gone
+            assert_eq!(WriterState::default().check(Some(&header), trace.path(), true), state);
+        }
+        // AND so is that of a trace that is gone itself
+        let gone = trace.into_temp_path();
+        let path = gone.to_path_buf();
+        gone.close().unwrap();
+        assert_eq!(WriterState::default().check(Some(&header), &path, true), ProcessState::Killed);
     }
 
     #[test]

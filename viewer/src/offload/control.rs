@@ -20,10 +20,11 @@ use serde_json::json;
 pub use self::messages::{
     Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, OperationKind, OperationPhase, Range,
 };
+use crate::clock::patience;
 use crate::error::bad_input;
 use crate::text;
 
-/// How long a process has to answer.
+/// How long a process has to answer; see [`patience`].
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
 const LONGEST_REPLY: u64 = 1 << 20;
@@ -371,8 +372,9 @@ fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value,
 
 fn exchange(socket: &Path, request: &str) -> io::Result<String> {
     let mut stream = connect(socket)?;
-    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+    let timeout = Some(patience(REPLY_TIMEOUT));
+    stream.set_read_timeout(timeout)?;
+    stream.set_write_timeout(timeout)?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut reply = String::new();
     BufReader::new(stream.take(LONGEST_REPLY)).read_line(&mut reply)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::clock::patience;
 use crate::format::{self, Units};
 use crate::offload::control::{
     MoveState, MoveStatus, Operation, OperationKind, OperationPhase, Process, Status, Unreachable,
@@ -89,7 +90,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
                     line.show(&progress(&operation, BAR, true));
                 }
             }
-            Err(Unreachable::Silent) if heard.elapsed() < SILENCE_TIMEOUT => {
+            Err(Unreachable::Silent) if heard.elapsed() < patience(SILENCE_TIMEOUT) => {
                 line.show(&format!("{who} does not answer…"))
             }
             Err(Unreachable::Silent) => anyhow::bail!(

@@ -7,14 +7,12 @@ use std::path::Path;
 
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::open_file_no_follow;
-use memlab_trace::record::Header;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::launch::Ended;
-use crate::clock::now_unix_ns;
 
 const CHUNK: usize = 1 << 20;
 
@@ -25,9 +23,9 @@ pub fn is_ended(path: &Path) -> io::Result<bool> {
     says_end(&file, end)
 }
 
-/// Says in the trace how its process ended, unless the trace says so itself. The process must be dead: what it reserved
-/// but did not write is cut off the end.
-pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool> {
+/// Says in the trace how its process ended, `time` after its start, unless the trace says so itself. The process must be dead:
+/// what it reserved but did not write is cut off the end.
+pub fn append_end(path: &Path, ended: Ended, time: u64) -> io::Result<bool> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)?;
     let end = written(&file)?;
@@ -38,7 +36,6 @@ pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool
         Ended::Code(code) => (Some(code), None),
         Ended::Signal(signal) => (None, Some(signal)),
     };
-    let time = now_unix_ns().saturating_sub(header.start_unix_ns);
     let mut buffer = LineBuffer::<128>::new();
     let line = encode::end(&mut buffer, time, code, signal);
     let mut last = [0];
@@ -95,8 +92,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl");
         std::fs::write(&path, content).unwrap();
-        let header = Header { start_unix_ns: 1, ..Header::default() };
-        let appended = append_end(&path, &header, Ended::Signal(9)).unwrap();
+        let appended = append_end(&path, Ended::Signal(9), 7).unwrap();
         (appended, String::from_utf8(std::fs::read(&path).unwrap()).unwrap())
     }
 
@@ -107,7 +103,7 @@ mod tests {
         content.resize(3 << 20, 0);
         // WHEN the launcher ends it THEN the NULs are gone and the signal is told
         let (appended, text) = after(&content);
-        assert!(appended && text.starts_with(HEADER) && text.ends_with(",null,9]\n"), "{text}");
+        assert!(appended && text.starts_with(HEADER) && text.ends_with("\n[\"end\",7,null,9]\n"), "{text}");
         assert_eq!(text.lines().count(), 3);
     }
 

@@ -17,6 +17,7 @@ use rustix::stdio::stdout;
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::launch::Ended;
+use crate::clock::patience;
 use crate::program_terminal::ProgramTerminal;
 use crate::session::Program;
 
@@ -134,7 +135,7 @@ impl PtyProgram {
         {
             self.ended = Some(Ended::of(status));
             // What it printed last is still on its way; children of it may hold the terminal open for longer.
-            let deadline = Instant::now() + LAST_OUTPUT_TIMEOUT;
+            let deadline = Instant::now() + patience(LAST_OUTPUT_TIMEOUT);
             while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -12,7 +12,7 @@ use memlab_trace::{ReadError, Replay, load};
 use super::ending::{append_end, is_ended};
 use super::launch::{Ended, lock};
 use super::traces::{Found, TraceFinder, is_gone};
-use crate::clock::now_unix_ns;
+use crate::clock::{now_unix_ns, patience};
 use crate::format::{self, Units};
 use crate::preload::why_untraced;
 use crate::progress;
@@ -49,11 +49,11 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
         // An exit code is the program's alone; a signal may have ended its children too.
         let is_program = program == Some(trace.header.pid);
         let known = (is_program || matches!(ended, Ended::Signal(_))) && is_gone(trace.header.pid);
-        let missing = known.then_some(ended).filter(|_| !is_ended(&trace.path).unwrap_or(true));
-        let note = missing.and_then(|ended| noted(trace, ended));
-        let missing = missing.map(|ended| (ended, now_unix_ns().saturating_sub(trace.header.start_unix_ns)));
-        let patience = SUMMARY_TIMEOUT.saturating_sub(started.elapsed());
-        eprint!("{}{}", of_trace(trace, missing, patience, traces.len() > 4), note.unwrap_or_default());
+        let is_missing = known && !is_ended(&trace.path).unwrap_or(true);
+        let missing = is_missing.then(|| (ended, now_unix_ns().saturating_sub(trace.header.start_unix_ns)));
+        let note = missing.and_then(|(ended, time)| noted(trace, ended, time));
+        let left = patience(SUMMARY_TIMEOUT).saturating_sub(started.elapsed());
+        eprint!("{}{}", of_trace(trace, missing, left, traces.len() > 4), note.unwrap_or_default());
     }
     let all = typed(traces);
     eprintln!("  what held it: memlab report {all}\n  over time:    memlab view {all}");
@@ -72,9 +72,9 @@ fn typed(traces: &[Found]) -> String {
     }
 }
 
-/// Notes in a trace how its process ended; what there is to say of that.
-fn noted(trace: &Found, ended: Ended) -> Option<String> {
-    let failure = append_end(&trace.path, &trace.header, ended).err();
+/// Notes in a trace how and when its process ended; what there is to say of that.
+fn noted(trace: &Found, ended: Ended, time: u64) -> Option<String> {
+    let failure = append_end(&trace.path, ended, time).err();
     let cut = "  the trace was cut: memlab stopped writing before the program ended (is the disk full?)";
     match (ended, failure) {
         (Ended::Signal(_), None) => None,
@@ -85,9 +85,9 @@ fn noted(trace: &Found, ended: Ended) -> Option<String> {
 }
 
 /// The summary of a trace; `ended`: how and when its process ended, where the trace did not say it.
-fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, short: bool) -> String {
+fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, longest: Duration, short: bool) -> String {
     let started = Instant::now();
-    let in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let in_time = |_| if started.elapsed() < longest { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let path = text::typed_path(&trace.path);
     let loaded = progress::report(|progress| {
         load(&trace.path, &mut |read| if progress(read).is_break() { ControlFlow::Break(()) } else { in_time(read) })

@@ -4,10 +4,25 @@ use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The longest life of a child process.
-pub const LIMIT: Duration = Duration::from_secs(20);
+/// The longest life of a child process, and the longest wait: only what hangs takes so long.
+pub const LIMIT: Duration = Duration::from_secs(600);
+
+/// The factor of memlab's own limits for answers of others, which a busy machine must not exceed.
+pub const PATIENCE: (&str, &str) = ("MEMLAB_PATIENCE", "120");
+
+/// Polls until `is` is true. False: it was not within the limit.
+pub fn becomes_true(mut is: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !is() {
+        if started.elapsed() > LIMIT {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
 
 /// Resets the signal handling of a child to the defaults, whatever the parent of the tests ignores (`nohup`, a shell's
 /// background job).
@@ -32,9 +47,9 @@ pub fn usual_signals() -> io::Result<()> {
     }
 }
 
-/// Makes a command start without input, without a terminal, in a new session, with default signal handling.
+/// Makes a command start without input, without a terminal, in a new session, with default signal handling and with patience.
 pub fn alone(command: &mut Command) {
-    command.stdin(Stdio::null());
+    command.stdin(Stdio::null()).env(PATIENCE.0, PATIENCE.1);
     // SAFETY: between fork and exec only async-signal-safe calls are made.
     unsafe {
         command.pre_exec(|| {

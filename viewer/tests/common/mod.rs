@@ -10,9 +10,11 @@ pub mod session;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use memlab_trace::{Replay, Sink, decode_line};
 use memlab_viewer::app::App;
+use memlab_viewer::clock::now_unix_ns;
 use memlab_viewer::feed::{Roster, look};
 use memlab_viewer::query::Detail;
 use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState};
@@ -77,6 +79,20 @@ impl Story {
     pub fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
+    }
+
+    /// Makes this process, on this machine and since now, the writer instead of `pid`.
+    pub fn write_here(&mut self, pid: u32) {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("Linux has it");
+        let host = format!("\"host\":\"{}\"", host.trim());
+        for (from, to) in [
+            (format!("\"pid\":{pid}"), format!("\"pid\":{}", std::process::id())),
+            (format!("\"start_unix_ns\":{START}"), format!("\"start_unix_ns\":{}", now_unix_ns())),
+            ("\"host\":\"gpu1\"".to_owned(), host.clone()),
+            ("\"host\":\"gpu2\"".to_owned(), host),
+        ] {
+            self.text = self.text.replace(&from, &to);
+        }
     }
 
     pub fn pass(&mut self, milliseconds: u64) {
@@ -234,6 +250,13 @@ impl Story {
     }
 }
 
+/// Writes a trace by a clock that is a day ahead: its writer, on another machine, counts as alive all day.
+fn write_later(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("written");
+    let file = std::fs::File::options().write(true).open(path).expect("opened");
+    file.set_modified(SystemTime::now() + Duration::from_secs(86_400)).expect("a time in the future");
+}
+
 /// Traces in files, and answers to a dashboard's queries about them.
 pub struct Opened {
     _folder: tempfile::TempDir,
@@ -246,7 +269,7 @@ impl Opened {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let open = |(index, story): (usize, &&Story)| {
             let path = folder.path().join(format!("{index}.jsonl"));
-            std::fs::write(&path, &story.text).expect("written");
+            write_later(&path, &story.text);
             path
         };
         let paths: Vec<PathBuf> = stories.iter().enumerate().map(open).collect();
@@ -258,7 +281,7 @@ impl Opened {
     /// Writes and reads the events that were added to the stories.
     pub fn rewrite(&mut self, stories: &[&Story]) {
         for (path, story) in std::iter::zip(&self.paths, stories) {
-            std::fs::write(path, &story.text).expect("written");
+            write_later(path, &story.text);
         }
         self.roster.read_to_end(&mut |_| ControlFlow::Continue(()));
     }
@@ -273,6 +296,13 @@ impl Opened {
         }
         assert!(!app.is_seeking());
     }
+}
+
+/// A trace of a training that goes on: its writer is this process.
+pub fn of_this_process(steps: u64) -> Story {
+    let mut story = trained(steps);
+    story.write_here(4242);
+    story
 }
 
 /// A run of `steps` steps on one device.

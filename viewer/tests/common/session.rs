@@ -3,16 +3,14 @@
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 use super::Story;
-use super::child::{LIMIT, Watchdog};
+use super::child::{LIMIT, PATIENCE, Watchdog, becomes_true};
 use super::process::Runtime;
-
-pub const SCREEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A terminal that runs memlab.
 pub struct Session {
@@ -22,6 +20,8 @@ pub struct Session {
     pub screen: Arc<Mutex<vt100::Parser>>,
     pub raw: Arc<Mutex<Vec<u8>>>,
     pub folder: tempfile::TempDir,
+    /// Disconnected when all output was read.
+    output: Receiver<()>,
     _watchdog: Watchdog,
 }
 
@@ -75,9 +75,8 @@ impl Session {
             command.arg(argument.replace("{}", &folder.path().to_string_lossy()));
         }
         command.cwd(folder.path());
-        for (name, value) in
-            [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("MEMLAB_LIB", harmless_library().as_str())]
-        {
+        let library = harmless_library();
+        for (name, value) in [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("MEMLAB_LIB", &library), PATIENCE] {
             command.env(name, value);
         }
         command.env("XDG_CONFIG_HOME", folder.path());
@@ -92,7 +91,9 @@ impl Session {
         let screen = Arc::new(Mutex::new(vt100::Parser::new(one(40), one(120), 100)));
         let raw = Arc::new(Mutex::new(Vec::new()));
         let (target, copy) = (screen.clone(), raw.clone());
+        let (reading, output) = mpsc::channel();
         std::thread::spawn(move || {
+            let _reading = reading;
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut buffer) {
                 target.lock().expect("no panic").process(&buffer[..length]);
@@ -101,7 +102,7 @@ impl Session {
         });
         // portable_pty starts it as the leader of a session, with default signal handling.
         let watchdog = Watchdog::on(child.process_id().expect("it runs"), LIMIT);
-        Self { child, master: pty.master, writer, screen, raw, folder, _watchdog: watchdog }
+        Self { child, master: pty.master, writer, screen, raw, folder, output, _watchdog: watchdog }
     }
 
     pub fn text(&self) -> String {
@@ -109,17 +110,13 @@ impl Session {
     }
 
     /// Waits until the screen shows `words`.
-    pub fn wait_for(&self, words: &str) -> Duration {
-        self.wait_until(words, |text| text.contains(words))
+    pub fn wait_for(&self, words: &str) {
+        self.wait_until(words, |text| text.contains(words));
     }
 
-    pub fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) -> Duration {
-        let started = Instant::now();
-        while !is(&self.text()) {
-            assert!(started.elapsed() < SCREEN_TIMEOUT, "no {what:?} on\n{}", super::numbered(&self.text()));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        started.elapsed()
+    pub fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) {
+        let is_there = becomes_true(|| is(&self.text()));
+        assert!(is_there, "no {what:?} on\n{}", super::numbered(&self.text()));
     }
 
     pub fn press(&mut self, keys: &str) {
@@ -140,15 +137,15 @@ impl Session {
 
     /// Waits for the end; returns the exit code, whether the terminal was restored, and the text.
     pub fn end(mut self) -> (u32, bool, String) {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
-                break status;
-            }
-            assert!(started.elapsed() < SCREEN_TIMEOUT, "still running:\n{}", self.text());
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        std::thread::sleep(Duration::from_millis(100));
+        let mut status = None;
+        let has_ended = becomes_true(|| {
+            status = self.child.try_wait().expect("the child can be waited for");
+            status.is_some()
+        });
+        assert!(has_ended, "still running:\n{}", self.text());
+        let status = status.expect("it has ended");
+        // The output ends when no process has the terminal any more.
+        assert_eq!(self.output.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected), "{}", self.text());
         let screen = self.screen.lock().expect("no panic");
         let restored = !screen.screen().alternate_screen() && !screen.screen().hide_cursor();
         let text = screen.screen().contents();

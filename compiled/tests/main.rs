@@ -1,0 +1,7 @@
+//! Reading what the compiler wrote.
+//!
+//! One program for all integration tests of the crate: each program would link all of it again.
+
+mod definitions;
+mod golden;
+mod rules;

@@ -1,0 +1,14 @@
+"""Waiting for a state, where a test would otherwise count on time."""
+
+import time
+
+# Longer than any machine takes: only a hang becomes a failure.
+HANG_SECONDS = 600
+
+
+def wait_until(condition):
+    """Polls until `condition()` holds."""
+    give_up = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, "the state was not reached"
+        time.sleep(0.01)

@@ -1,0 +1,16 @@
+//! Records, readers and the model.
+//!
+//! One program for all integration tests of the crate: each program would link all of it again.
+
+mod accumulation;
+mod categories;
+mod common;
+mod format;
+mod gpu_work;
+mod model_limits;
+mod model_reference;
+mod model_stories;
+mod reading;
+mod reference;
+mod seekable;
+mod snapshot_replay;

@@ -1,0 +1,27 @@
+//! The memlab command: its screens, its output, its commands.
+//!
+//! One program for all integration tests of the crate: each program would link all of it again.
+
+mod advise;
+mod checkpoint;
+mod colors;
+mod command;
+mod common;
+mod diff;
+mod docs;
+mod events;
+mod export;
+mod following;
+mod html;
+mod job;
+mod libraries;
+mod moments;
+mod moving;
+mod ranks;
+mod report;
+mod screens;
+mod segments;
+mod segments_events;
+mod steps_ranks;
+mod terminal;
+mod time;
