@@ -8,6 +8,8 @@ import pytest
 from browser import Browser, find_chromium
 from conftest import PYTHON, Memlab
 
+pytestmark = pytest.mark.xdist_group("jobs")
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 MIB = 1 << 20

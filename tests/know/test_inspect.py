@@ -15,7 +15,7 @@ import inspected
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.xdist_group("inspect")]
 
 GIB = 1 << 30
 IMPORTED = {"PYTHONPATH": ROOT / "python"}

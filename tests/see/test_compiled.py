@@ -10,12 +10,10 @@ from conftest import Memlab, full
 from trace_reader import BACKWARD, OPTIMIZER, Trace
 from wrapper_oracle import Oracle, comment_of, operands_of
 
-pytestmark = pytest.mark.programs
-
 PROGRAMS = Path(__file__).parent / "programs"
 
 # One process has all tests of this file, so that what several look at is compiled once.
-pytestmark = pytest.mark.xdist_group("compiled")
+pytestmark = [pytest.mark.programs, pytest.mark.xdist_group("compiled")]
 
 PROGRAM = PROGRAMS / "compiled.py"
 LINES = PROGRAM.read_text().splitlines()

@@ -17,6 +17,8 @@ from conftest import ROOT, Memlab
 from google.protobuf.unknown_fields import UnknownFieldSet
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
+pytestmark = pytest.mark.xdist_group("export")
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 PROGRAM = PROGRAMS / "exported.py"

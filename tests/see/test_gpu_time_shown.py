@@ -8,6 +8,8 @@ import pytest
 from browser import Browser, find_chromium
 from conftest import Memlab
 
+pytestmark = pytest.mark.xdist_group("gpu time shown")
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 PROGRAM = PROGRAMS / "timed.py"

@@ -7,10 +7,13 @@ import pytest
 from browser import Browser, find_chromium
 from conftest import ROOT, Memlab
 
-pytestmark = pytest.mark.skipif(
-    find_chromium() is None,
-    reason="no Chromium: 'tests/chromium.sh .venv' gets one from npm, or name yours in MEMLAB_CHROMIUM",
-)
+pytestmark = [
+    pytest.mark.xdist_group("html"),
+    pytest.mark.skipif(
+        find_chromium() is None,
+        reason="no Chromium: 'tests/chromium.sh .venv' gets one from npm, or name yours in MEMLAB_CHROMIUM",
+    ),
+]
 
 GPT = [ROOT / "examples" / "train_gpt.py", "--layers", "12", "--width", "128", "--context", "64"]
 

@@ -10,7 +10,7 @@ from conftest import PYTHON, ROOT, Memlab
 from context import WAITING
 from notebooks import environment, notebook_of, run_notebook, shown
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.xdist_group("notebooks")]
 
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"
 
