@@ -20,7 +20,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = ROOT / "target" / "release"
-PROGRAMS = ROOT / "tests" / "programs"
 
 # Tests without injected failures and without a required card size can run on a real GPU, one at a time:
 #
@@ -35,7 +34,7 @@ PYTHON = os.environ.get("MEMLAB_PYTHON", sys.executable)
 # simgpu/runtime/src/thread_exit.rs); on a real one such a run is repeated.
 INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 
-# What programs/forked.py prints after each program.
+# Printed by forked.py after each program.
 END_OF_PROGRAM = "\x1e\n"
 
 
@@ -104,8 +103,8 @@ class Memlab:
         return self.started[-1]
 
     def run(self, *command, timeout=300, fresh=False, **options):
-        """Runs a command to its end: a Python program in a forked child (prefork.py) where that makes no difference. With
-        `fresh`, by itself: for tests of a program's start and end, its environment, its command line or its whole stacks."""
+        """Runs a command to its end: a Python program in a forked child (prefork.py) where that makes no difference. `fresh`
+        gives it a new interpreter: for tests of a program's start, end, environment, command line or whole stacks."""
         if not fresh and not ON_GPU and (request := forkable(command, **options)):
             preload, environment = request
             arguments = [str(part) for part in command[1:]]
@@ -142,7 +141,7 @@ class Memlab:
         after the other, each in a process of its own, but with shared imports, which take most of a small program's time."""
         texts = [[str(part) for part in command] for command in commands]
         runs = list(zip(environments or [{}] * len(texts), texts, strict=True))
-        done = self.python(PROGRAMS / "forked.py", json.dumps(runs), preload=False, **options)
+        done = self.python(ROOT / "tests" / "forked.py", json.dumps(runs), preload=False, **options)
         assert done.code == 0, done.errors
         return [json.loads(output.splitlines()[-1]) for output in done.output.split(END_OF_PROGRAM)[:-1]]
 

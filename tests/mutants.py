@@ -5,7 +5,7 @@
 
 cargo-mutants finds the changes in Rust, cosmic-ray those in Python: in FILEs, or in the sources that differ from COMMIT. A
 mutant runs the tests of its crate, then the Python tests that tests/covers.toml names for it; with --long their long tests
-too. All of it happens in target/mutants/tree, a worktree of HEAD with builds of its own. Exit code 1: a mutant survived.
+too. They run in target/mutants/tree, a worktree of HEAD with a separate build. Exit code 1: a mutant survived.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TREE = ROOT / "target" / "mutants" / "tree"
 VENV = ROOT / ".venv" / "bin" / "python"
 # A mutant that loops ends here: ten times what the tests of the largest crate take.
 LIMIT_SECONDS = 1200
-# Changes that say little: names of exceptions, decorators, types after a colon.
+# Changes that tests rarely can notice: names of exceptions, decorators, types after a colon.
 UNUSED_OPERATORS = ("ExceptionReplacer", "RemoveDecorator", "VariableReplacer", "VariableInserter", "BitOr_")
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def digits(count=50):
-    """Small pictures that are told apart by where they are bright."""
+    """Small pictures whose labels are the places of their bright spots."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 4, (count,), generator=generator)
     images = torch.randn(count, 1, 8, 8, generator=generator) * 0.3

@@ -1,5 +1,5 @@
-//! Loading CUPTI, and libraries that lack functions. An empty library under the driver's name replaces the driver, in a process
-//! of its own: other tests must not find it.
+//! Loading CUPTI, and libraries that lack functions. An empty library under the driver's name replaces the driver, in a
+//! separate process: other tests must not find it.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

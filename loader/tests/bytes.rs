@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 const STREAM: Stream = Stream(0);
 
-/// A clock that moves only when it is told to.
+/// A clock that only tests move.
 struct Clock(Mutex<Instant>);
 
 impl Clock {

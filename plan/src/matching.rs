@@ -10,10 +10,10 @@ use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
 use crate::recording::{Allocation, Event, Recording};
 
-/// The comparison of long orders that differ much takes long, and says little.
+/// Comparing long orders with many differences takes long and matches little.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Allocations of both that are compared in a second at most, however much they differ: to the end, so that plans of a small
-/// program do not depend on the machine's load.
+/// Allocations of both that compare within a second in any case. No deadline ends their comparison: the plan of a small
+/// program must not depend on the load of the machine.
 const FEW: usize = 20_000;
 
 /// For each allocation of `high`, the same one of `low`.

@@ -93,7 +93,7 @@ class Readers:
         return self.inside.get(timeout=HANG_SECONDS)
 
     def is_refused(self):
-        """Holds once the one that has asked waits, and was not let in."""
+        """True once the one that has asked waits and was not let in."""
         return self.condition.began.acquire(timeout=HANG_SECONDS) and self.inside.empty()
 
 

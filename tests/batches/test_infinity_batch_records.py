@@ -17,7 +17,7 @@ from trainings import assert_same, by_hand, training
 
 
 def ticking(seconds):
-    """A module `time` whose clock goes on by so much whenever it is read."""
+    """A module `time` whose clock advances by `seconds` at each reading."""
     return types.SimpleNamespace(perf_counter=itertools.count(0, seconds).__next__)
 
 

@@ -81,7 +81,7 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
     process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready"})
     # WHEN it does not grow any more
     said = process.stderr.readline()
-    # THEN memlab says how much host memory it has pinned, and pins enough for all of the training's
+    # THEN memlab reports the pinned host memory, and pins enough for the whole training
     assert "of host memory are pinned for an offload (--offload=ready)" in said, said
 
     def is_enough():

@@ -90,7 +90,7 @@ def names_of(*ranks):
 
 
 def is_joining(rank):
-    """Holds for a rank that asks for the names of shared weights, or waits for one: ranks have no other sockets."""
+    """True while a rank asks for the names of shared weights or waits for one: ranks have no other sockets."""
     return bool(_sockets(rank))
 
 

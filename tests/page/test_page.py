@@ -153,7 +153,7 @@ def test_buffers_count_for_the_budget():
     assert plan.kept == {SMALL_BUFFERS: 32 << 10}
     assert plan.ring_bytes + plan.resident_bytes == 3 * (64 * 64 * 4 + 512)
     assert plan.device_bytes <= 82 << 10
-    # AND the error says so where no layer fits beside it, or not even the buffer
+    # AND the error names the buffers where no layer fits beside them, or not even a buffer
     for budget, said in (
         ("48KiB", r"takes 16\.5 KiB, and weights may take 16\.0 KiB"),
         ("20KiB", r"buffers, takes 32\.0 KiB"),

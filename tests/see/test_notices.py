@@ -109,7 +109,7 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     assert oom["steps"] == 40 and oom["allocated_bytes"] == device["allocated_bytes"]
 
     variables = dict(line.split("=", 1) for line in (memlab.folder / "leak").read_text().splitlines() if "=" in line)
-    # A leak that doubles is told again, and the commands run concurrently.
+    # A leak that doubles causes another notice, and the commands run concurrently.
     leaks = [notice for notice in all_told(memlab) if notice["notice"] == "leak"]
     (leak,) = [notice for notice in leaks if notice["bytes"] == int(variables["MEMLAB_BYTES"])]
     assert variables["MEMLAB_MESSAGE"] == leak["message"] and variables["MEMLAB_NEXT"] == leak["next"]

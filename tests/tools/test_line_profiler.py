@@ -316,7 +316,7 @@ def two_lines(value):
 
 
 def of_device(line, device, scale, hits=1):
-    """A row as the native module has it: counters and figures of a device, each a number of its own times `scale`."""
+    """A row of the native module: counters and figures of a device, distinct numbers times `scale`."""
     first = line + two_lines.__code__.co_firstlineno
     current, peak, allocated, freed = (
         [[scale * (place + row) for row in range(3)] for _ in range(3)] for place in (1, 5, 9, 13)

@@ -43,7 +43,7 @@ def activations(count):
     ("count", "more"), [(20, None), (22, "2 more lines (verbose=True) 3.00M"), (24, "4 more lines (verbose=True) 10.00M")]
 )
 def test_lines_that_are_left_out_are_summed(count, more):
-    # GIVEN so many lines whose memory no Python object holds
+    # GIVEN `count` lines whose memory no Python object holds
     report = report_of(activations(count))
     # WHEN they are printed, THEN 20 are, each with its size, AND the rest is one line with the sum of their sizes
     head = "Memory differs due to what no Python object holds:"

@@ -200,7 +200,7 @@ fn a_cut_trace_gets_an_end_and_the_summary_the_exit_code() {
     let end = trace.lines().last().expect("an end");
     let time = end.strip_prefix("[\"end\",").and_then(|end| end.strip_suffix(",7,null]")).expect(end);
     let time: u64 = time.parse().expect("nanoseconds");
-    // AND the summary has its exit code and the duration until then, and says that the trace was cut
+    // AND the summary has its exit code, the duration until then, and a line on the cut trace
     let text = errors(&output);
     assert!(text.contains(&format!(") {}, exit code 7", duration(time))), "{time}: {text}");
     assert!(text.contains("the trace was cut") && !text.contains("no end on record"), "{text}");

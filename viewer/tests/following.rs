@@ -67,7 +67,7 @@ fn new_traces_are_found_once_they_have_a_header() {
     assert!(feed.snapshots().try_recv().ok().is_none_or(|snapshot| snapshot.processes.is_empty()));
     append(&paths[0], &of_this_process(1).text);
     append(&paths[1], &of_this_process(1).text.replace("\"rank\":null", "\"rank\":0"));
-    // WHEN the header is there, and another trace THEN both are found
+    // WHEN the header has arrived, and another trace THEN both are found
     assert!(becomes_true(|| feed.snapshots().try_recv().is_ok_and(|snapshot| snapshot.processes.len() == 2)));
 }
 

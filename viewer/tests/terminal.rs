@@ -8,7 +8,7 @@ use crate::common::process::{Movable, Runtime};
 use crate::common::session::{Session, harmless_library};
 use crate::common::{Story, of_this_process, trained};
 
-/// Whether bytes for a terminal contain others.
+/// Finds bytes in those for a terminal.
 fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle)
 }

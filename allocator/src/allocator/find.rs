@@ -56,7 +56,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// An allocator with a free block of each of these sizes, in segments of their own, in this order.
+    /// An allocator with a free block of each size, one per segment, in this order.
     fn with_free_blocks(settings: &str, sizes: &[u64]) -> Allocator {
         let mut allocator = Allocator::new(Settings::parse(settings).unwrap(), Card::ENDLESS);
         allocator.place(Place::default());
@@ -104,7 +104,7 @@ mod tests {
         // GIVEN a free block of 20 MiB WHEN a request leaves 1 MiB of it, THEN it gets all of it
         let mut allocator = with_free_blocks("", &[20 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 19 * MIB), (20 * MIB, 0));
-        // WHEN it leaves a little more, THEN that is a block of its own, and one that a request of its size finds.
+        // WHEN it leaves a little more, THEN it becomes a separate block, and a request of its size finds it.
         let mut allocator = with_free_blocks("", &[20 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 19 * MIB - MIN_BLOCK), (19 * MIB - MIN_BLOCK, 0));
         assert_eq!(allocate(&mut allocator, 1, MIB + MIN_BLOCK), (MIB + MIN_BLOCK, 0));

@@ -20,7 +20,7 @@ pub trait Clock: Send + Sync {
     /// The time.
     fn now(&self) -> Instant;
 
-    /// Moves on to `time`, on a clock that does not run by itself. False: the caller has to wait until then.
+    /// Sets a clock that does not run to `time`. Returns false for a clock that runs: the caller waits until then.
     fn skip_to(&self, _time: Instant) -> bool {
         false
     }

@@ -47,13 +47,18 @@ fn the_card_file_is_removed() {
     let cards = succeed(simgpu().args(["sh", "-c", &script]));
     assert!(cards.contains("simgpu-cards-"));
     assert!(!std::path::Path::new(cards.trim()).exists());
-    // AND the file of a program that is killed in a synchronisation is removed by the next invocation that uses cards.
+    // AND the file of a program that is killed in a synchronisation is removed by the next invocation that uses cards. (In a
+    // folder of this test: other tests use cards too.)
+    let folder = libraries().join(format!("simgpu/cards-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [killed, next] = ["killed", "next"].map(|name| folder.join(format!("simgpu-cards-{name}")));
     let clock = compile_preload("clock");
     let preload = format!("SIMGPU_HANG_SYNC=1 LD_PRELOAD={}:$LD_PRELOAD", clock.display());
-    let script = format!("{preload} {}; test $? = 137 && echo $SIMGPU_CARDS", program.display());
-    let cards = succeed(simgpu().args(["sh", "-c", &script]));
-    let cards = cards.lines().last().unwrap_or_default();
-    assert!(std::path::Path::new(cards).exists());
-    succeed(simgpu().arg(&program));
-    assert!(!std::path::Path::new(cards).exists());
+    let script = format!("SIMGPU_CARDS={} {preload} {}; test $? = 137", killed.display(), program.display());
+    succeed(simgpu().args(["sh", "-c", &script]));
+    assert!(killed.exists());
+    let script = format!("SIMGPU_CARDS={} exec {}", next.display(), program.display());
+    succeed(simgpu().args(["sh", "-c", &script]));
+    assert!(!killed.exists() && !next.exists());
+    std::fs::remove_dir(folder).unwrap();
 }

@@ -4,11 +4,10 @@
 
 KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page once, shared ones in parts. Pages of files are
 left out: those of libraries are shared with every process that has loaded them, and our part grows when one of these ends.
-What interpreters of worker processes take is in the first measurement, which is made when they have started and wait for the
-first sample.
+The first measurement contains the interpreters of the worker processes: they have started and wait for the first sample.
 
-A process of its own measures (`feeder_memory.py watch PID`). It stops the others meanwhile, so that nothing moves from one
-to another while their pages are counted.
+Another process measures (`feeder_memory.py watch PID`). It stops the others while it counts their pages, so that no page
+moves between them.
 """
 
 import contextlib
@@ -46,7 +45,7 @@ def label(number):
 
 
 def descendants(pid):
-    """A process and all below it, but for the one that asks."""
+    """A process and all below it, except the calling one."""
     tree = [pid]
     for one in tree:
         with contextlib.suppress(OSError):  # It, or one of its threads, has ended.
@@ -106,7 +105,7 @@ def wait_for_rest(pid):
 
 
 def watch(pid):
-    """Says what is held at rest, when a line comes, and then measures until the next one, for which it says the most."""
+    """Prints the memory at rest when a line comes, then the peak until the next line."""
     sys.stdin.readline()
     wait_for_rest(pid)
     print(held(pid), flush=True)

@@ -37,7 +37,7 @@ HANG_SECONDS = 600
 
 
 def done_files(file):
-    """The files by which the ranks say that they have ended."""
+    """A file for each rank, made when the rank ends."""
     return [pathlib.Path(f"{file}.done{number}") for number in range(2)]
 
 
@@ -47,7 +47,7 @@ def begin(file, rank):
 
 
 def end(file, rank):
-    """Waits for the other: gloo takes a connection that closes for a failure, also if all was said.
+    """Waits for the other: gloo counts a closed connection as a failure, even after the last message.
 
     Ends without the interpreter's end, in which an autograd thread of PyTorch can abort the process (see
     simgpu/runtime/src/thread_exit.rs).

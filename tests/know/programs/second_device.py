@@ -1,6 +1,6 @@
 """Trains on the second device. Something lands on the first one on its way, unless code is given that is run before.
 
-Ends once memlab's trace, in the folder, has what NVML says of the cards in the end: a thread asks it several times a second.
+Ends once memlab's trace, in the folder, has NVML's last figures of the cards: a thread reads them several times a second.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Uses GPU memory under a limit.
 
 limited.py train      trains and keeps more each step until memory runs out; prints the step and the bytes held. Then waits
-                      for a sample in the trace with as many MiB in use as the second argument says, if there is one
+                      for a sample in the trace with at least the second argument's MiB in use, if it is given
 limited.py fragments  fills the cache with blocks of one size, asks for others; prints how often the cache was emptied
 limited.py shown      prints what PyTorch reports about the devices' memory
-limited.py patterns   fills as many MiB as the second argument says with patterns, copies them; prints their checksums.
+limited.py patterns   fills the second argument's MiB with patterns, copies them; prints their checksums.
                       Before freeing them it waits for such a sample of the third argument's size
 limited.py devices    fills every device; prints what each took
 limited.py late       allocates, loads libmemlab (the second argument), then fills the device
@@ -29,7 +29,7 @@ def held(device=0):
 
 
 def until_seen(arguments):
-    """Waits until a sample in the trace shows so many MiB in use by this process."""
+    """Waits until a sample in the trace shows the first argument's MiB in use by this process."""
     deadline = time.monotonic() + 600
     while arguments and most_seen() < int(arguments[0]) * MIB:
         assert time.monotonic() < deadline, "memlab has not sampled the card"

@@ -24,7 +24,7 @@ use crate::clock::patience;
 use crate::error::bad_input;
 use crate::text;
 
-/// How long a process has to answer; see [`patience`].
+/// Time for a process to answer, before [`patience`].
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
 const LONGEST_REPLY: u64 = 1 << 20;

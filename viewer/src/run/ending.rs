@@ -23,8 +23,8 @@ pub fn is_ended(path: &Path) -> io::Result<bool> {
     says_end(&file, end)
 }
 
-/// Says in the trace how its process ended, `time` after its start, unless the trace says so itself. The process must be dead:
-/// what it reserved but did not write is cut off the end.
+/// Records in a trace the end of its process, `time` after its start, unless the trace has one. The process must be dead: bytes
+/// that it reserved and did not write are cut off the end.
 pub fn append_end(path: &Path, ended: Ended, time: u64) -> io::Result<bool> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)?;

@@ -72,7 +72,7 @@ fn typed(traces: &[Found]) -> String {
     }
 }
 
-/// Notes in a trace how and when its process ended; what there is to say of that.
+/// Records in a trace how and when its process ended. Returns a line for the summary if that failed or the trace was cut.
 fn noted(trace: &Found, ended: Ended, time: u64) -> Option<String> {
     let failure = append_end(&trace.path, ended, time).err();
     let cut = "  the trace was cut: memlab stopped writing before the program ended (is the disk full?)";
