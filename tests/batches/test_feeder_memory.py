@@ -66,60 +66,42 @@ def forms(sample):
 
 
 class ObservedCondition(threading.Condition):
-    """Counts those that begin to wait."""
+    """Notes in `news` when somebody begins to wait."""
 
-    def __init__(self):
+    def __init__(self, news):
         super().__init__()
-        self.began = threading.Semaphore(0)
+        self.news = news
 
     def wait(self, timeout=None):
-        self.began.release()
+        self.news.put("waits")
         return super().wait(timeout)
-
-
-class Readers:
-    """Threads that ask to be let in, of which one waits at a time."""
-
-    def __init__(self, room):
-        self.room, self.inside, self.condition = room, queue.SimpleQueue(), ObservedCondition()
-        room._condition = self.condition
-
-    def ask(self):
-        """One more asks."""
-        threading.Thread(target=lambda: self.inside.put(self.room.enter()), daemon=True).start()
-
-    def taken(self):
-        """Bytes that were taken for the next that is let in."""
-        return self.inside.get(timeout=HANG_SECONDS)
-
-    def is_refused(self):
-        """True once the one that has asked waits and was not let in."""
-        return self.condition.began.acquire(timeout=HANG_SECONDS) and self.inside.empty()
 
 
 def test_readers_wait_for_room():
     # GIVEN samples of which two can be read at a time
-    room = ReadingRoom(5 * reader_bytes(1000) // 2)
-    readers = Readers(room)
+    room, news = ReadingRoom(5 * reader_bytes(1000) // 2), queue.SimpleQueue()
+    room._condition = ObservedCondition(news)
+
+    def asks():
+        """One more reader asks to be let in. Returns what was taken for it, or that it waits."""
+        threading.Thread(target=lambda: news.put(room.enter()), daemon=True).start()
+        return news.get(timeout=HANG_SECONDS)
+
+    def let_in():
+        """What was taken for the one that has waited."""
+        return news.get(timeout=HANG_SECONDS)
+
     # WHEN two readers come, THEN the first is alone, since nobody knows yet how much a sample takes
-    readers.ask()
-    alone = readers.taken()
-    assert alone == room.nbytes
-    readers.ask()
-    assert readers.is_refused()
+    assert asks() == room.nbytes
+    assert asks() == "waits"
     # WHEN it leaves, THEN the second is let in, and a third beside it
-    room.leave(alone, 1000)
-    inside = [readers.taken()]
-    readers.ask()
-    inside.append(readers.taken())
-    assert inside == [reader_bytes(1000)] * 2
+    room.leave(room.nbytes, 1000)
+    assert let_in() == asks() == reader_bytes(1000)
     # AND each of the others when one of the two leaves
     for _ in range(20):
-        readers.ask()
-        assert readers.is_refused()
-        room.leave(inside.pop(), 1000)
-        inside.append(readers.taken())
-    assert inside == [reader_bytes(1000)] * 2
+        assert asks() == "waits"
+        room.leave(reader_bytes(1000), 1000)
+        assert let_in() == reader_bytes(1000)
 
 
 def test_a_sample_that_takes_more_than_said():

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from waiting import wait_until
 
 BATCH, CLASSES = 13, 5
+FUTEX = "202"  # The number of the system call in which threads wait.
 # All in their own, with a remainder, with a remainder of one sample, and the whole batch.
 SIZES = [1, 4, 5, 6, 13]
 
@@ -466,6 +468,12 @@ def test_a_failure_ends_all_micro_batches(kind, when, spill):
     assert_equal(model, theirs)
 
 
+def waits_for_a_lock(thread):
+    """Reads the system call of a thread: waiting for a lock has no timeout, waiting for the interpreter has one."""
+    number, *arguments = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()
+    return number == FUTEX and int(arguments[3], 16) == 0
+
+
 def test_an_interrupt_while_a_micro_batch_computes(request):
     # GIVEN a micro-batch that computes until it is to end, in a program that hears of interrupts (one started in the
     # background does not)
@@ -473,6 +481,8 @@ def test_an_interrupt_while_a_micro_batch_computes(request):
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     def action():
+        # A signal just before the main thread begins to wait would not end the wait.
+        wait_until(lambda: waits_for_a_lock(threading.main_thread()))
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         wait_until(lambda: Strand.current()._is_ending)
 

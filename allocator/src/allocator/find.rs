@@ -154,6 +154,9 @@ mod tests {
         assert_eq!(allocate(&mut allocator, 0, 60 * MIB), (60 * MIB, 60 * MIB));
         // WHEN it is a little less smaller, THEN it gets all of the block.
         assert_eq!(allocate(&mut allocator, 1, 60 * MIB + MIN_BLOCK), (80 * MIB, 0));
+        // AND so does the smallest request that is not split off.
+        let mut allocator = with_free_blocks(settings, &[58 * MIB]);
+        assert_eq!(allocate(&mut allocator, 0, 40 * MIB), (58 * MIB, 0));
     }
 
     /// The blocks of an expandable segment of five blocks of 20 MiB, after these are free and 10 MiB are allocated.

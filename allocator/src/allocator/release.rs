@@ -99,3 +99,61 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Allocator, Card, Place, Request, Settings};
+
+    const MIB: u64 = 1 << 20;
+
+    /// An allocator on a card of this many MiB, with blocks of these, numbered from 0.
+    fn with_blocks(settings: &str, card: u64, sizes: &[u64]) -> Allocator {
+        let card = Card::with_available(card * MIB, card * MIB);
+        let mut allocator = Allocator::new(Settings::parse(settings).unwrap(), card);
+        allocator.place(Place::default());
+        for (id, &size) in (0..).zip(sizes) {
+            allocator.allocate(id, 0, size * MIB).unwrap();
+        }
+        allocator
+    }
+
+    fn free(allocator: &mut Allocator, id: u32) {
+        allocator.apply(Request::Free { id }).unwrap();
+    }
+
+    #[test]
+    fn unsplittable_blocks_go_back_until_there_is_room() {
+        // GIVEN a card full of free blocks, all from the largest size to split on WHEN a request needs two of them
+        let mut allocator = with_blocks("max_split_size_mb:40", 124, &[44, 40, 40]);
+        (0..3).for_each(|id| free(&mut allocator, id));
+        allocator.allocate(3, 0, 84 * MIB).unwrap();
+        // THEN two go back, and the third stays
+        let counters = allocator.counters();
+        assert_eq!((counters.reserved.current, counters.device_frees, counters.retries), (124 * MIB, 2, 0));
+    }
+
+    #[test]
+    fn garbage_of_one_age_goes_back_together() {
+        // GIVEN two free blocks of one age, on a card of which less may be reserved before garbage is collected
+        let settings = "garbage_collection_threshold:0.5,per_process_memory_fraction:1.0";
+        let mut allocator = with_blocks(settings, 100, &[30, 30]);
+        (0..2).for_each(|id| free(&mut allocator, id));
+        // WHEN a larger block is requested, THEN both go back.
+        allocator.allocate(2, 0, 40 * MIB).unwrap();
+        assert_eq!(allocator.counters().reserved.current, 40 * MIB);
+    }
+
+    #[test]
+    fn garbage_goes_back_until_the_threshold_is_reached() {
+        // GIVEN an old and a young free block, of which the old one is exactly what is reserved beyond the threshold of 62 MiB
+        let settings = "garbage_collection_threshold:0.060546875,per_process_memory_fraction:1.0";
+        let mut allocator = with_blocks(settings, 1024, &[32, 50, 12]);
+        free(&mut allocator, 0);
+        free(&mut allocator, 2);
+        allocator.allocate(3, 0, 12 * MIB).unwrap();
+        free(&mut allocator, 1);
+        // WHEN a larger block is requested, THEN only the old one goes back.
+        allocator.allocate(4, 0, 60 * MIB).unwrap();
+        assert_eq!(allocator.counters().reserved.current, (50 + 12 + 60) * MIB);
+    }
+}
