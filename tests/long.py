@@ -3,7 +3,7 @@
 
     tests/long.py                                all files, and an old PyTorch (`make test-long`)
     tests/long.py --changed                      the files whose sources or helpers changed since they passed
-    tests/long.py --changed --budget-minutes 4   as many of these as fit, those that passed longest ago first (`.ci/run`)
+    tests/long.py --changed --budget-minutes 4   those of them that have passed and fit, the oldest pass first (`.ci/run`)
 
 tests/covers.toml names the tests of each source.
 """
@@ -26,7 +26,6 @@ PASSED = TESTS / "long-passed"
 VENV = ROOT / ".venv" / "bin" / "python"
 REPORT = ROOT / "target" / "long.xml"
 WORKERS = 2
-UNKNOWN_SECONDS = 60
 # Files that need dist/memlab-*.whl.
 OF_THE_WHEEL = {"package/test_shells.py", "package/test_wheel.py"}
 # Not a file: the tests that `tests/versions.sh --old` runs with an old PyTorch.
@@ -113,11 +112,10 @@ def chosen_within(files, passes, budget_minutes):
     """Files whose recorded times fit together in the budget, those with the oldest pass first."""
     left = budget_minutes * 60 * WORKERS
     chosen = []
-    for file in sorted(files, key=lambda file: passes[file].day if file in passes else ""):
-        seconds = passes[file].seconds if file in passes else UNKNOWN_SECONDS
-        if seconds <= left:
+    for file in sorted(set(files) & passes.keys(), key=lambda file: (passes[file].day, file)):
+        if passes[file].seconds <= left:
             chosen.append(file)
-            left -= seconds
+            left -= passes[file].seconds
     return chosen
 
 
