@@ -1,4 +1,4 @@
-//! How many requests the model carries out in a second: `cargo run --release --package memlab-allocator --example allocator_bench`.
+//! Requests that the model carries out in a second: `cargo run --release --package memlab-allocator --example allocator_bench`.
 
 use std::time::Instant;
 

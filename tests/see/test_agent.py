@@ -105,7 +105,7 @@ LAST = f"{['last'] * 4}\n"
     ("when", "output", "steps"),
     [
         ("own", OWN, range(4, 5)),
-        ("thread", LAST, range(2, 3)),
+        ("thread", LAST, range(3, 4)),
         ("inside", LAST, range(2, 5)),
         ("forked", "child ['last']\nparent ['last']\n0\n", range(3, 4)),
     ],

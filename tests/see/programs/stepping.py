@@ -63,14 +63,15 @@ def thread():
 
     register_optimizer_step_post_hook(wait)
     register_optimizer_step_post_hook(lambda *_: calls.append("last"))
-    worker = threading.Thread(target=train, args=trained("cpu"))
+    # A single step: memlab could add its hook between two.
+    worker = threading.Thread(target=train, args=(*trained("cpu"), 1))
     worker.start()
     inside.wait()
     call_new_modules()
     go_on.set()
     worker.join()
     call_new_modules()
-    train(*trained("cuda"))
+    train(*trained("cuda"), 3)
     print(calls)
 
 
