@@ -38,21 +38,27 @@ INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 END_OF_PROGRAM = "\x1e\n"
 
 
-# Variables that the libraries of a program read late enough: when it first uses CUDA, or later.
-READ_LATE = {"PYTHONPATH", "SIMGPU_CARD", "SIMGPU_MEMORY", "SIMGPU_DEVICES", "SIMGPU_CARDS"}
+# Variables that libraries read when they are loaded begin so, but these are read later, or the prefork server sees to them.
+READ_EARLY = ("CUDA", "LD_", "MEMLAB", "NV", "OMP_", "PYTHON", "PYTORCH", "SIMGPU")
+READ_LATE = {"PYTHONPATH", "PYTHONWARNINGS", "SIMGPU_CARD", "SIMGPU_MEMORY", "SIMGPU_DEVICES", "SIMGPU_CARDS", "MEMLAB_OUTPUT"}
+# There is a prefork server for each combination of these.
+OF_SERVERS = {"MEMLAB_OFFLOAD": "1", "MEMLAB_TIME": "1"}
 card_tables = itertools.count()
 
 
 def forkable(command, simgpu=(), memory="8GiB", devices=1, preload=True, env=None, **options):
-    """The kind of server and the environment for a command that a prefork server can run; else None."""
-    is_program = len(command) > 1 and str(command[0]) == PYTHON and str(command[1]).endswith(".py")
+    """What a command's prefork server has, preloaded libmemlab.so and variables, and the environment of its child; else None."""
+    env = {name: str(value) for name, value in (env or {}).items()}
+    is_program = len(command) > 1 and str(command[0]) == PYTHON and str(command[1]).endswith((".py", "-c", "-m"))
     named_card = simgpu[1] if len(simgpu) == 2 and simgpu[0] == "--card" else None
-    if options or not is_program or (simgpu and not named_card) or set(env or {}) - READ_LATE:
+    of_server = {name: value for name, value in env.items() if OF_SERVERS.get(name) == value} if preload else {}
+    is_late = all(name in READ_LATE or name in of_server or not name.startswith(READ_EARLY) for name in env)
+    if options or not is_program or (simgpu and not named_card) or not is_late:
         return None
     table = f"/dev/shm/simgpu-cards-{os.getuid()}-{os.getpid()}-{next(card_tables)}"
-    cards = {"SIMGPU_CARDS": table, "SIMGPU_MEMORY": memory, "SIMGPU_DEVICES": devices}
+    cards = {"SIMGPU_CARDS": table, "SIMGPU_MEMORY": memory, "SIMGPU_DEVICES": str(devices)}
     cards |= {"SIMGPU_CARD": named_card} if named_card else {}
-    return preload, {name: str(value) for name, value in (cards | (env or {})).items()}
+    return (preload, tuple(sorted(of_server.items()))), cards | env
 
 
 @dataclass
@@ -106,10 +112,10 @@ class Memlab:
         """Runs a command to its end: a Python program in a forked child (prefork.py) where that makes no difference. `fresh`
         gives it a new interpreter: for tests of a program's start, end, environment, command line or whole stacks."""
         if not fresh and not ON_GPU and (request := forkable(command, **options)):
-            preload, environment = request
+            kind, environment = request
             arguments = [str(part) for part in command[1:]]
             try:
-                code, output, errors = self._server(preload).run(arguments, self.folder, environment, timeout)
+                code, output, errors = self._server(*kind).run(arguments, self.folder, environment, timeout)
                 return Run(code, output, errors, self.folder)
             finally:
                 Path(environment["SIMGPU_CARDS"]).unlink(missing_ok=True)
@@ -126,12 +132,13 @@ class Memlab:
 
     servers: ClassVar[dict] = {}
 
-    def _server(self, preload):
-        """The prefork server of this pytest process, with libmemlab.so preloaded or without."""
-        if preload not in self.servers:
-            environment = self.environment(**({"LD_PRELOAD": self.library} if preload else {}))
-            self.servers[preload] = Server([str(self.simgpu), PYTHON], environment)
-        return self.servers[preload]
+    def _server(self, preload, variables):
+        """The prefork server of this pytest process with these variables, with libmemlab.so preloaded or without."""
+        kind = preload, variables
+        if kind not in self.servers:
+            environment = self.environment(**({"LD_PRELOAD": self.library} if preload else {}), **dict(variables))
+            self.servers[kind] = Server([str(self.simgpu), PYTHON], environment)
+        return self.servers[kind]
 
     def python(self, *arguments, **options):
         return self.run(PYTHON, *arguments, **options)

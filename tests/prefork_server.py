@@ -1,19 +1,22 @@
 """Runs Python programs in forked children of a process that has imported PyTorch: `prefork_server.py FD`.
 
 Importing PyTorch takes two thirds of the time of a small test program. `FD` is a socket of messages. A request is JSON,
-`{"arguments": [PROGRAM, …], "directory": …, "environment": {NAME: VALUE}}`, and carries three descriptors: the program's
+`{"arguments": […], "directory": …, "environment": {NAME: VALUE}}`, its arguments those of `python`, and carries three descriptors: the program's
 standard input, output and error. Two answers follow: the child's pid, and its exit code as `subprocess` counts it.
 
 A child has what a started interpreter has: a new `__main__`, `sys.argv`, `sys.path`, `os.environ` and standard streams. Two
 things differ: its /proc/self/cmdline is the server's, and a frame of this file lies below the program's.
 """
 
+import ctypes
 import gc
 import json
 import os
+import runpy
 import socket
 import sys
 import types
+import warnings
 
 import torch  # noqa: F401
 
@@ -21,22 +24,25 @@ REQUEST_BYTES = 1 << 20
 
 
 def become(request, descriptors):
-    """Gives this child the streams, the directory, the environment and the arguments of a request."""
+    """Gives this child the streams, the directory and the environment of a request."""
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
         os.close(descriptor)
     os.chdir(request["directory"])
-    os.environ.update(request["environment"])
-    sys.argv = request["arguments"]
-    added = [part for part in request["environment"].get("PYTHONPATH", "").split(":") if part]
-    sys.path[:1] = [os.path.dirname(os.path.realpath(sys.argv[0])), *added]
+    environment = request["environment"]
+    os.environ.update(environment)
+    sys.path[1:1] = [part for part in environment.get("PYTHONPATH", "").split(":") if part]
+    warnings._processoptions(environment.get("PYTHONWARNINGS", "").split(",") if "PYTHONWARNINGS" in environment else [])
+    memlab = ctypes.CDLL(None)
+    if "MEMLAB_OUTPUT" in environment and hasattr(memlab, "memlab_output"):
+        memlab.memlab_output(environment["MEMLAB_OUTPUT"].encode(), None, 0)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
 
 
 def serve(channel):
-    """Forks a child for each request. Returns the request in the child, and None in the server once the client has gone."""
+    """Forks a child for each request. Returns its arguments in the child, and None in the server once the client has gone."""
     gc.collect()
     gc.freeze()
     while True:
@@ -47,8 +53,9 @@ def serve(channel):
         if child == 0:
             channel.close()
             gc.unfreeze()
-            become(json.loads(data), descriptors)
-            return sys.argv[0]
+            request = json.loads(data)
+            become(request, descriptors)
+            return request["arguments"]
         for descriptor in descriptors:
             os.close(descriptor)
         channel.send(str(child).encode())
@@ -56,11 +63,19 @@ def serve(channel):
         channel.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-program = serve(socket.socket(fileno=int(sys.argv[1])))
-if program:
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=program, __builtins__=__builtins__, __cached__=None)
-    sys.modules["__main__"] = main
-    with open(program, "rb") as file:
-        code = compile(file.read(), program, "exec")
-    exec(code, main.__dict__)
+arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+if arguments:
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=__builtins__, __cached__=None)
+    if arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv, sys.path[0] = arguments, os.path.dirname(os.path.realpath(arguments[0]))
+        main.__file__ = arguments[0]
+        with open(arguments[0], "rb") as file:
+            code = compile(file.read(), arguments[0], "exec")
+        exec(code, main.__dict__)

@@ -154,6 +154,7 @@ def test_the_first_rank_out_of_memory_and_the_others_then(memlab):
     assert "Out of memory: rank 1 first" in printed and "When the first rank ran out of memory" in printed
 
 
+@pytest.mark.long
 def test_a_context_on_the_device_of_another_rank_is_found(memlab):
     """GIVEN a job in which rank 2 puts a tensor on a device before it calls set_device
     WHEN it is reported

@@ -117,6 +117,7 @@ def check_reductions(said, trace):
     assert all(size < min(expected) for size in sizes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "interleaved"])
 def test_the_stages_of_a_pipeline_are_known(memlab, kind):
     """GIVEN a pipeline over two ranks, of one stage or two on each

@@ -48,6 +48,7 @@ def rays_folder():
         yield folder
 
 
+@pytest.mark.long
 def test_two_workers_are_a_job(memlab, rays_folder):
     """GIVEN two of Ray's workers on a card each WHEN they run with memlab's runtime_env
     THEN each has a trace with its own peak, and the folder is reported as a job."""

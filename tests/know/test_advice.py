@@ -69,6 +69,7 @@ def test_checkpointing_gives_the_peak_that_it_is_said_to_give(memlab, recorded, 
     assert advice["bytes_after"] == before["allocated"] - advice["saved_bytes"] < before["allocated"] * 0.8
 
 
+@pytest.mark.long
 def test_a_target_is_reached_with_as_few_modules_as_it_takes(memlab, recorded):
     # GIVEN a training, and a target that half of its blocks reach
     trace, before = recorded("gpt")

@@ -77,6 +77,7 @@ def test_containers_do_not_count_twice(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalization", [nn.BatchNorm1d, nn.LayerNorm])
 def test_normalization(normalization):
     # GIVEN a normalization over the batch, which cannot train with one row, and one over each row
@@ -99,6 +100,7 @@ def test_embeddings():
     assert config.batch_size > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("network", "shape"), [(Pair(), (16, 256)), (Named(512, 512), (512,))])
 def test_outputs_of_all_kinds(network, shape):
     # GIVEN a network that returns tuples or a dict; THEN it is trained with all that is floating-point

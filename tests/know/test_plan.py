@@ -135,6 +135,7 @@ def test_other_settings_of_the_allocator_are_planned_from_the_same_recording(mem
     assert {other["settings"] for other in others} >= {"", "max_split_size_mb:256"}
 
 
+@pytest.mark.long
 def test_a_batch_below_the_recorded_ones_is_recorded_itself(memlab):
     """GIVEN batch 1, at which other kernels run
     WHEN it is asked for beside batch 8 and 16

@@ -50,6 +50,7 @@ def figures(row):
     return [row["peak_allocated_bytes"], row["peak_reserved_bytes"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpt-eager", *full("gpt")])
 def test_a_sequence_is_what_pytorch_takes(memlab, kind):
     """GIVEN 60 steps of random lengths, planned from recordings at three

@@ -46,6 +46,7 @@ def test_each_phase_of_lightning_has_its_own_peak(memlab, kind):
     assert not any("keeps" in warning or "failed" in warning for warning in answer["warnings"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [(), ("--training-only",)], ids=["phases", "training-only"])
 def test_checkpoints_and_logs_of_lightning_are_left_alone(memlab, arguments):
     """GIVEN checkpoints and logs of a real training where the program writes its own, often

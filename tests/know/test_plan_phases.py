@@ -25,6 +25,7 @@ def compared(memlab, *program):
     return answer, rows, peaks(memlab, *((PHASES, *program, "--batch", batch) for batch in PREDICTED))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program",
     [[], ["--workers", "1"], ["--saving", "async"], *full(["--evaluated", "16"], ["--saving", "distributed"])],
@@ -39,6 +40,7 @@ def test_evaluation_and_saving_of_a_plain_loop_are_planned_to_the_byte(memlab, p
     assert {row["name"] for row in answer["phases"]} >= {"training", "evaluation", "saving"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program", [["--evaluated", "16"], *full([], ["--steps", "40"])], ids=["smaller", "larger", "seldom"]
 )
@@ -122,6 +124,7 @@ def test_distributed_checkpoints_are_left_alone(memlab, saving):
     assert [(path.name, path.read_text()) for path in left] == [("__0_0.distcp", "weeks of work")]
 
 
+@pytest.mark.long
 def test_checkpoints_of_a_real_training_are_left_alone(memlab):
     """GIVEN a checkpoint and a log where the program writes its own
     WHEN it is planned, by a plain loop and by the Trainer

@@ -119,6 +119,7 @@ for _ in range(8):
 """
 
 
+@pytest.mark.long
 def test_groups_and_objects_need_no_other_ranks(memlab):
     """GIVEN a program that gathers and sends objects, waits for all ranks and divides them into a mesh of two times eight
     WHEN it is planned as rank 0 of sixteen

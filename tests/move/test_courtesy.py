@@ -234,7 +234,7 @@ def test_without_gpu_memory(memlab, arguments, options):
 def test_without_pytorch(memlab):
     # GIVEN a program that does not import torch; THEN memlab does not either
     code = "import memlab, sys; memlab.Courtesy().yield_memory(); memlab.Courtesy().restore(); print('torch' in sys.modules)"
-    run = memlab.run(sys.executable, "-c", code, preload=False, env=ENVIRONMENT)
+    run = memlab.run(sys.executable, "-c", code, preload=False, env=ENVIRONMENT, fresh=True)
     assert (run.code, run.output) == (0, "False\n")
     assert run.errors == "memlab: this program has not imported torch: there is no GPU memory to yield\n"
 

@@ -15,7 +15,6 @@ from waiting import wait_until
 PROGRAMS = Path(__file__).parent / "programs"
 
 MOVED = PROGRAMS / "moved.py"
-CYCLES = 100
 
 
 def train(memlab, *arguments, env=None, **options):
@@ -40,15 +39,16 @@ def end(process, until):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "env"),
+    ("arguments", "env", "cycles"),
     [
-        ([], {}),
-        (["--graph"], {}),
-        ([], {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        ([], {}, 20),
+        (["--graph"], {}, 20),
+        ([], {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, 20),
+        ([], {}, 100),
     ],
-    ids=["eager", "graph", "expandable_segments"],
+    ids=["eager", "graph", "expandable_segments", "many"],
 )
-def test_cycles_at_random_moments(memlab, arguments, env):
+def test_cycles_at_random_moments(memlab, arguments, env, cycles):
     # GIVEN a training with AdamW
     expected = undisturbed(memlab, *arguments, steps=2)
     assert expected[0] == expected[1]
@@ -56,7 +56,7 @@ def test_cycles_at_random_moments(memlab, arguments, env):
     process = train(memlab, until, "--steps", 2, *arguments, env=env)
     moments = random.Random(4)
     # WHEN it is offloaded and restored at random moments
-    for _ in range(CYCLES if not arguments and not env else CYCLES // 5):
+    for _ in range(cycles):
         time.sleep(moments.uniform(0, 0.02))
         before = control.status(process.pid)
         offload = control.operate(process.pid, "offload")

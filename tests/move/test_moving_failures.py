@@ -94,6 +94,7 @@ def test_an_offload_that_fails_late_is_undone(memlab, nth):
         program.end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "before"), [("cuMemCreate", 2 * PIECES), ("cuMemMap", 2 * PIECES), ("cuMemcpyHtoDAsync_v2", PIECES)]
 )

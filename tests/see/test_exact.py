@@ -10,7 +10,9 @@ from trace_reader import BACKWARD, Trace
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
+pytestmark = [pytest.mark.programs, pytest.mark.xdist_group("exact")]
+
+MODELS = ["gpt2", "mlp", "cnn", "lstm", "attention", "two_devices"]
 
 
 @pytest.fixture(params=MODELS, scope="module")

@@ -116,6 +116,7 @@ def test_a_snapshot_equals_pytorchs(run, request):
     assert our_oom["frames"][0]["line"] == own_oom["frames"][0]["line"]
 
 
+@pytest.mark.long
 def test_pytorchs_own_tools_read_a_snapshot(trained, tmp_path):
     snapshot = trained.export("memory_viz")
     # GIVEN a cached script, which PyTorch's tool would download otherwise

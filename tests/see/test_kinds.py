@@ -53,7 +53,7 @@ def test_a_missing_pytorch_function_is_reported(memlab):
     # WHEN it is loaded, and memory is allocated
     load = f"import ctypes; ctypes.CDLL({str(library)!r}); "
     take = "ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(4096))"
-    run = memlab.python("-c", load + take)
+    run = memlab.python("-c", load + take, fresh=True)
     # THEN memlab reports once, on stderr, in the trace and in the report, what is missing and the effect
     said = (
         "PyTorch 2.4 has no at::cuda::getCurrentCUDABlasHandle(): cuBLAS workspaces count as memory of the line that first "

@@ -152,6 +152,7 @@ while not os.path.exists("much"):
     assert grown[-1] > 200 * MIB
 
 
+@pytest.mark.long
 def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
     """GIVEN a command that fails, and one that never ends
     WHEN they are told THEN the program ends as without them, and a line says what became of each."""
@@ -233,6 +234,7 @@ def test_a_webhook_gets_the_same_and_is_asked_again(memlab, hook):
     assert "webhook" not in run.errors
 
 
+@pytest.mark.long
 def test_a_webhook_over_https(memlab, hook, tmp_path):
     """GIVEN a server with a certificate of one's own WHEN the machine trusts it THEN it gets the notice; if not, a line says
     so, without what is secret in the address."""
@@ -253,6 +255,7 @@ def test_a_webhook_over_https(memlab, hook, tmp_path):
     assert "SECRET" not in errors
 
 
+@pytest.mark.long
 def test_a_webhook_that_nobody_answers(memlab):
     """GIVEN an address without a server WHEN there is a notice THEN a line says so, and the program's end is its own."""
     with socket.socket() as nobody:

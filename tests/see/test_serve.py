@@ -332,6 +332,7 @@ def prometheus(served):
     return f"http://{address}"
 
 
+@pytest.mark.long
 @needs_prometheus
 def test_prometheus_has_pytorchs_figures_and_the_dashboard_its_panels(served, prometheus):
     # GIVEN a Prometheus, and a program that trains
@@ -402,6 +403,7 @@ def test_grafanas_own_types_take_the_dashboard():
     assert all(panel.description and panel.datasource.type_val == "prometheus" for panel in dashboard.panels)
 
 
+@pytest.mark.long
 @needs_prometheus
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
 def test_promtool_has_nothing_to_say(served, accept):
@@ -496,6 +498,7 @@ def test_the_page_follows_the_run_and_keeps_what_the_reader_did(served, browser)
     page.resize(1280)
 
 
+@pytest.mark.long
 @needs_browser
 def test_an_earlier_moment_stays_while_the_run_goes_on(served, browser):
     # GIVEN a program that has allocated, and the page

@@ -28,12 +28,12 @@ def events_of(path):
     return events
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", range(8))
 def test_sigkill_at_random_moments(memlab, batch):
     # GIVEN a program that allocates all the time (without PyTorch, as 200 of them are killed)
     program = memlab.folder / "churn"
     subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "churn.c", "-lpthread"], check=True)
-    for number in range(50):
+    for number in range(25):
         output = memlab.folder / f"{number}.jsonl"
         environment = memlab.environment(LD_PRELOAD=memlab.library, MEMLAB_OUTPUT=output)
         process = subprocess.Popen([program], env=environment, stdout=subprocess.PIPE)

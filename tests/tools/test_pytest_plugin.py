@@ -423,7 +423,7 @@ def test_nothing_is_imported_without_need(run_pytest):
             assert loaded == {"memlab", "memlab.pytest_plugin"}
             assert "libmemlab" not in open("/proc/self/maps").read()
     """
-    assert run_pytest(source, head="").code == 0
+    assert run_pytest(source, head="", fresh=True).code == 0
 
 
 def test_a_test_that_imports_torch_itself(run_pytest):
