@@ -40,14 +40,14 @@ END_OF_PROGRAM = "\x1e\n"
 
 # Variables that libraries read when they are loaded begin so, but these are read later, or the prefork server sees to them.
 READ_EARLY = ("CUDA", "LD_", "MEMLAB", "NV", "OMP_", "PYTHON", "PYTORCH", "SIMGPU")
-READ_LATE = {"PYTHONPATH", "PYTHONWARNINGS", "SIMGPU_CARD", "SIMGPU_MEMORY", "SIMGPU_DEVICES", "SIMGPU_CARDS", "MEMLAB_OUTPUT"}
+READ_LATE = {"MEMLAB_OUTPUT", "PYTHONPATH", "PYTHONWARNINGS"} | {"SIMGPU_CARD", "SIMGPU_MEMORY", "SIMGPU_DEVICES"}
 # There is a prefork server for each combination of these.
 OF_SERVERS = {"MEMLAB_OFFLOAD": "1", "MEMLAB_TIME": "1"}
 card_tables = itertools.count()
 
 
 def forkable(command, simgpu=(), memory="8GiB", devices=1, preload=True, env=None, **options):
-    """What a command's prefork server has, preloaded libmemlab.so and variables, and the environment of its child; else None."""
+    """What the prefork server of a command has, libmemlab.so and variables, and the environment of its child; or None."""
     env = {name: str(value) for name, value in (env or {}).items()}
     is_program = len(command) > 1 and str(command[0]) == PYTHON and str(command[1]).endswith((".py", "-c", "-m"))
     named_card = simgpu[1] if len(simgpu) == 2 and simgpu[0] == "--card" else None

@@ -1,7 +1,7 @@
 """Runs Python programs in forked children of a process that has imported PyTorch: `prefork_server.py FD`.
 
 Importing PyTorch takes two thirds of the time of a small test program. `FD` is a socket of messages. A request is JSON,
-`{"arguments": […], "directory": …, "environment": {NAME: VALUE}}`, its arguments those of `python`, and carries three descriptors: the program's
+`{"arguments": [those of python], "directory": …, "environment": {NAME: VALUE}}`, and carries three descriptors: the program's
 standard input, output and error. Two answers follow: the child's pid, and its exit code as `subprocess` counts it.
 
 A child has what a started interpreter has: a new `__main__`, `sys.argv`, `sys.path`, `os.environ` and standard streams. Two
@@ -42,7 +42,7 @@ def become(request, descriptors):
 
 
 def serve(channel):
-    """Forks a child for each request. Returns its arguments in the child, and None in the server once the client has gone."""
+    """Forks a child for each request. Returns its arguments in the child, None in the server once the client has gone."""
     gc.collect()
     gc.freeze()
     while True:

@@ -67,8 +67,9 @@ FREE = """
 import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
 free, total, name = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
-assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) and not cuda.cuCtxSetCurrent(context)
-assert not cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) and not cuda.cuDeviceGetName(name, 256, 0)
+results = cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)
+results += cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), cuda.cuDeviceGetName(name, 256, 0)
+assert not any(results), results
 print(free.value, name.value.decode())
 """
 

@@ -235,7 +235,7 @@ def share(real):
 
 
 def edge(real):
-    """The process may use no more than two of the model's layers and the activations take. A copy is as long as a layer computes."""
+    """The process may use no more than two layers and the activations take. A copy takes as long as a layer computes."""
     know_times(17_000_000)
     said, _ = allowed_more(60 << 20, None, real)
     return said
