@@ -1,7 +1,7 @@
 """Runs Python programs in forked children of a process that has imported PyTorch: `prefork_server.py FD`.
 
 Importing PyTorch takes two thirds of the time of a small test program. `FD` is a socket of messages. A request is JSON,
-`{"arguments": [those of python], "directory": …, "environment": {NAME: VALUE}}`, and carries three descriptors: the program's
+`{"arguments": [those of python], "directory": …, "environment": {NAME: VALUE}}`, with three descriptors: the program's
 standard input, output and error. Two answers follow: the child's pid, and its exit code as `subprocess` counts it.
 
 A child has what a started interpreter has: a new `__main__`, `sys.argv`, `sys.path`, `os.environ` and standard streams. Two
