@@ -132,8 +132,7 @@ def test_dropout_draws_the_same_numbers_the_second_time():
     model = Dropping()
     value = package.accumulate(model, Again(IMAGES, None, [5, 5, 3]), contrastive)
     # THEN gradients are those of the whole batch with these masks
-    masks = model.masks[2:]  # (The first two are of forwards that tried whether samples meet, of which nothing is left.)
-    first, second = torch.cat(masks[:3]), torch.cat(masks[3:])
+    first, second = torch.cat(model.masks[:3]), torch.cat(model.masks[3:])
     assert torch.equal(first, second)
     assert difference(model.inner, value, whole(model.inner, IMAGES * first, contrastive)) <= 1e-13
 

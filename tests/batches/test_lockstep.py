@@ -403,8 +403,8 @@ def test_the_callers_hooks_modes_and_devices_reach_the_threads():
     with hooks, torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         lockstep(model, VECTORS, 5).run(lambda outputs: outputs.square().mean())
     # THEN micro-batches have them too
-    # (Two forwards before them tried whether samples meet elsewhere, too.)
-    assert seen == [("meta", True, torch.float64)] * (2 + 3)
+    # (Forwards before them tried whether samples meet elsewhere, too.)
+    assert seen[-3:] == [("meta", True, torch.float64)] * 3
     assert packed.count((5, 7)) >= 2
 
 

@@ -3,6 +3,7 @@
 import warnings
 
 import memlab as package
+import numpy
 import pytest
 import torch
 from criteria import BATCH, CLASSES, IMAGES, LABELS, contrastive, model_for
@@ -126,6 +127,81 @@ def test_outputs_whose_first_dimension_is_a_pieces_size_by_chance(layers):
             package.InfinityBatch(model, verbose=False, micro_batch=size).batch_(IMAGES[: 3 * size])
 
 
+class Scaled(nn.Module):
+    """Returns what its outputs are to be multiplied by, as CLIP does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(7, CLASSES), nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return {"logits": self.layer(x), "logit_scale": self.scale.exp()}
+
+
+def test_what_cannot_be_cut_is_named():
+    # GIVEN an output that is a parameter, images of several sizes in a list, and packed sequences
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 7), torch.randn(2, 7)])
+    images = [torch.randn(3, 8, 8), torch.randn(3, 6, 9), torch.randn(3, 5, 5)]
+    pictured = Around(nn.Identity())
+    pictured.register_forward_pre_hook(
+        lambda module, arguments: (torch.stack([one.mean((0, 1))[:7] for one in arguments[0]]),)
+    )
+    # THEN each is refused by its name, with what to do
+    with pytest.raises(ValueError, match=r"'logit_scale' is a tensor of shape .*leave it out of the outputs"):
+        package.accumulate(Scaled(), IMAGES, lambda outputs: outputs["logits"].logsumexp(1).mean(), micro_batch=4)
+    with pytest.raises(ValueError, match=r"the argument 'x' is a list of tensors.*make the list of it"):
+        package.accumulate(pictured, {"x": images}, CRITERION, targets=LABELS[:3], micro_batch=1)
+    with pytest.raises(ValueError, match=r"the argument 'x' is a PackedSequence.*pack_padded_sequence"):
+        package.accumulate(Around(nn.Identity()), {"x": packed}, CRITERION, targets=LABELS[:2], micro_batch=1)
+
+
+class UpTo(nn.Module):
+    """Adds up the first entries of each sample."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(1, CLASSES)
+
+    def forward(self, x, lengths):
+        return self.last(
+            torch.stack([row[: int(length)].sum(0, keepdim=True) for row, length in zip(x, lengths, strict=True)])
+        )
+
+
+@pytest.mark.parametrize("kind", [list, tuple, numpy.array, torch.tensor, lambda lengths: [str(one) for one in lengths]])
+def test_values_of_samples_are_cut_with_them(kind):
+    # GIVEN a number or a text for each sample; WHEN a batch goes through in pieces
+    lengths = [1 + index % 7 for index in range(BATCH)]
+    ours, theirs = UpTo(), UpTo()
+    package.accumulate(ours, {"x": IMAGES, "lengths": kind(lengths)}, CRITERION, targets=LABELS, micro_batch=4)
+    # THEN each has its own
+    CRITERION(theirs(IMAGES, lengths), LABELS).backward()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+class Balanced(nn.Module):
+    """Has a loss of its own, with a balance of experts in it that is too small to be seen in its value."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.last = nn.Linear(7, 4), nn.Linear(7, CLASSES)
+
+    def forward(self, x, labels):
+        shares = self.gate(x).softmax(1).mean(0)
+        return {"loss": functional.cross_entropy(self.last(x), labels) + 1e-7 * shares.square().sum()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_balance_of_experts_is_seen_in_its_gradients(dtype):
+    model = Balanced().to(dtype)
+    with pytest.raises(ValueError, match="or its gradients are none, as with a loss that balances experts"):
+        package.accumulate(model, {"x": IMAGES.to(dtype), "labels": LABELS}, micro_batch=1)
+    assert all(one.grad is None for one in model.parameters())
+
+
 class Remembering(nn.Module):
     """Gives something else whenever it is called."""
 
@@ -137,10 +213,11 @@ class Remembering(nn.Module):
 
 
 class Trimming(nn.Module):
-    """Leaves out what no sample of the batch has."""
+    """Leaves out what no sample of the batch has: zeros at the end."""
 
     def forward(self, x):
         length = int((x > 0).sum(1).max())
+        x = x * (torch.arange(x.shape[1]) < (x > 0).sum(1, keepdim=True))
         return x[:, :length].sum(1, keepdim=True).expand(-1, 16)
 
 

@@ -86,7 +86,7 @@ def test_sigkill_of_a_training(memlab):
 )
 def test_endings(memlab, ending, code, recorded):
     # GIVEN a program, and its result without memlab
-    alone = memlab.run(sys.executable, PROGRAMS / "endings.py", ending, preload=False)
+    alone = memlab.run(sys.executable, PROGRAMS / "endings.py", ending, preload=False, fresh=True)
     # WHEN it runs under memlab
     run = memlab.python(PROGRAMS / "endings.py", ending, fresh=True)
     # THEN it ends as it does alone, with the same output

@@ -13,7 +13,8 @@ def test_program(memlab, name):
     program = SIMGPU_PROGRAMS / f"{name}.py"
     devices = 2 if name in TWO_DEVICES else 1
     # WHEN it runs under memlab
-    run = memlab.python(program, devices=devices, env={"MEMLAB_OUTPUT": "%p.jsonl"})
+    is_fresh = "PYTORCH_ALLOC_CONF" in program.read_text()  # It is set before PyTorch is imported.
+    run = memlab.python(program, devices=devices, env={"MEMLAB_OUTPUT": "%p.jsonl"}, fresh=is_fresh)
     # THEN it succeeds, memlab reports no error, and each process's trace is consistent
     assert run.code == 0, run.errors
     assert "memlab:" not in run.errors

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from memlab._batches.nested import Samples
 from memlab._batches.out_of_memory import is_out_of_memory
-from memlab._paging.torch_private import tree_flatten
 
 # Large enough for the bus's full speed.
 _PART_BYTES = 32 << 20
@@ -89,7 +88,7 @@ class Ahead:
 
     def _places(self, batch: Samples | None, rows: range) -> Leaves:
         """Each value of a piece, and its place on the device."""
-        leaves = [] if batch is None else tree_flatten(batch.piece(rows))[0]
+        leaves = [] if batch is None else batch.taken(rows)
         return [(leaf, self._place(leaf)) for leaf in leaves]
 
     def _place(self, leaf: Any) -> Any:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from memlab._batches.nested import Samples
-from memlab._paging.torch_private import tree_flatten
 
 
 class InputGradients:
@@ -31,7 +30,7 @@ class InputGradients:
         """The same of samples that are there."""
         if not self._wanted:
             return piece
-        leaves, _ = tree_flatten(piece)
+        leaves = self._samples.leaves_of(piece)
         self._leaves = {index: leaves[index].detach().requires_grad_() for index in self._wanted}
         return self._samples.filled([self._leaves.get(index, leaf) for index, leaf in enumerate(leaves)])
 

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from memlab._batches.batch import Batch
 from memlab._batches.batchnorm import mixing_layers
-from memlab._batches.nested import call, unjoinable
-from memlab._batches.out_of_memory import make_room
-from memlab._batches.same_twice import are_apart
-from memlab._batches.state import Buffers, RandomState, evaluating
+from memlab._batches.nested import named_arguments, unjoinable
+from memlab._batches.out_of_memory import is_out_of_memory, make_room
+from memlab._batches.state import RandomState, evaluating
+from memlab._batches.trial import Drew, Kind, Trial, weighted_sum
 from memlab._paging.torch_private import tree_flatten
 
-# What outputs differ by, as a share of their length, if samples meet: much more than rounding in other kernels makes it.
-_APART, _APART_IN_HALVES = 0.05, 0.25
+# Of so many samples each is compared alone.
 _MOST = 3
 _RANDOM = (
     nn.Dropout,
@@ -47,7 +46,7 @@ _FOUND: WeakKeyDictionary[nn.Module, dict[bool, _Found]] = WeakKeyDictionary()
 
 
 def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
-    """Tries whether the first samples give other outputs when another sample is beside them.
+    """Tries whether the first samples give other outputs, or other gradients, when others are beside them.
 
     Nothing is left of these forwards. A model that is random in evaluation mode too, that is compiled (which other sizes
     have compiled again), whose shards wait for other ranks, or that fails with so few samples, is not tried.
@@ -64,16 +63,18 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
     known = _FOUND.setdefault(batch.model, {})
     is_new = batch.model.training not in known
     if is_new:
-        count = min(max(size, 2), _MOST, len(batch.samples))
-        if count < 2:
+        if len(batch.samples) < 2:
             return
-        known[batch.model.training] = _found(batch, count)
+        known[batch.model.training] = _found(batch, size)
     found = known[batch.model.training]
     if joins and found.unjoinable is not None:
         raise ValueError(found.unjoinable)
     if not found.mixes:
         return
-    what = "the model's outputs for a sample depend on which others are in its batch (a mean or attention over samples)"
+    what = (
+        "the model's outputs for a sample depend on which others are in its batch (a mean or attention over samples, or a "
+        "first dimension that is not the samples, as in nn.LSTM without batch_first)"
+    )
     if batch.refuse is not None:
         raise RuntimeError(
             f"{what}, so pieces would not give the gradients of the whole batch. Have the model return what it computes of "
@@ -83,83 +84,108 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
         warnings.warn(f"memlab, not exact: {what}, and pieces have others than the whole batch", stacklevel=3)
 
 
-def _found(batch: Batch, count: int) -> _Found:
+def _found(batch: Batch, size: int) -> _Found:
     is_compiled = any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in batch.model.modules()
     )
     if is_compiled or batch.ranks.are_in_step:
         return _Found()
-    trial, random = _Trial(batch), RandomState({batch.device})
+    # (BatchNorm in training is somebody else's: in lockstep it is exact.)
+    modes = [evaluating] if mixing_layers(batch.model) else [_without_dropout, evaluating]
+    random = RandomState({batch.device})
     try:
-        with torch.no_grad():
-            # (BatchNorm in training is somebody else's: in lockstep it is exact.)
-            for quiet in [evaluating] if mixing_layers(batch.model) else [_without_dropout, evaluating]:
-                with quiet(batch.model):
-                    found = None if mixing_layers(batch.model) else trial.found(count)
-                if found is not None:
-                    return found
-    except Exception as error:  # It may be for larger batches only. Otherwise its pieces fail too, and say why.
-        make_room(error)
+        for quiet in modes:
+            with quiet(batch.model):
+                # Without running statistics BatchNorm mixes samples in evaluation mode too.
+                found = None if mixing_layers(batch.model) else _tried(batch, size)
+            if found is not None:
+                return found
     finally:
-        trial.buffers.set_before()
         random.restore()
     return _Found()
 
 
-class _Trial:
-    """Forwards of the first samples, each with the buffers that the batch finds."""
+def _tried(batch: Batch, size: int) -> _Found | None:
+    """What was found in the first way that works; None: the model draws random numbers."""
+    for pieces in _divisions(len(batch.samples), size):
+        for kind in Kind:
+            try:
+                return _compared(Trial(batch.ranks.model(), batch.samples, batch.device, kind), pieces)
+            except Drew:
+                return None
+            except Exception as error:  # Its pieces fail too, and say why.
+                is_too_large = is_out_of_memory(error)
+                make_room(error)
+        if is_too_large:
+            return _Found()
+    for name, value in named_arguments(batch.samples.piece(range(len(batch.samples)))):
+        if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(one, Tensor) for one in value):
+            raise ValueError(
+                f"{name} is a list of tensors, and the model fails with some rows of each. If each tensor is a sample, give "
+                "one tensor of all (padded, with their sizes beside it), and have the model's forward make the list of it"
+            )
+    return _Found()
 
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self.buffers = Buffers(batch.model)
-        halves = (torch.float16, torch.bfloat16)
-        is_coarse = torch.is_autocast_enabled(batch.device.type) or any(one.dtype in halves for one in batch.parameters)
-        self._share = _APART_IN_HALVES if is_coarse else _APART
 
-    def found(self, count: int) -> _Found | None:
-        """What so many samples and one less give; None: that says nothing, since the model draws random numbers."""
-        before = RandomState({self._batch.device})
-        many = self._outputs(count)
-        if RandomState({self._batch.device}) != before:
-            return None
-        few = self._outputs(count - 1)
-        wrong = [unjoinable(leaf, size) for leaves, size in ((few, count - 1), (many, count)) for leaf in leaves]
-        return _Found(
-            mixes=_compares(few, many, count)
-            # Not if it gives something else each time.
-            or (self._differ(few, many, count - 1) and not self._differ(few, self._outputs(count - 1), count - 1)),
-            unjoinable=next((message for message in wrong if message is not None), None),
-        )
+def _divisions(count: int, size: int) -> list[list[range]]:
+    """How a few samples are divided: into single ones, or, for a model that needs several at once, into two pieces."""
+    singles = [range(index, index + 1) for index in range(min(max(size, 2), _MOST, count))]
+    two = [range(size), range(size, min(2 * size, count))]
+    return [singles, two] if 1 < size < count else [singles]
 
-    def _outputs(self, count: int) -> list[Any]:
-        self.buffers.set_before()
-        leaves, _ = tree_flatten(
-            call(self._batch.ranks.model(), self._batch.samples.piece(range(count), self._batch.device))
-        )
-        return leaves
 
-    def _differ(self, few: Sequence[Any], many: Sequence[Any], rows: int) -> bool:
-        """Whether the same samples have given something else, in an output that has rows of samples."""
-        return any(
-            are_apart(one, other[:rows], self._share)
-            for one, other in zip(few, many, strict=True)
-            if _is_of(one, rows) and isinstance(other, Tensor) and one.shape == other[:rows].shape and other.shape[0] >= rows
-        )
+def _compared(trial: Trial, pieces: list[range]) -> _Found:
+    """What samples give together, and in pieces."""
+    rows = range(pieces[-1].stop)
+    outputs = [trial.outputs(part) for part in [rows, *pieces]]
+    counts = [len(part) for part in [rows, *pieces]]
+    wrong = (
+        unjoinable(leaf, count, name)
+        for leaves, count in zip(outputs, counts, strict=True)
+        for leaf, name in zip(leaves, trial.names, strict=False)
+    )
+    unjoined = next((message for message in wrong if message is not None), None)
+    if len(set(map(len, outputs))) > 1:
+        return _Found(mixes=True, unjoinable=unjoined)  # More of them, the more samples there are.
+    shapes = {
+        index: [leaf.shape[1:] for leaf in leaves]
+        for index, leaves in enumerate(zip(*outputs, strict=True))
+        if all(_is_of(leaf, count) for leaf, count in zip(leaves, counts, strict=True))
+    }
+    # (Others are as long as the longest sample, for instance.)
+    compared = [index for index, tails in shapes.items() if len(set(tails)) == 1]
+    compares = any(_compares(tails, counts) for tails in shapes.values())
+    if compares or not compared:
+        return _Found(compares, unjoined)
+
+    def objective(outputs: Any, part: range) -> tuple[Tensor, list[Tensor]]:
+        """A sum of all outputs, each with a weight of its own, and the outputs in their places among all samples."""
+        leaves, _ = tree_flatten(outputs)
+        terms, beside = [torch.zeros((), dtype=torch.float64, device=leaves[compared[0]].device)], []
+        for index in compared:
+            leaf = leaves[index]
+            shape = (len(rows), *leaf.shape[1:])
+            weights = torch.randn(shape, generator=torch.Generator().manual_seed(index))[part.start : part.stop]
+            terms.append((leaf.double() * weights.to(leaf.device)).sum().to(terms[0].device))
+            beside.append(leaf.new_zeros(shape))
+            beside[-1][part.start : part.stop] = leaf.detach()
+        return torch.stack(terms).sum(), beside
+
+    whole, moved = trial.seen(rows, objective), trial.seen(rows, objective, moved=True)
+    parts = weighted_sum([(trial.seen(part, objective), 1.0) for part in pieces])
+    # Not if it gives something else each time.
+    mixes = trial.are_apart(whole, moved, parts) and not trial.are_apart(whole, moved, trial.seen(rows, objective))
+    return _Found(mixes, unjoined)
 
 
 def _is_of(leaf: Any, samples: int) -> bool:
     return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point and leaf.dim() > 0 and leaf.shape[0] == samples
 
 
-def _compares(few: Sequence[Any], many: Sequence[Any], count: int) -> bool:
+def _compares(tails: Sequence[torch.Size], counts: Sequence[int]) -> bool:
     """Whether an output has a row and a column for each sample."""
-    return any(
-        _is_of(one, count - 1)
-        and _is_of(other, count)
-        and any(pair == (count - 1, count) for pair in zip(one.shape[1:], other.shape[1:], strict=False))
-        for one, other in zip(few, many, strict=True)
-    )
+    return len(set(tails)) > 1 and any(list(lengths) == list(counts) for lengths in zip(*tails, strict=False))
 
 
 @contextmanager

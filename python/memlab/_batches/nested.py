@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from memlab._paging.torch_private import tree_flatten, tree_map_only, tree_unflatten
 
@@ -14,7 +15,8 @@ from memlab._paging.torch_private import tree_flatten, tree_map_only, tree_unfla
 class Samples:
     """What a model is given: tensors in tuples, lists and dictionaries, whose first dimension is the batch.
 
-    Tensors with another first dimension, numbers and texts belong to every sample.
+    Lists and tuples of numbers or texts, and NumPy's arrays, of which each sample has one, are cut too. Tensors with another
+    first dimension and other values belong to every sample.
 
     >>> samples = Samples({"tokens": torch.arange(6).reshape(3, 2), "scale": 0.5})
     >>> len(samples), samples.piece(range(1, 3))
@@ -25,11 +27,12 @@ class Samples:
     def __init__(self, values: Any) -> None:
         if isinstance(values, Mapping) and not isinstance(values, dict):
             values = dict(values)  # A tokenizer's, which PyTorch takes for one value.
-        self.leaves, self._form = tree_flatten(values)
-        tensors = [leaf for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.dim() > 0]
+        _refuse_packed(values)
+        tensors = [leaf for leaf in tree_flatten(values)[0] if isinstance(leaf, Tensor) and leaf.dim() > 0]
         if not tensors:
             raise ValueError("a batch must have a tensor whose first dimension is its samples")
-        self._count = tensors[0].shape[0]
+        self._count: int = tensors[0].shape[0]
+        self.leaves, self._form = tree_flatten(values, is_leaf=self._has_entries)
 
     def __len__(self) -> int:
         return self._count
@@ -41,11 +44,25 @@ class Samples:
 
     def is_cut(self, leaf: Any) -> bool:
         """Whether it has a row for each sample."""
-        return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == self._count
+        if isinstance(leaf, Tensor) or _is_array(leaf):
+            return len(leaf.shape) > 0 and leaf.shape[0] == self._count
+        return self._has_entries(leaf)
+
+    def _has_entries(self, value: Any) -> bool:
+        """Whether it is a list with a number, a text or the like for each sample."""
+        return isinstance(value, (list, tuple)) and len(value) == self._count and all(map(_is_plain, value))
 
     def piece(self, rows: range, device: torch.device | None = None) -> Any:
         """Some samples, as the whole was given; on a device if one is named."""
-        return self.filled([self._taken(leaf, rows, device) for leaf in self.leaves])
+        return self.filled(self.taken(rows, device))
+
+    def taken(self, rows: range, device: torch.device | None = None) -> list[Any]:
+        """The leaves of some samples."""
+        return [self._taken(leaf, rows, device) for leaf in self.leaves]
+
+    def leaves_of(self, piece: Any) -> list[Any]:
+        """The leaves of a piece, in the order of the whole's."""
+        return self._form.flatten_up_to(piece)
 
     def filled(self, leaves: Sequence[Any]) -> Any:
         """Other values in the same containers."""
@@ -57,6 +74,37 @@ class Samples:
         if device is not None and isinstance(leaf, Tensor):
             leaf = leaf.to(device, non_blocking=True)
         return leaf
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is one of NumPy's arrays."""
+    return type(value).__module__ == "numpy" and hasattr(value, "shape")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it has no tensor in it that PyTorch would find."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or type(value).__module__ == "numpy"
+
+
+def _refuse_packed(values: Any) -> None:
+    for name, value in named_arguments(values):
+        leaves, _ = tree_flatten(value, is_leaf=lambda one: isinstance(one, PackedSequence))
+        if any(isinstance(leaf, PackedSequence) for leaf in leaves):
+            raise ValueError(
+                f"{name} is a PackedSequence, whose rows are of many samples: give the padded tensor and the lengths, and "
+                "have the model pack them (torch.nn.utils.rnn.pack_padded_sequence)"
+            )
+
+
+def named_arguments(values: Any) -> list[tuple[str, Any]]:
+    """What a model is called with, by names for messages."""
+    if isinstance(values, dict):
+        return [(f"the argument {name!r}", value) for name, value in values.items()]
+    if isinstance(values, (tuple, list)) and not isinstance(values, PackedSequence):
+        return [(f"argument {index + 1}", value) for index, value in enumerate(values)]
+    return [("the input", values)]
 
 
 def is_stream(inputs: Any) -> bool:
@@ -94,11 +142,12 @@ def joined(results: Sequence[Any], pieces: Sequence[range]) -> Any:
         ValueError: a result has no row for each sample.
     """
     flat = [tree_flatten(result) for result in results]
-    leaves = [_joined_leaf(parts, pieces) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
+    columns = zip(names_of(results[0]), *(leaves for leaves, _ in flat), strict=True)
+    leaves = [_joined_leaf(name, parts, pieces) for name, *parts in columns]
     return tree_unflatten(leaves, flat[0][1])
 
 
-def _joined_leaf(parts: Sequence[Any], pieces: Sequence[range]) -> Any:
+def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range]) -> Any:
     first = parts[0]
     if not isinstance(first, Tensor):
         if type(first).__module__.partition(".")[0] in ("builtins", "torch"):
@@ -107,19 +156,31 @@ def _joined_leaf(parts: Sequence[Any], pieces: Sequence[range]) -> Any:
             f"the model returns a {type(first).__name__}, of which memlab does not know the part of each sample"
             + (": call the model with use_cache=False" if "Cache" in type(first).__name__ else "")
         )
-    wrong = [unjoinable(part, len(rows)) for part, rows in zip(parts, pieces, strict=True)]
+    wrong = [unjoinable(part, len(rows), name) for part, rows in zip(parts, pieces, strict=True)]
     for message in wrong:
         if message is not None:
             raise ValueError(message)
     return torch.cat([*parts]) if len(parts) > 1 else first
 
 
-def unjoinable(result: Any, samples: int) -> str | None:
+def names_of(outputs: Any) -> list[str]:
+    """What the leaves of a model's outputs are called in messages: each as the entry of the outputs that it is in."""
+    several: Iterable[tuple[Any, Any]] = ()
+    if isinstance(outputs, dict):
+        several = outputs.items()
+    elif isinstance(outputs, (tuple, list)):
+        several = enumerate(outputs)
+    named = [(f"output {name!r}", value) for name, value in several] or [("output", outputs)]
+    return [name for name, value in named for _ in tree_flatten(value)[0]]
+
+
+def unjoinable(result: Any, samples: int, name: str) -> str | None:
     """Why a tensor that a model returns for so many samples cannot be put together with those for others; None: it can."""
     if not isinstance(result, Tensor) or (result.dim() > 0 and result.shape[0] == samples):
         return None
     return (
-        f"the model returns a tensor of shape {tuple(result.shape)} for {samples} samples. Its first dimension must be the "
-        "samples, so that the results of pieces can be put together. If it is the model's own loss, have the model return "
-        "its outputs, and compute the loss from these"
+        f"the model's {name} is a tensor of shape {tuple(result.shape)} for {samples} samples. Its first dimension must be "
+        "the samples, so that the results of pieces can be put together. If it is the model's own loss, have the model "
+        "return its outputs, and compute the loss from these. If it is a parameter, such as a scale, leave it out of the "
+        "outputs, and multiply within the model"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,17 +9,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from memlab._batches.nested import Samples, call
-from memlab._batches.state import Buffers, evaluating
+from memlab._batches.nested import Samples
+from memlab._batches.out_of_memory import make_room
+from memlab._batches.ranks import Ranks
+from memlab._batches.state import evaluating
+from memlab._batches.trial import Kind, Trial, weighted_sum
 
 # What such models do not count.
 _IGNORED = -100
-# What the loss of two samples may differ from the mean of theirs, by rounding.
-_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
-_COARSE_ROUNDING = 1e-2
-# Losses on a simulated card, whose kernels compute nothing.
-_NOTHING = 1e-30
-
 _INSTEAD = "Have the model return its outputs, and give memlab.accumulate the loss as loss_fn"
 
 _FOUND: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -103,29 +99,44 @@ def _found(model: nn.Module, samples: Samples, device: torch.device, instead: st
         over = list(_OVER) if labels.dim() > 1 else ["samples", "labels"]
         inputs = {**inputs, "labels": _unlike(labels)}
     both = Samples(inputs)
-    buffers = Buffers(model)
     with evaluating(model):  # Without dropout, whose masks would differ.
-        pieces = [both.piece(rows) for rows in (range(2), range(1), range(1, 2))]
-        losses = [loss_in(call(model, piece)) for piece in pieces]
-    buffers.set_before()
-    whole, *parts = (float(loss) for loss in losses)
-    counts = {name: [_OVER[name](_labels_or_rows(piece)) for piece in pieces] for name in over}
-
-    def error(name: str) -> float:
-        if name == _SUM:
-            return abs(sum(part for part in parts if part == part) - whole)
-        whole_count, *part_counts = (float(count) for count in counts[name])
-        pairs = zip(part_counts, parts, strict=True)
-        distance = abs(sum(count * loss for count, loss in pairs if count) / max(whole_count, 1) - whole)
-        return distance if distance == distance else math.inf  # The mean of no labels is NaN.
-
-    best = min([*over, _SUM], key=error)
-    if not error(best) <= _ROUNDING.get(losses[0].dtype, _COARSE_ROUNDING) * abs(whole) + _NOTHING:
+        kinds = [Kind.RESULTS] if Ranks(model).are_in_step else [*Kind]
+        for kind in kinds:
+            try:
+                name, losses = _mean_of(Trial(model, both, device, kind), both, over)
+                break
+            except Exception as error:  # Kernels may know no float64, for instance.
+                if kind is kinds[-1]:
+                    raise
+                make_room(error)
+    if name is None:
         raise ValueError(
-            f"the model's own loss is no mean over {', '.join(over)}, and no sum: of two samples it is {whole:.6g}, and of "
-            f"each alone {parts[0]:.6g} and {parts[1]:.6g}. {instead}"
+            f"the model's own loss is no mean over {', '.join(over)}, and no sum, or its gradients are none, as with a loss "
+            f"that balances experts: of two samples it is {losses[0]:.6g}, and of each alone {losses[1]:.6g} and "
+            f"{losses[2]:.6g}. {instead}"
         )
-    return best
+    return name
+
+
+def _mean_of(trial: Trial, both: Samples, over: list[str]) -> tuple[str | None, list[float]]:
+    """Over what the loss is the mean, if loss and gradients of two samples are those of each, weighted; and the losses."""
+
+    def objective(outputs: Any, _rows: range) -> tuple[Tensor, list[Tensor]]:
+        return loss_in(outputs), []
+
+    rows = [range(2), range(1), range(1, 2)]
+    whole, moved = trial.seen(rows[0], objective), trial.seen(rows[0], objective, moved=True)
+    parts = [trial.seen(part, objective) for part in rows[1:]]
+    losses = [float(one.tensors[0]) for one in [whole, *parts]]
+    for name in [*over, _SUM]:
+        weights = [1.0, 1.0, 1.0]
+        if name != _SUM:
+            weights = [float(_OVER[name](_labels_or_rows(both.piece(part, torch.device("cpu"))))) for part in rows]
+        # The mean of no labels is NaN.
+        counted = [(part, weight / max(weights[0], 1)) for part, weight in zip(parts, weights[1:], strict=True) if weight]
+        if counted and not trial.are_apart(whole, moved, weighted_sum(counted)):
+            return name, losses
+    return None, losses
 
 
 def _unlike(labels: Tensor) -> Tensor:

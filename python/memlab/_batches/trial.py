@@ -1,0 +1,226 @@
+"""A few samples through a model, whole and in pieces: whether results and gradients are the same, but for rounding.
+
+What rounding does is measured: all parameters, buffers and inputs are moved by about as much as the number format cannot
+tell apart, and what that changes is the bound. In float64, where there is room for a copy, the trial itself rounds far less
+than the model in training. So it finds what is only a little more than rounding there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from memlab._batches.nested import Samples, call, names_of
+from memlab._batches.state import Autocast, Buffers, RandomState
+from memlab._paging.device_memory import capacity
+from memlab._paging.torch_private import OperationMode, tree_flatten, tree_map_only
+
+# How much more than the measured bound the trial's own rounding may be: kernels of other sizes add in another order.
+_MARGIN = 64
+_MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES = 16, 0.25
+# Of the memory that is free, what a trial's copies and gradients may take.
+_SHARE_OF_MEMORY = 2
+# Sets of gradients at the same time: of the whole, moved, of a piece, and two sums.
+_SETS = 5
+
+# What is compared: a number that is made of a model's outputs for some samples, with a graph, and tensors beside it.
+Objective = Callable[[Any, range], tuple[Tensor, Sequence[Tensor]]]
+_Move = Callable[[Tensor, str], Tensor]
+_FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Drew(Exception):
+    """The model has drawn random numbers, so the same samples give something else."""
+
+
+@dataclass
+class Seen:
+    """What some samples have given. Lengths are those of all that was added up."""
+
+    tensors: list[Tensor]
+    lengths: list[float]
+
+
+def weighted_sum(parts: Sequence[tuple[Seen, float]]) -> Seen:
+    """The sum of what pieces have given, each with a weight."""
+    seen, weights = zip(*parts, strict=True)
+
+    def added(values: Sequence[Any]) -> Any:
+        return sum(weight * value for value, weight in zip(values, weights, strict=True))
+
+    tensors = [added(same) for same in zip(*(one.tensors for one in seen), strict=True)]
+    return Seen(tensors, [float(added(same)) for same in zip(*(one.lengths for one in seen), strict=True)])
+
+
+class Kind(Enum):
+    """How a model is tried: each finds more than the next, and is possible with fewer models."""
+
+    DOUBLE = "a replica in float64"
+    REPLICA = "a replica"
+    ITSELF = "itself, for a forward that is a method of something else"
+    RESULTS = "itself, without gradients"
+
+
+class Trial:
+    """A model that is tried with a few samples, and is left as it is."""
+
+    def __init__(self, model: nn.Module, samples: Samples, device: torch.device, kind: Kind) -> None:
+        """Raises MemoryError if there is no room for a copy in float64."""
+        self._samples, self._device = samples, device
+        self._is_double, self._is_copied = kind is Kind.DOUBLE, kind is not Kind.RESULTS
+        self._model = _replica(model, {}) if kind in (Kind.DOUBLE, Kind.REPLICA) else model
+        named = dict(model.named_parameters())
+        formats = [one.dtype for one in named.values() if one.dtype in _FORMATS]
+        if torch.is_autocast_enabled(device.type):
+            formats.append(torch.get_autocast_dtype(device.type))
+        # The rounding of the model in training, by its coarsest number format, and that of the trial.
+        self._own = max(torch.finfo(one).eps for one in formats or [torch.float32])
+        self._coarsest = torch.finfo(torch.float64).eps if self._is_double else self._own
+        #: What the outputs are called in messages.
+        self.names: list[str] = []
+        # By which share numbers were moved.
+        self._step = self._coarsest
+        room = capacity(device, 0, with_reserve=False) // _SHARE_OF_MEMORY
+        if self._is_double:
+            room -= 2 * 8 * sum(one.numel() for one in named.values())
+            if room < 0:
+                raise MemoryError("no room for a copy in float64")
+        self._state = {name: self._copied(one) for name, one in named.items()} if self._is_copied else named
+        self._buffers = {name: self._copied(one) for name, one in model.named_buffers()} if self._is_copied else {}
+        # The smallest parameters, whose gradients fit.
+        self._wanted: list[str] = []
+        for name in sorted(named, key=lambda name: named[name].numel()):
+            room -= _SETS * self._state[name].nbytes
+            if named[name].requires_grad and room >= 0 and self._is_copied:
+                self._wanted.append(name)
+
+    def outputs(self, rows: range) -> list[Any]:
+        """The tensors and other values that some samples give, without a graph. Raises Drew as `seen` does."""
+        found: list[Any] = []
+
+        def objective(outputs: Any, _rows: range) -> tuple[Tensor, Sequence[Tensor]]:
+            self.names = names_of(outputs)
+            found.extend(one.detach() if isinstance(one, Tensor) else one for one in tree_flatten(outputs)[0])
+            return torch.zeros(()), []
+
+        self._run(rows, objective, _as_it_is, [])
+        return found
+
+    def seen(self, rows: range, objective: Objective, *, moved: bool = False) -> Seen:
+        """What some samples give: the objective's number and tensors, and the number's gradients. `moved`: with all numbers
+        a little other ones. Raises Drew if the model draws random numbers."""
+        if moved and self._is_copied:
+            # So little that the model chooses nothing else.
+            self._step = max(self._coarsest, self._own / 1024)
+        tensors = self._run(rows, objective, self._moved if moved else _as_it_is, self._wanted)
+        return Seen(tensors, [float(one.double().norm()) for one in tensors])
+
+    def _run(self, rows: range, objective: Objective, move: _Move, wanted: Sequence[str]) -> list[Tensor]:
+        before = RandomState({self._device})
+        with ExitStack() as stack:
+            if self._is_double:
+                stack.enter_context(Autocast.off())
+            stack.enter_context(torch.set_grad_enabled(bool(wanted)))
+            # The caller's hooks do not see what is saved here.
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_saved, _as_saved))
+            leaves, outputs = self._called(rows, move, wanted)
+            if RandomState({self._device}) != before:
+                raise Drew
+            number, beside = objective(outputs, rows)
+            given: Sequence[Tensor | None] = [None] * len(leaves)
+            if leaves and number.requires_grad:
+                given = torch.autograd.grad(number, leaves, allow_unused=True)
+        if leaves and all(one is None for one in given):
+            raise TypeError("the model computes with its own parameters")
+        gradients = [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, given, strict=True)]
+        return [number.detach(), *(one.detach() for one in beside), *gradients]
+
+    def _called(self, rows: range, move: _Move, wanted: Sequence[str]) -> tuple[list[Tensor], Any]:
+        """Parameters that want gradients, and the outputs."""
+        values = tree_map_only(
+            Tensor, lambda one: move(self._copied(one), str(tuple(one.shape))), self._samples.piece(rows, self._device)
+        )
+        if not self._is_copied:
+            buffers = Buffers(self._model)
+            try:
+                return [self._state[name] for name in wanted], call(self._model, values)
+            finally:
+                buffers.set_before()
+        state = {name: move(one, name) for name, one in self._state.items()}
+        leaves = {name: state[name].detach().requires_grad_() for name in wanted}
+        copies = {name: move(one, name).clone() for name, one in self._buffers.items()}
+        arguments = () if isinstance(values, dict) else values if isinstance(values, (tuple, list)) else (values,)
+        named = values if isinstance(values, dict) else {}
+        with _Formats() as formats:
+            outputs = functional_call(self._model, {**state, **leaves, **copies}, tuple(arguments), named)
+        self._coarsest = max(self._coarsest, formats.eps)
+        return [*leaves.values()], outputs
+
+    def are_apart(self, whole: Seen, moved: Seen, parts: Seen) -> bool:
+        """Whether the sum of parts is something else than the whole, by more than rounding makes it. `moved` is what the
+        whole gave last, with other numbers."""
+        allowed = self._own + _MARGIN * self._coarsest
+        if not self._is_copied:
+            allowed = min(allowed * _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES)
+        for one, other, added, length in zip(whole.tensors, moved.tensors, parts.tensors, parts.lengths, strict=True):
+            one = one.double()
+            bound = allowed * ((other.double() - one).norm() / self._step + length)
+            is_other = ~((added.double() - one).norm() <= bound)
+            # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
+            if torch.logical_and(is_other, one.norm().isfinite(), out=torch.zeros_like(is_other)):
+                return True
+        return False
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().double() if self._is_double and tensor.is_floating_point() else tensor.detach()
+
+    def _moved(self, tensor: Tensor, name: str) -> Tensor:
+        if not tensor.is_floating_point() or not self._is_copied:
+            return tensor
+        dice = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        shares = torch.rand(tensor.shape, generator=dice, dtype=torch.float64).to(tensor.device) * 2 - 1
+        return (tensor.double() * (1 + self._step * shares)).to(tensor.dtype)
+
+
+def _replica(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
+    """A module with the same parameters, in which what a forward sets stays: a table that it keeps, for instance."""
+    if id(module) in known:
+        return known[id(module)]
+    replica = known[id(module)] = module.__new__(type(module))
+    kinds = (dict, list, set, OrderedDict)
+    replica.__dict__ = {name: one.copy() if type(one) in kinds else one for name, one in vars(module).items()}
+    for name, child in module._modules.items():
+        replica._modules[name] = None if child is None else _replica(child, known)
+    return replica
+
+
+def _as_saved(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _as_it_is(tensor: Tensor, _name: str) -> Tensor:
+    return tensor
+
+
+class _Formats(OperationMode):
+    """Notes the coarsest number format in which something is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps = 0.0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for one in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(one, Tensor) and one.dtype in _FORMATS:
+                self.eps = max(self.eps, torch.finfo(one.dtype).eps)
+        return result

@@ -1,0 +1,133 @@
+"""Generated models whose samples meet in every direction, from strongly to as weakly as rounding: each is refused, or pieces
+give the gradients of the whole batch."""
+
+import copy
+
+import memlab as package
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+BATCH, FEATURES, CLASSES = 11, 16, 5
+
+
+def shifted(x, by):
+    """Each sample's neighbour in the batch, and nothing beyond its end."""
+    return functional.pad(x, (0, 0, max(by, 0), max(-by, 0)))[max(-by, 0) :][: len(x)]
+
+
+def kept_of_all(x):
+    """1 for the half of the batch with the largest sums, as a layer of experts with a capacity keeps it."""
+    sums = x.sum(1)
+    return (sums >= sums.sort(descending=True).values[(len(x) - 1) // 2]).to(x.dtype)[:, None]
+
+
+def in_the_backward(x, strength):
+    """A gradient that has the mean of the batch in it. The forward mixes nothing."""
+    y = x * 1
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient + strength * gradient.sum(0))
+    return y
+
+
+MIXING = {
+    "earlier": lambda x, strength: x + strength * shifted(x, 1),
+    "later": lambda x, strength: x + strength * shifted(x, -1),
+    "all earlier": lambda x, strength: x + strength * x.cumsum(0),
+    "all later": lambda x, strength: x + strength * x.flip(0).cumsum(0).flip(0),
+    "neighbours": lambda x, strength: x + strength * (shifted(x, 1) - shifted(x, -1)),
+    "mean": lambda x, strength: x - strength * x.mean(0),
+    "deviation": lambda x, strength: x * (1 + strength * x.std(0, correction=0)),
+    "the values alone": lambda x, strength: x - strength * x.mean(0).detach(),
+    "sorting": lambda x, strength: x + strength * x.sort(0).values,
+    "the largest": lambda x, strength: x + strength * x.amax(),
+    "capacity": lambda x, strength: x * (1 + strength * kept_of_all(x)),
+    "attention": lambda x, strength: x + strength * functional.softmax(x @ x.T, 1) @ x,
+    "the backward": in_the_backward,
+}
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+class Mixing(nn.Module):
+    """A small network with something between its layers."""
+
+    def __init__(self, between, dtype):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(7, FEATURES, dtype=dtype), nn.Linear(FEATURES, CLASSES, dtype=dtype)
+        self.between = between
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x).tanh()).tanh())
+
+
+def both(model, inputs, labels, size):
+    """How far gradients in pieces are from those of the whole batch, as a share."""
+    whole = copy.deepcopy(model)
+    functional.cross_entropy(whole(inputs), labels).backward()
+    package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=labels, micro_batch=size)
+    pairs = [
+        (one.grad.double(), other.grad.double()) for one, other in zip(model.parameters(), whole.parameters(), strict=True)
+    ]
+    return max(((one - other).norm() / other.norm()).item() for one, other in pairs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", MIXING)
+def test_samples_that_meet_are_found_or_make_no_difference(kind, dtype):
+    # (In float64 the trial rounds as much as the model.)
+    rounding, allowed = torch.finfo(dtype).eps, 512 if dtype is torch.float64 else 16
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(BATCH, 7, generator=generator).to(dtype)
+    labels = torch.randint(CLASSES, (BATCH,), generator=generator)
+    refused = []
+    # GIVEN a model whose samples meet, more and more weakly; WHEN a batch goes through it in pieces
+    strengths = [10.0**-power for power in range(16)]
+    for strength in strengths:
+        model = Mixing(lambda x, strength=strength: MIXING[kind](x, strength), dtype)
+        try:
+            # THEN it is refused, or gradients are the whole batch's, but for rounding
+            assert both(model, inputs, labels, 4) <= allowed * rounding, (kind, strength)
+        except RuntimeError as error:
+            assert "depend on which others are in its batch" in str(error)
+            refused.append(strength)
+    # AND what is refused is more than rounding
+    assert 1.0 in refused
+    assert min(refused) >= rounding / 32
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(7, FEATURES, 2, batch_first=True, dropout=0.3)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+def transformer():
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3, enable_nested_tensor=False)
+
+
+APART = {
+    "deep": (lambda: nn.Sequential(*[part for _ in range(30) for part in (nn.Linear(32, 32), nn.ReLU())]), (BATCH, 32)),
+    "norms": (lambda: nn.Sequential(nn.Conv1d(4, 8, 3), nn.GroupNorm(2, 8), nn.GELU(), nn.InstanceNorm1d(8)), (BATCH, 4, 9)),
+    "batchnorm that is frozen": (lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).eval(), (BATCH, 8)),
+    "recurrent": (Recurrent, (BATCH, 6, 7)),
+    "transformer": (transformer, (BATCH, 5, 8)),
+    "convolutions": (lambda: nn.Sequential(*[nn.Conv2d(3, 3, 3, padding=1) for _ in range(12)]), (BATCH, 3, 16, 16)),
+    "a zero gradient": (lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, bias=False), nn.Softmax(-1)), (BATCH, 8)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", APART)
+def test_samples_that_do_not_meet_are_not_refused(kind, dtype):
+    # GIVEN models whose samples are apart; WHEN a batch goes through in pieces of any size; THEN none is refused
+    make, shape = APART[kind]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs = torch.randn(shape).to(dtype)
+        for size in (1, 2, 4, 7):
+            package.accumulate(make().to(dtype), inputs, lambda outputs: outputs.square().mean(), micro_batch=size)
