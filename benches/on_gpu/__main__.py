@@ -77,6 +77,7 @@ def alone():
     """Checks that need the whole GPU, or an idle machine."""
     yield "batch exact", batches.check_exact
     yield "batch zoo", batches.check_zoo
+    yield "batch mixing", batches.check_mixing
     yield "batchnorm exact", batches.check_batchnorm
     yield "batchnorm speed", batches.measure_batchnorm
     yield "batch memory", batches.check_memory

@@ -38,6 +38,13 @@ def check_zoo(harness, folder):
     return [f"{row['zoo']}, {row['way']}: {row}" for row in harness.rows(folder, "batch_zoo.py") if row["beyond"]]
 
 
+def check_mixing(harness, folder):
+    """Models whose samples meet are refused, others are not, also where kernels compute in TF32."""
+    if harness.simulated:
+        return []
+    return [str(row) for row in harness.rows(folder, "mixing.py") if row["wrong"]]
+
+
 def check_memory(harness, folder):
     """Pieces are as large as fit, and none runs out of memory."""
     wrong = []

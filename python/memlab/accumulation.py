@@ -193,7 +193,7 @@ def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Los
             raise ValueError(
                 "a rank has one sample: of what the model's own loss is the mean is found by trying two of them"
             )
-        own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device), labels_of(inputs)
+        own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     mean = Mean.of(loss_fn)
     assert mean is not None, "the way was chosen for it"

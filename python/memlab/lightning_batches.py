@@ -178,7 +178,7 @@ class _MeanStep:
         try:
             # (Looks at the loss of a few samples, in the first batch: what these log is not kept.)
             if self._weight is None:
-                mean: OwnLoss | _Weighted = OwnLoss.of(self._model, made.samples, made.device, _INSTEAD)
+                mean: OwnLoss | _Weighted = OwnLoss.of(self._model, made.samples, made.device, made.memory, _INSTEAD)
             else:
                 mean = _Weighted(self._weight)
             with observing(lambda rows, samples: self._logged.keep()), held(parameters):

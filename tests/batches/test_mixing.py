@@ -244,3 +244,42 @@ def test_others_are_not_taken_for_such():
         assert all(module.training for module in model.modules())
     package.accumulate(half, IMAGES.to(torch.bfloat16), CRITERION, targets=LABELS, micro_batch=4)
     package.accumulate(model_for(CLASSES), IMAGES, contrastive, micro_batch=4)
+
+
+@pytest.mark.parametrize("compiled", [lambda model: torch.compile(model, backend="eager"), lambda model: model])
+def test_compiled_models_are_tried_too(compiled):
+    # GIVEN a model that is compiled, or a part of it; WHEN its samples meet; THEN it is refused
+    model = Around(without_mean)
+    model.first = torch.compile(model.first, backend="eager")
+    with pytest.raises(RuntimeError, match="depend on which others"):
+        package.accumulate(compiled(model), IMAGES, CRITERION, targets=LABELS, micro_batch=4)
+    # AND where they do not, pieces give the gradients of the whole batch
+    ours, theirs = Around(nn.Identity()).eval(), Around(nn.Identity()).eval()
+    package.accumulate(compiled(ours), IMAGES, CRITERION, targets=LABELS, micro_batch=4)
+    CRITERION(theirs(IMAGES), LABELS).backward()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+class Tabled(nn.Module):
+    """Keeps a table of its first inputs' number format, and counts its forwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table, self.calls, self.seen = nn.Linear(7, CLASSES), None, 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(len(x))
+        if self.table is None:
+            self.table = x.new_ones(7)
+        return self.layer(x * self.table)
+
+
+def test_nothing_is_left_of_the_trial():
+    # GIVEN a model that keeps what its forward makes; WHEN a batch goes through it
+    model = Tabled().float()
+    package.accumulate(model, IMAGES.float(), CRITERION, targets=LABELS, micro_batch=4)
+    # THEN what it keeps is of the pieces alone
+    assert model.table.dtype == torch.float32
+    assert model.calls == len(model.seen) == -(-BATCH // 4)

@@ -48,8 +48,8 @@ _FOUND: WeakKeyDictionary[nn.Module, dict[bool, _Found]] = WeakKeyDictionary()
 def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
     """Tries whether the first samples give other outputs, or other gradients, when others are beside them.
 
-    Nothing is left of these forwards. A model that is random in evaluation mode too, that is compiled (which other sizes
-    have compiled again), whose shards wait for other ranks, or that fails with so few samples, is not tried.
+    Nothing is left of these forwards. A model that is random in evaluation mode too, whose shards wait for other ranks, or
+    that fails with a few samples, is not tried.
 
     Args:
         batch: the batch, which goes through in pieces.
@@ -85,11 +85,7 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
 
 
 def _found(batch: Batch, size: int) -> _Found:
-    is_compiled = any(
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-        for module in batch.model.modules()
-    )
-    if is_compiled or batch.ranks.are_in_step:
+    if batch.ranks.are_in_step:
         return _Found()
     # (BatchNorm in training is somebody else's: in lockstep it is exact.)
     modes = [evaluating] if mixing_layers(batch.model) else [_without_dropout, evaluating]
@@ -108,10 +104,11 @@ def _found(batch: Batch, size: int) -> _Found:
 
 def _tried(batch: Batch, size: int) -> _Found | None:
     """What was found in the first way that works; None: the model draws random numbers."""
+    model = batch.ranks.model()
     for pieces in _divisions(len(batch.samples), size):
-        for kind in Kind:
+        for kind in Kind.of(model, is_sharded=False):
             try:
-                return _compared(Trial(batch.ranks.model(), batch.samples, batch.device, kind), pieces)
+                return _compared(Trial(model, batch.samples, batch.device, batch.memory, kind), pieces)
             except Drew:
                 return None
             except Exception as error:  # Its pieces fail too, and say why.

@@ -48,7 +48,7 @@ class OwnLoss:
         self.is_sum = over == _SUM
 
     @staticmethod
-    def of(model: nn.Module, samples: Samples, device: torch.device, instead: str = _INSTEAD) -> OwnLoss:
+    def of(model: nn.Module, samples: Samples, device: torch.device, memory: int | None, instead: str = _INSTEAD) -> OwnLoss:
         """Finds out of what the model's loss is the mean: from the losses of two samples, apart and together.
 
         `instead`: what to do if it is no mean, for the message.
@@ -59,7 +59,7 @@ class OwnLoss:
         if len(samples) < 2:
             return OwnLoss("samples")  # There is one piece.
         if model not in _FOUND:
-            _FOUND[model] = _found(model, samples, device, instead)
+            _FOUND[model] = _found(model, samples, device, memory, instead)
         return OwnLoss(_FOUND[model])
 
     def weight(self, samples: int, labels: Any) -> Tensor | int:
@@ -91,7 +91,7 @@ def loss_in(outputs: Any) -> Tensor:
     return loss
 
 
-def _found(model: nn.Module, samples: Samples, device: torch.device, instead: str) -> str:
+def _found(model: nn.Module, samples: Samples, device: torch.device, memory: int | None, instead: str) -> str:
     inputs = samples.piece(range(2), device)
     labels = labels_of(inputs)
     over = ["samples"]
@@ -100,10 +100,10 @@ def _found(model: nn.Module, samples: Samples, device: torch.device, instead: st
         inputs = {**inputs, "labels": _unlike(labels)}
     both = Samples(inputs)
     with evaluating(model):  # Without dropout, whose masks would differ.
-        kinds = [Kind.RESULTS] if Ranks(model).are_in_step else [*Kind]
+        kinds = Kind.of(model, is_sharded=Ranks(model).are_in_step)
         for kind in kinds:
             try:
-                name, losses = _mean_of(Trial(model, both, device, kind), both, over)
+                name, losses = _mean_of(Trial(model, both, device, memory, kind), both, over)
                 break
             except Exception as error:  # Kernels may know no float64, for instance.
                 if kind is kinds[-1]:

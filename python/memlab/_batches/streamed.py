@@ -168,7 +168,7 @@ class StreamedMean:
             raise ValueError(
                 "the first piece has one sample: of what the model's own loss is the mean is found by trying two of them"
             )
-        return OwnLoss.of(batch.ranks.model(), batch.samples, batch.device)
+        return OwnLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory)
 
 
 def _targets(piece: Given, loss_fn: Any) -> Samples | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from memlab._batches.nested import Samples, call, names_of
+from memlab._batches.sizing import room_on
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.device_memory import capacity
 from memlab._paging.torch_private import OperationMode, tree_flatten, tree_map_only
@@ -31,10 +32,12 @@ _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES = 16, 0.25
 _SHARE_OF_MEMORY = 2
 # Sets of gradients at the same time: of the whole, moved, of a piece, and two sums.
 _SETS = 5
+_LITTLE = 64 << 20
 
 # What is compared: a number that is made of a model's outputs for some samples, with a graph, and tensors beside it.
 Objective = Callable[[Any, range], tuple[Tensor, Sequence[Tensor]]]
 _Move = Callable[[Tensor, str], Tensor]
+_TF32 = 2.0**-10
 _FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -69,33 +72,48 @@ class Kind(Enum):
     ITSELF = "itself, for a forward that is a method of something else"
     RESULTS = "itself, without gradients"
 
+    @staticmethod
+    def of(model: nn.Module, *, is_sharded: bool) -> list[Kind]:
+        """The kinds to try one after the other."""
+        if is_sharded:
+            return [Kind.RESULTS]
+        is_compiled = any(
+            type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+            for module in model.modules()
+        )
+        # (It would be compiled again for other sizes.)
+        return [kind for kind in Kind if kind is not Kind.ITSELF or not is_compiled]
+
 
 class Trial:
     """A model that is tried with a few samples, and is left as it is."""
 
-    def __init__(self, model: nn.Module, samples: Samples, device: torch.device, kind: Kind) -> None:
-        """Raises MemoryError if there is no room for a copy in float64."""
+    def __init__(self, model: nn.Module, samples: Samples, device: torch.device, memory: int | None, kind: Kind) -> None:
+        """`memory`: what the process may have on the GPU; None: all. Raises MemoryError if there is no room for the kind."""
         self._samples, self._device = samples, device
         self._is_double, self._is_copied = kind is Kind.DOUBLE, kind is not Kind.RESULTS
         self._model = _replica(model, {}) if kind in (Kind.DOUBLE, Kind.REPLICA) else model
-        named = dict(model.named_parameters())
+        named = dict(self._model.named_parameters())
         formats = [one.dtype for one in named.values() if one.dtype in _FORMATS]
         if torch.is_autocast_enabled(device.type):
             formats.append(torch.get_autocast_dtype(device.type))
         # The rounding of the model in training, by its coarsest number format, and that of the trial.
         self._own = max(torch.finfo(one).eps for one in formats or [torch.float32])
-        self._coarsest = torch.finfo(torch.float64).eps if self._is_double else self._own
+        self._coarsest = torch.finfo(torch.float64).eps if self._is_double else max(self._own, _rounding_of(device))
         #: What the outputs are called in messages.
         self.names: list[str] = []
         # By which share numbers were moved.
         self._step = self._coarsest
-        room = capacity(device, 0, with_reserve=False) // _SHARE_OF_MEMORY
-        if self._is_double:
-            room -= 2 * 8 * sum(one.numel() for one in named.values())
+        room = (room_on(device, memory) if device.type == "cuda" else capacity(device, 0)) // _SHARE_OF_MEMORY
+        if self._is_copied:
+            # Copies in float64, and moved ones.
+            room -= sum(8 * 2 * one.numel() if self._is_double else one.nbytes for one in named.values())
             if room < 0:
-                raise MemoryError("no room for a copy in float64")
+                raise MemoryError(f"no room for {kind.value}")
+        # Gradients take no more than those of the training will, if that is not very little.
+        room = min(room, max(sum(one.nbytes for one in named.values()), _LITTLE))
         self._state = {name: self._copied(one) for name, one in named.items()} if self._is_copied else named
-        self._buffers = {name: self._copied(one) for name, one in model.named_buffers()} if self._is_copied else {}
+        self._buffers = {name: self._copied(one) for name, one in self._model.named_buffers()} if self._is_copied else {}
         # The smallest parameters, whose gradients fit.
         self._wanted: list[str] = []
         for name in sorted(named, key=lambda name: named[name].numel()):
@@ -192,15 +210,24 @@ class Trial:
 
 
 def _replica(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
-    """A module with the same parameters, in which what a forward sets stays: a table that it keeps, for instance."""
+    """A module with the same parameters, in which what a forward sets stays: a table that it keeps, for instance. It is not
+    compiled."""
+    if type(module).__name__ == "OptimizedModule":
+        return _replica(module._orig_mod, known)
     if id(module) in known:
         return known[id(module)]
     replica = known[id(module)] = module.__new__(type(module))
     kinds = (dict, list, set, OrderedDict)
     replica.__dict__ = {name: one.copy() if type(one) in kinds else one for name, one in vars(module).items()}
+    replica._compiled_call_impl = None
     for name, child in module._modules.items():
         replica._modules[name] = None if child is None else _replica(child, known)
     return replica
+
+
+def _rounding_of(device: torch.device) -> float:
+    """The coarsest format in which a device may compute with float32: TF32 on a GPU."""
+    return _TF32 if device.type == "cuda" else 0.0
 
 
 def _as_saved(tensor: Tensor) -> Tensor:

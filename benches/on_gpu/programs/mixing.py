@@ -1,0 +1,63 @@
+"""Whether models whose samples meet are refused on a GPU, and no others: those of tests/batches/test_mixing_found.py, and
+layers whose kernels may compute in TF32.
+
+Prints a JSON line for each of them, with "wrong": what is, or nothing.
+"""
+
+import json
+from itertools import product
+from unittest import mock
+
+import memlab
+import torch
+from memlab._batches import trial
+from test_mixing_found import APART, BATCH, CLASSES, DTYPES, MIXING, Mixing, both
+from torch import nn
+
+WIDE = {
+    "wide layers": (lambda: nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(6)]), (BATCH, 2048)),
+    "wide convolutions": (
+        lambda: nn.Sequential(*[nn.Conv2d(128, 128, 3, padding=1) for _ in range(8)]),
+        (BATCH, 128, 32, 32),
+    ),
+}
+
+
+def meeting(kind, dtype):
+    """The weakest mixing that is refused, and the largest error of what is not, in roundings."""
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = torch.randn(BATCH, 7, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator).cuda()
+    weakest, worst = None, 0.0
+    for power in range(16):
+        model = Mixing(lambda x: MIXING[kind](x, 10.0**-power), dtype).cuda()  # noqa: B023
+        try:
+            worst = max(worst, both(model, inputs.to("cuda", dtype), labels, 4) / torch.finfo(dtype).eps)
+        except RuntimeError as error:
+            assert "depend on which others" in str(error), error
+            weakest = 10.0**-power
+    wrong = [] if weakest is not None and worst <= (512 if dtype is torch.float64 else 16) else ["not found"]
+    return {"case": kind, "dtype": str(dtype), "weakest": weakest, "roundings": round(worst, 1), "wrong": wrong}
+
+
+def apart(kind, make, shape):
+    """Whether a model is refused in any number format, also where the trial cannot be in float64."""
+    wrong = []
+    for formats, matmul, dtype, size in product(
+        (list(trial.Kind), [trial.Kind.REPLICA]), ("highest", "high"), DTYPES, (1, 4, 7)
+    ):
+        torch.set_float32_matmul_precision(matmul)
+        torch.manual_seed(0)
+        inputs, model = torch.randn(shape).to("cuda", dtype), make().to("cuda", dtype)
+        try:
+            with mock.patch.object(trial.Kind, "of", return_value=formats):
+                memlab.accumulate(model, inputs, lambda outputs: outputs.square().mean(), micro_batch=size)
+        except RuntimeError as error:
+            wrong.append(f"{formats[0].name}, {matmul}, {dtype}, {size}: {error}")
+    return {"case": kind, "wrong": wrong}
+
+
+for dtype in DTYPES:
+    for kind in MIXING:
+        print(json.dumps(meeting(kind, dtype)), flush=True)
+for kind, (make, shape) in (APART | WIDE).items():
+    print(json.dumps(apart(kind, make, shape)), flush=True)
