@@ -269,6 +269,7 @@ class Tabled(nn.Module):
         self.layer, self.table, self.calls, self.seen = nn.Linear(7, CLASSES), None, 0, []
 
     def forward(self, x):
+        warnings.warn("a forward", stacklevel=1)
         self.calls += 1
         self.seen.append(len(x))
         if self.table is None:
@@ -279,7 +280,10 @@ class Tabled(nn.Module):
 def test_nothing_is_left_of_the_trial():
     # GIVEN a model that keeps what its forward makes; WHEN a batch goes through it
     model = Tabled().float()
-    package.accumulate(model, IMAGES.float(), CRITERION, targets=LABELS, micro_batch=4)
-    # THEN what it keeps is of the pieces alone
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        package.accumulate(model, IMAGES.float(), CRITERION, targets=LABELS, micro_batch=4)
+    # THEN what it keeps and what it says is of the pieces alone
+    assert len(heard) == model.calls
     assert model.table.dtype == torch.float32
     assert model.calls == len(model.seen) == -(-BATCH // 4)

@@ -52,6 +52,8 @@ def apart(kind, make, shape):
             with mock.patch.object(trial.Kind, "of", return_value=formats):
                 memlab.accumulate(model, inputs, lambda outputs: outputs.square().mean(), micro_batch=size)
         except RuntimeError as error:
+            if "gives other outputs when the same samples go through it again" in str(error):
+                continue  # cuDNN's dropout in recurrent layers, which no seed repeats, is refused in its own words.
             wrong.append(f"{formats[0].name}, {matmul}, {dtype}, {size}: {error}")
     return {"case": kind, "wrong": wrong}
 

@@ -7,6 +7,7 @@ than the model in training. So it finds what is only a little more than rounding
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -145,6 +146,9 @@ class Trial:
     def _run(self, rows: range, objective: Objective, move: _Move, wanted: Sequence[str]) -> list[Tensor]:
         before = RandomState({self._device})
         with ExitStack() as stack:
+            # The caller does not hear of the trial, such as that a recurrent layer's weights are not in one piece.
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
             if self._is_double:
                 stack.enter_context(Autocast.off())
             stack.enter_context(torch.set_grad_enabled(bool(wanted)))
