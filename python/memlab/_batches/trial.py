@@ -216,16 +216,17 @@ class Trial:
 def _replica(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
     """A module with the same parameters, in which what a forward sets stays: a table that it keeps, for instance. It is not
     compiled."""
+    children = vars(module)["_modules"]
     if type(module).__name__ == "OptimizedModule":
-        return _replica(module._orig_mod, known)
+        return _replica(children["_orig_mod"], known)
     if id(module) in known:
         return known[id(module)]
     replica = known[id(module)] = module.__new__(type(module))
     kinds = (dict, list, set, OrderedDict)
     replica.__dict__ = {name: one.copy() if type(one) in kinds else one for name, one in vars(module).items()}
-    replica._compiled_call_impl = None
-    for name, child in module._modules.items():
-        replica._modules[name] = None if child is None else _replica(child, known)
+    replica.__dict__["_compiled_call_impl"] = None
+    for name, child in children.items():
+        vars(replica)["_modules"][name] = None if child is None else _replica(child, known)
     return replica
 
 
