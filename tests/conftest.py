@@ -47,7 +47,7 @@ card_tables = itertools.count()
 
 
 def forkable(command, simgpu=(), memory="8GiB", devices=1, preload=True, env=None, **options):
-    """What the prefork server of a command has, libmemlab.so and variables, and the environment of its child; or None."""
+    """The library and variables of a command's prefork server, and the environment of its child; None: it needs a start."""
     env = {name: str(value) for name, value in (env or {}).items()}
     is_program = len(command) > 1 and str(command[0]) == PYTHON and str(command[1]).endswith((".py", "-c", "-m"))
     named_card = simgpu[1] if len(simgpu) == 2 and simgpu[0] == "--card" else None

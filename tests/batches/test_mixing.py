@@ -182,7 +182,7 @@ def test_values_of_samples_are_cut_with_them(kind):
 
 
 class Balanced(nn.Module):
-    """Has a loss of its own, with a balance of experts in it that is too small to be seen in its value."""
+    """Returns its loss, in which a balance of experts is too small to be seen."""
 
     def __init__(self):
         super().__init__()
@@ -283,7 +283,7 @@ def test_nothing_is_left_of_the_trial():
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         package.accumulate(model, IMAGES.float(), CRITERION, targets=LABELS, micro_batch=4)
-    # THEN what it keeps and what it says is of the pieces alone
+    # THEN its tables, counts and warnings are of the pieces alone
     assert len(heard) == model.calls
     assert model.table.dtype == torch.float32
     assert model.calls == len(model.seen) == -(-BATCH // 4)

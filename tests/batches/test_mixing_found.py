@@ -63,7 +63,7 @@ class Mixing(nn.Module):
 
 
 def both(model, inputs, labels, size):
-    """How far gradients in pieces are from those of the whole batch, as a share."""
+    """The distance of gradients in pieces from those of the whole batch, as a share."""
     whole = copy.deepcopy(model)
     functional.cross_entropy(whole(inputs), labels).backward()
     package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=labels, micro_batch=size)

@@ -1,5 +1,5 @@
-"""Whether models whose samples meet are refused on a GPU, and no others: those of tests/batches/test_mixing_found.py, and
-layers whose kernels may compute in TF32.
+"""Models whose samples meet are refused on a GPU, and no others: those of tests/batches/test_mixing_found.py, and layers
+whose kernels may compute in TF32.
 
 Prints a JSON line for each of them, with "wrong": what is, or nothing.
 """
@@ -40,7 +40,7 @@ def meeting(kind, dtype):
 
 
 def apart(kind, make, shape):
-    """Whether a model is refused in any number format, also where the trial cannot be in float64."""
+    """Tries a model in each number format, also where the trial cannot be in float64. It should not be refused."""
     wrong = []
     for formats, matmul, dtype, size in product(
         (list(trial.Kind), [trial.Kind.REPLICA]), ("highest", "high"), DTYPES, (1, 4, 7)

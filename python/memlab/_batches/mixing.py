@@ -20,7 +20,7 @@ from memlab._batches.state import RandomState, evaluating
 from memlab._batches.trial import Drew, Kind, Trial, weighted_sum
 from memlab._paging.torch_private import tree_flatten
 
-# Of so many samples each is compared alone.
+# The samples that are compared, each alone.
 _MOST = 3
 _RANDOM = (
     nn.Dropout,
@@ -103,7 +103,7 @@ def _found(batch: Batch, size: int) -> _Found:
 
 
 def _tried(batch: Batch, size: int) -> _Found | None:
-    """What was found in the first way that works; None: the model draws random numbers."""
+    """The result of the first way that works; None: the model draws random numbers."""
     model = batch.ranks.model()
     for pieces in _divisions(len(batch.samples), size):
         for kind in Kind.of(model, is_sharded=False):
@@ -126,14 +126,14 @@ def _tried(batch: Batch, size: int) -> _Found | None:
 
 
 def _divisions(count: int, size: int) -> list[list[range]]:
-    """How a few samples are divided: into single ones, or, for a model that needs several at once, into two pieces."""
+    """Divides a few samples: into single ones, or, for a model that needs several at once, into two pieces."""
     singles = [range(index, index + 1) for index in range(min(max(size, 2), _MOST, count))]
     two = [range(size), range(size, min(2 * size, count))]
     return [singles, two] if 1 < size < count else [singles]
 
 
 def _compared(trial: Trial, pieces: list[range]) -> _Found:
-    """What samples give together, and in pieces."""
+    """Compares the results of samples together and in pieces."""
     rows = range(pieces[-1].stop)
     outputs = [trial.outputs(part) for part in [rows, *pieces]]
     counts = [len(part) for part in [rows, *pieces]]
@@ -157,7 +157,7 @@ def _compared(trial: Trial, pieces: list[range]) -> _Found:
         return _Found(compares, unjoined)
 
     def objective(outputs: Any, part: range) -> tuple[Tensor, list[Tensor]]:
-        """A sum of all outputs, each with a weight of its own, and the outputs in their places among all samples."""
+        """A weighted sum of all outputs, and the outputs in their places among all samples."""
         leaves, _ = tree_flatten(outputs)
         terms, beside = [torch.zeros((), dtype=torch.float64, device=leaves[compared[0]].device)], []
         for index in compared:

@@ -49,7 +49,7 @@ class Samples:
         return self._has_entries(leaf)
 
     def _has_entries(self, value: Any) -> bool:
-        """Whether it is a list with a number, a text or the like for each sample."""
+        """True for a list with a number, a text or the like for each sample."""
         return isinstance(value, (list, tuple)) and len(value) == self._count and all(map(_is_plain, value))
 
     def piece(self, rows: range, device: torch.device | None = None) -> Any:
@@ -77,12 +77,12 @@ class Samples:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is one of NumPy's arrays."""
+    """True for NumPy's arrays."""
     return type(value).__module__ == "numpy" and hasattr(value, "shape")
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it has no tensor in it that PyTorch would find."""
+    """True for values without a tensor that PyTorch would find in them."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or type(value).__module__ == "numpy"
@@ -99,7 +99,7 @@ def _refuse_packed(values: Any) -> None:
 
 
 def named_arguments(values: Any) -> list[tuple[str, Any]]:
-    """What a model is called with, by names for messages."""
+    """The arguments of a model, by names for messages."""
     if isinstance(values, dict):
         return [(f"the argument {name!r}", value) for name, value in values.items()]
     if isinstance(values, (tuple, list)) and not isinstance(values, PackedSequence):
@@ -164,7 +164,7 @@ def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range]) -> An
 
 
 def names_of(outputs: Any) -> list[str]:
-    """What the leaves of a model's outputs are called in messages: each as the entry of the outputs that it is in."""
+    """Names of the leaves of a model's outputs for messages: each has that of the entry that it is in."""
     several: Iterable[tuple[Any, Any]] = ()
     if isinstance(outputs, dict):
         several = outputs.items()

@@ -1,8 +1,8 @@
-"""A few samples through a model, whole and in pieces: whether results and gradients are the same, but for rounding.
+"""Sends a few samples through a model, whole and in pieces, and compares results and gradients.
 
-What rounding does is measured: all parameters, buffers and inputs are moved by about as much as the number format cannot
-tell apart, and what that changes is the bound. In float64, where there is room for a copy, the trial itself rounds far less
-than the model in training. So it finds what is only a little more than rounding there.
+The bound is measured. All parameters, buffers and inputs are moved by about the rounding of the number format, and the
+change of the results is the bound. Where there is room for a copy, the trial is in float64: it rounds far less than the
+model in training, and finds a difference that is only a little more than rounding there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.device_memory import capacity
 from memlab._paging.torch_private import OperationMode, tree_flatten, tree_map_only
 
-# How much more than the measured bound the trial's own rounding may be: kernels of other sizes add in another order.
+# The trial's own rounding may be so many times the measured bound: kernels of other sizes add in another order.
 _MARGIN = 64
 _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES = 16, 0.25
 # Of the memory that is free, what a trial's copies and gradients may take.
@@ -35,7 +35,7 @@ _SHARE_OF_MEMORY = 2
 _SETS = 5
 _LITTLE = 64 << 20
 
-# What is compared: a number that is made of a model's outputs for some samples, with a graph, and tensors beside it.
+# Makes what is compared of a model's outputs for some samples: a number with a graph, and tensors beside it.
 Objective = Callable[[Any, range], tuple[Tensor, Sequence[Tensor]]]
 _Move = Callable[[Tensor, str], Tensor]
 _TF32 = 2.0**-10
@@ -48,14 +48,14 @@ class Drew(Exception):
 
 @dataclass
 class Seen:
-    """What some samples have given. Lengths are those of all that was added up."""
+    """The results of some samples. Lengths are those of all that was added up."""
 
     tensors: list[Tensor]
     lengths: list[float]
 
 
 def weighted_sum(parts: Sequence[tuple[Seen, float]]) -> Seen:
-    """The sum of what pieces have given, each with a weight."""
+    """The sum of the results of pieces, each with a weight."""
     seen, weights = zip(*parts, strict=True)
 
     def added(values: Sequence[Any]) -> Any:
@@ -66,7 +66,7 @@ def weighted_sum(parts: Sequence[tuple[Seen, float]]) -> Seen:
 
 
 class Kind(Enum):
-    """How a model is tried: each finds more than the next, and is possible with fewer models."""
+    """The form in which a model is tried. Each finds more than the next, and is possible with fewer models."""
 
     DOUBLE = "a replica in float64"
     REPLICA = "a replica"
@@ -101,7 +101,7 @@ class Trial:
         # The rounding of the model in training, by its coarsest number format, and that of the trial.
         self._own = max(torch.finfo(one).eps for one in formats or [torch.float32])
         self._coarsest = torch.finfo(torch.float64).eps if self._is_double else max(self._own, _rounding_of(device))
-        #: What the outputs are called in messages.
+        #: The names of the outputs in messages.
         self.names: list[str] = []
         # By which share numbers were moved.
         self._step = self._coarsest
@@ -113,13 +113,15 @@ class Trial:
                 raise MemoryError(f"no room for {kind.value}")
         # Gradients take no more than those of the training will, if that is not very little.
         room = min(room, max(sum(one.nbytes for one in named.values()), _LITTLE))
-        self._state = {name: self._copied(one) for name, one in named.items()} if self._is_copied else named
-        self._buffers = {name: self._copied(one) for name, one in self._model.named_buffers()} if self._is_copied else {}
         # The smallest parameters, whose gradients fit.
         self._wanted: list[str] = []
+        if not self._is_copied:
+            return
+        self._state = {name: self._copied(one) for name, one in named.items()}
+        self._buffers = {name: self._copied(one) for name, one in self._model.named_buffers()}
         for name in sorted(named, key=lambda name: named[name].numel()):
             room -= _SETS * self._state[name].nbytes
-            if named[name].requires_grad and room >= 0 and self._is_copied:
+            if named[name].requires_grad and room >= 0:
                 self._wanted.append(name)
 
     def outputs(self, rows: range) -> list[Any]:
@@ -135,7 +137,7 @@ class Trial:
         return found
 
     def seen(self, rows: range, objective: Objective, *, moved: bool = False) -> Seen:
-        """What some samples give: the objective's number and tensors, and the number's gradients. `moved`: with all numbers
+        """The objective's number and tensors for some samples, and the number's gradients. `moved`: with all numbers
         a little other ones. Raises Drew if the model draws random numbers."""
         if moved and self._is_copied:
             # So little that the model chooses nothing else.
@@ -174,22 +176,21 @@ class Trial:
         if not self._is_copied:
             buffers = Buffers(self._model)
             try:
-                return [self._state[name] for name in wanted], call(self._model, values)
+                return [], call(self._model, values)
             finally:
                 buffers.set_before()
         state = {name: move(one, name) for name, one in self._state.items()}
         leaves = {name: state[name].detach().requires_grad_() for name in wanted}
         copies = {name: move(one, name).clone() for name, one in self._buffers.items()}
-        arguments = () if isinstance(values, dict) else values if isinstance(values, (tuple, list)) else (values,)
-        named = values if isinstance(values, dict) else {}
+        tensors = {**state, **leaves, **copies}
         with _Formats() as formats:
-            outputs = functional_call(self._model, {**state, **leaves, **copies}, tuple(arguments), named)
+            outputs = call(lambda *some, **named: functional_call(self._model, tensors, some, named), values)
         self._coarsest = max(self._coarsest, formats.eps)
         return [*leaves.values()], outputs
 
     def are_apart(self, whole: Seen, moved: Seen, parts: Seen) -> bool:
-        """Whether the sum of parts is something else than the whole, by more than rounding makes it. `moved` is what the
-        whole gave last, with other numbers."""
+        """Compares the sum of parts with the whole: True if they differ by more than rounding makes it. `moved`: the
+        whole with other numbers."""
         allowed = self._own + _MARGIN * self._coarsest
         if not self._is_copied:
             allowed = min(allowed * _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES)
