@@ -34,7 +34,9 @@ def chunk(
 
     With ``rest="cpu"`` the largest leading part that fits, in the order of execution, is on the device; what comes after it
     runs on the CPU. Activations are moved where they cross, and cast where a layer needs it. The order is learned in the
-    first forward, which runs on the CPU. Results are moved to where the inputs were.
+    first forward, which runs on the CPU. Results are moved to where the inputs were. What the first forward leaves in its
+    caller's objects, such as a KV cache, is moved to the parts that computed it. The ``generate`` of transformers takes its
+    inputs from any device, too.
 
     ``rest="page"`` is `memlab.page` with this budget: the rest is copied to the device and runs there. What stays there is
     chosen for speed, and is not the leading part: residents spread over the model hide more copies.

@@ -1,9 +1,11 @@
-"""Generated models whose samples meet in every direction, from strongly to as weakly as rounding: each is refused, or pieces
-give the gradients of the whole batch."""
+"""Generated models whose samples meet in every direction, or share random numbers, from strongly to as weakly as rounding:
+each is refused, or pieces give the gradients of the whole batch."""
 
 import copy
+import random
 
 import memlab as package
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -131,3 +133,70 @@ def test_samples_that_do_not_meet_are_not_refused(kind, dtype):
         inputs = torch.randn(shape).to(dtype)
         for size in (1, 2, 4, 7):
             package.accumulate(make().to(dtype), inputs, lambda outputs: outputs.square().mean(), micro_batch=size)
+
+
+def with_a_row(x, strength):
+    return functional.dropout(x, 0.2) * (1 + strength * functional.dropout(torch.ones(1, FEATURES, dtype=x.dtype), 0.2))
+
+
+def with_dropped_weights(x, strength):
+    return x + strength * functional.linear(x, functional.dropout(torch.eye(FEATURES, dtype=x.dtype), 0.3))
+
+
+SHARED = {
+    "a mask": lambda x, strength: x * (1 + strength * torch.empty(FEATURES).bernoulli_(0.7).to(x.dtype)),
+    "a mask of one row": with_a_row,
+    "weights": with_dropped_weights,
+    "noise": lambda x, strength: x + strength * torch.randn(FEATURES, dtype=x.dtype),
+    "a layer": lambda x, strength: x if torch.rand([]) < strength / 2 else x * 2,
+    "an order": lambda x, strength: x + strength * x[:, torch.randperm(FEATURES)],
+    "Python's": lambda x, strength: x * (1 + strength * random.random()),
+    "NumPy's": lambda x, strength: x + strength * torch.tensor(numpy.random.rand(FEATURES)).to(x.dtype),
+}
+
+
+def in_pieces(between, dtype):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(BATCH, 7, generator=generator).to(dtype)
+    package.accumulate(Mixing(between, dtype), inputs, lambda outputs: outputs.square().mean(), micro_batch=4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", SHARED)
+def test_random_numbers_of_all_samples_are_found_or_make_no_difference(kind, dtype):
+    # GIVEN a model whose samples share random numbers, which matter less and less; WHEN a batch goes through in pieces
+    for power in range(16):
+        strength, before = 10.0**-power, (random.getstate(), numpy.random.get_state()[1].tolist())
+        # THEN it is refused, as long as that is more than rounding
+        if strength >= 16 * torch.finfo(dtype).eps:
+            with pytest.raises(RuntimeError, match="all samples of a batch share random numbers of the model"):
+                in_pieces(lambda x, strength=strength: SHARED[kind](x, strength), dtype)
+            # AND the program's random numbers are as before
+            assert before == (random.getstate(), numpy.random.get_state()[1].tolist())
+    # AND numbers without an effect are none
+    in_pieces(lambda x: SHARED[kind](x, 0.0), dtype)
+
+
+def one_by_one(x):
+    return torch.stack([row + torch.randn(FEATURES, dtype=x.dtype) for row in x])
+
+
+def of_each(x):
+    return x * torch.rand(len(x), 1).to(x.dtype) + torch.tensor(numpy.random.rand(*x.shape)).to(x.dtype)
+
+
+APART_AT_RANDOM = {
+    "dropout": nn.Dropout(0.5),
+    "a path": lambda x: x * torch.empty(len(x), 1, dtype=x.dtype).bernoulli_(0.8),
+    "one by one": one_by_one,
+    "of each": of_each,
+    "like": lambda x: functional.rrelu(x + torch.randn_like(x), training=True),
+    "attention": lambda x: functional.scaled_dot_product_attention(*[x.view(len(x), 2, 4, 2)] * 3, dropout_p=0.3).flatten(1),
+    "gumbel": lambda x: functional.gumbel_softmax(x, hard=True),
+}
+
+
+@pytest.mark.parametrize("kind", APART_AT_RANDOM)
+def test_random_numbers_of_each_sample_are_not_refused(kind):
+    # GIVEN random numbers of each sample; WHEN a batch goes through in pieces, THEN it is not refused
+    in_pieces(APART_AT_RANDOM[kind], torch.float32)

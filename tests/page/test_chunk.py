@@ -5,6 +5,7 @@ import copy
 import memlab
 import pytest
 import torch
+from memlab._paging import kept_tensors
 from paging.small import between, mlp, same
 from paging.zoo import ZOO, build, call
 from torch import nn
@@ -87,3 +88,59 @@ def test_errors():
     with pytest.raises(ValueError, match="not a size"):
         memlab.chunk(mlp(), "cpu", "half")
     assert same(call(copy.deepcopy(model), (torch.ones(1, 64),)), call(model, (torch.ones(1, 64),)))
+
+
+class Parts(nn.Module):
+    """An encoder that is called alone, and a forward that does not call it."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.decoder(x)
+
+
+def test_a_part_that_runs_before_the_model_is_not_all_that_is_placed():
+    # GIVEN a model whose encoder runs before it, and room for both
+    model = memlab.chunk(Parts(), "cpu", 2 * 65 * 64)
+    call(model.encoder, (torch.randn(2, 64),))
+    assert model.memlab.stage == "untraced"
+    call(model, (torch.randn(2, 64),))
+    # THEN both are on the device
+    assert all(unit.resident for unit in model.memlab.units)
+    # AND if only a part is ever called, it is placed at its second call
+    model = memlab.chunk(Parts(), "cpu", 65 * 64)
+    for _ in range(2):
+        call(model.encoder, (torch.randn(2, 64),))
+    assert {unit.name for unit in model.memlab.units if unit.resident} == {"encoder.weight", "encoder.bias"}
+
+
+class Holder:
+    """What a program keeps between forwards, as a cache of keys and values."""
+
+    def __init__(self):
+        self.kept, self.device = None, None
+
+
+def test_what_a_forward_keeps_is_moved_to_where_it_was_computed(monkeypatch):
+    # GIVEN tensors that were made while a forward was traced: by one part, by another, and given by the caller
+    moved = []
+    monkeypatch.setattr(kept_tensors, "move_together", lambda tensors, device: moved.extend(tensors))
+    tensor, other, given = torch.ones(4), torch.ones(4), torch.ones(4)
+    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
+    holder, calling = Holder(), [first]
+    kept = kept_tensors.KeptTensors(lambda: calling[0])
+    with kept:
+        holder.kept, holder.device = tensor * 2, torch.device("cpu")
+        given.add_(1)
+        view = holder.kept[:2]
+        result = tensor * 3
+        calling[0] = last
+        _elsewhere = other * 2
+        _table = torch.arange(4)
+    # WHEN the first part is on another device, THEN what it computed goes there, with views of it, AND nothing else
+    kept.move(torch.device("cuda"), {first}, ({"given": given, "cache": [holder]},), result)
+    assert [id(one) for one in moved] == [id(holder.kept), id(view)]
+    # AND its holder says where it is
+    assert holder.device == torch.device("cuda")

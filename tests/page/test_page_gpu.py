@@ -29,6 +29,26 @@ def test_on_a_gpu(memlab):
         assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
 
 
+SOME = ("attention", "shared", "tied", "t5")
+
+
+@pytest.mark.parametrize("names", [SOME, pytest.param((), marks=pytest.mark.long)], ids=["some", "all"])
+def test_chunked_models_on_a_gpu(memlab, names):
+    # GIVEN models of the zoo, of which parts run on the CPU, at ten capacities
+    (found,) = lines(memlab.python(PROGRAMS / "chunked.py", *names, preload=False, env=environment()))
+    # THEN each runs, with inputs from the CPU and the GPU (results are compared on a real GPU, with --real)
+    assert set(found.values()) == {10}
+    assert len(found) == (len(names) or len(ZOO) - 1)
+
+
+def test_chunked_models_generate(memlab):
+    pytest.importorskip("transformers")
+    # GIVEN language models of which parts run on the CPU; WHEN they generate, in each way of transformers, once and again;
+    # THEN nothing fails: what the first forward leaves in a cache is where it is used
+    (found,) = lines(memlab.python(PROGRAMS / "chunked_generate.py", preload=False, env=environment()))
+    assert len(found["done"]) == 9
+
+
 def test_recurrent_weights_are_contiguous(memlab):
     # GIVEN an LSTM and a GRU, whose weights PyTorch copies into one buffer before each call unless they are contiguous
     env = environment() | {"PYTHONWARNINGS": "always"}

@@ -33,11 +33,7 @@ class RandomNumbers:
         if isinstance(state, RandomState):
             state.restore()
             return
-        torch.default_generator.manual_seed(state)
-        for device in self._devices:
-            if device.type == "cuda":
-                with torch.cuda.device(device):
-                    torch.cuda.manual_seed(state)
+        RandomState.seed(state, self._devices)
 
     def suspend(self, strand: int) -> None:
         """Another may draw."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.batchnorm import mixing_layers
 from memlab._batches.nested import named_arguments, unjoinable
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
+from memlab._batches.shared_draws import shared_draws
 from memlab._batches.state import RandomState, evaluating
 from memlab._batches.trial import Drew, Kind, Trial, weighted_sum
 from memlab._paging.torch_private import tree_flatten
@@ -39,6 +40,8 @@ class _Found:
     mixes: bool = False
     #: What is wrong with an output whose samples are not in its first dimension; None: nothing.
     unjoinable: str | None = None
+    #: The random numbers that all samples share, for messages; None: there are none.
+    shared: str | None = None
 
 
 # By the model, and whether it is in training.
@@ -69,16 +72,24 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
     found = known[batch.model.training]
     if joins and found.unjoinable is not None:
         raise ValueError(found.unjoinable)
-    if not found.mixes:
+    if found.mixes:
+        what = (
+            "the model's outputs for a sample depend on which others are in its batch (a mean or attention over samples, or "
+            "a first dimension that is not the samples, as in nn.LSTM without batch_first)"
+        )
+        instead = "Have the model return what it computes of each sample, and compare samples in the loss"
+    elif found.shared is not None:
+        what = (
+            f"all samples of a batch share random numbers of the model ({found.shared}), as with one dropout mask for all "
+            "or layers that are dropped"
+        )
+        instead = "Draw them for each sample, or set their probability to 0"
+    else:
         return
-    what = (
-        "the model's outputs for a sample depend on which others are in its batch (a mean or attention over samples, or a "
-        "first dimension that is not the samples, as in nn.LSTM without batch_first)"
-    )
     if batch.refuse is not None:
         raise RuntimeError(
-            f"{what}, so pieces would not give the gradients of the whole batch. Have the model return what it computes of "
-            "each sample, and compare samples in the loss. memlab.accumulate and InfinityBatch allow it with exact=False"
+            f"{what}, so pieces would not give the gradients of the whole batch. {instead}. memlab.accumulate and "
+            "InfinityBatch allow it with exact=False"
         )
     if is_new:
         warnings.warn(f"memlab, not exact: {what}, and pieces have others than the whole batch", stacklevel=3)
@@ -94,12 +105,31 @@ def _found(batch: Batch, size: int) -> _Found:
         for quiet in modes:
             with quiet(batch.model):
                 # Without running statistics BatchNorm mixes samples in evaluation mode too.
-                found = None if mixing_layers(batch.model) else _tried(batch, size)
+                if mixing_layers(batch.model):
+                    return _Found()
+                found = _tried(batch, size)
             if found is not None:
-                return found
+                break
+        found = found or _Found()
+        if batch.model.training and not found.mixes:
+            random.restore()
+            found = replace(found, shared=_shared_draws(batch, size))
     finally:
         random.restore()
-    return _Found()
+    return found
+
+
+def _shared_draws(batch: Batch, size: int) -> str | None:
+    """The random numbers that all samples share, found with the first way that works."""
+    model = batch.ranks.model()
+    for pieces in _divisions(len(batch.samples), size):
+        for kind in (Kind.REPLICA, Kind.ITSELF):
+            try:
+                trial = Trial(model, batch.samples, batch.device, batch.memory, kind)
+                return shared_draws(trial, range(pieces[-1].stop), pieces[0], batch.device)
+            except Exception as error:  # Its pieces fail too, and say why.
+                make_room(error)
+    return None
 
 
 def _tried(batch: Batch, size: int) -> _Found | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,30 +17,62 @@ from memlab._paging.torch_private import versions_of
 
 
 class RandomState:
-    """The states of the random numbers on the CPU and on some devices."""
+    """The states of PyTorch's random numbers on the CPU and on some devices, of Python's and of NumPy's."""
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self._devices = [device for device in devices if device.type == "cuda"]
         self._cpu = torch.get_rng_state()
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
+        #: Python's and NumPy's.
+        self.host = (random.getstate(), _numpy_state())
 
     def restore(self) -> None:
         """What is drawn next is what was drawn after this was made."""
         torch.set_rng_state(self._cpu)
         for device, state in zip(self._devices, self._cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
+        python, numpy = self.host
+        random.setstate(python)
+        if numpy is not None:
+            kind, key, *rest = numpy
+            module = sys.modules["numpy"]
+            module.random.set_state((kind, module.frombuffer(key, module.uint32), *rest))
+
+    @staticmethod
+    def seed(seed: int, devices: Iterable[torch.device]) -> None:
+        """Seeds all that a RandomState has."""
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            if device.type == "cuda":
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+        RandomState.seed_host(seed)
+
+    @staticmethod
+    def seed_host(seed: int) -> None:
+        """Seeds Python's random numbers and NumPy's."""
+        random.seed(seed)
+        if _numpy_state() is not None:
+            sys.modules["numpy"].random.seed(seed % 2**32)
 
     def digest(self) -> bytes:
-        """A few bytes that are others in each state."""
+        """A few bytes that are others in each state of PyTorch's."""
         return hashlib.blake2b(b"".join(state.numpy().tobytes() for state in [self._cpu, *self._cuda])).digest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RandomState):
             return NotImplemented
         pairs = zip([self._cpu, *self._cuda], [other._cpu, *other._cuda], strict=True)
-        return all(torch.equal(one, another) for one, another in pairs)
+        return self.host == other.host and all(torch.equal(one, another) for one, another in pairs)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _numpy_state() -> tuple[Any, ...] | None:
+    """NumPy's, with bytes for its array; None: it is not imported, or has another generator than its usual one."""
+    numpy = sys.modules.get("numpy")
+    state = None if numpy is None else numpy.random.get_state(legacy=True)
+    return (state[0], state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else None
 
 
 class Autocast:
@@ -140,11 +175,14 @@ class Buffers:
                 buffer.copy_(values[name])
 
 
-def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal, but for rounding."""
+def same_values(one: Tensor, other: Tensor, *, is_exact: bool = False) -> bool:
+    """Whether two tensors are equal, but for rounding unless `is_exact`."""
     if one.shape != other.shape:
         return False
+    if is_exact and one.is_floating_point():
+        one, other = one.nan_to_num(), other.nan_to_num()
     # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
     is_other = torch.zeros((), dtype=torch.bool, device=one.device)
-    different = ~torch.isclose(one, other, equal_nan=True) if one.is_floating_point() else one != other
+    is_rounded = one.is_floating_point() and not is_exact
+    different = ~torch.isclose(one, other, equal_nan=True) if is_rounded else one != other
     return not bool(torch.any(different, out=is_other))

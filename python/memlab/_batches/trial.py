@@ -11,7 +11,7 @@ import warnings
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -135,6 +135,13 @@ class Trial:
 
         self._run(rows, objective, _as_it_is, [])
         return found
+
+    def with_draws(self, rows: range, mode: AbstractContextManager[Any]) -> list[Tensor]:
+        """The tensors that some samples give while a mode is in force, with random numbers."""
+        with warnings.catch_warnings(), torch.no_grad(), mode:
+            warnings.simplefilter("ignore")
+            _, outputs = self._called(rows, _as_it_is, [])
+        return [one for one in tree_flatten(outputs)[0] if isinstance(one, Tensor)]
 
     def seen(self, rows: range, objective: Objective, *, moved: bool = False) -> Seen:
         """The objective's number and tensors for some samples, and the number's gradients. `moved`: with all numbers

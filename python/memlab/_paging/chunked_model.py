@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab._paging.device_transfer import device_of_first, to_device
+from memlab._paging.kept_tensors import KeptTensors
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import PlannedUnit, PlanState, Stage
@@ -26,6 +28,10 @@ def _tensor_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
     return {attribute: dict(module.__dict__[attribute]) for attribute in TENSOR_DICTS}
 
 
+class _LearnedError(Exception):
+    """Ends a forward of which nothing but the order was wanted."""
+
+
 class ChunkedModel:
     """Wraps the forwards of a model whose leading part runs on the device, and whose rest runs on the CPU."""
 
@@ -39,8 +45,10 @@ class ChunkedModel:
         self.residents = residents  # Tensors that are not paged: on the device wherever a module there holds them.
         self.cpu = torch.device("cpu")
         self.modules = list(model.modules())
-        self.on_cpu: set[nn.Module] = {model}  # The outermost modules that run on the CPU, with all that is in them.
+        self.on_cpu: set[nn.Module] = set(self.modules)  # With all that is in them.
         self.tracer: Tracer | None = None
+        self.trace = Trace()
+        self.traced: set[nn.Module] = set()  # The modules whose forwards that is of.
         self.thread_state = threading.local()
         self.learning_lock = threading.RLock()  # Held in the traced forward.
         self.state = PlanState(str(device), chunked=True)
@@ -51,7 +59,34 @@ class ChunkedModel:
         self.patch = ModulePatch(model, "chunked", _tensor_dicts)
         for index, module in enumerate(self.modules):
             self.patch.wrap(module, self._wrapper(module, index))
+        if callable(getattr(type(model), "generate", None)):
+            self.patch.wrap(model, self._generating, "generate")
         self.patch.guard()
+
+    def _generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """transformers' loop around forwards. It asks the model for its device, which may not change within the loop."""
+
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            if self.state.stage is Stage.TRACING:
+                self._learn(original, args, kwargs)
+            came_from, device = device_of_first((args, kwargs)), next(self.model.parameters()).device
+            result = original(*to_device(args, device), **to_device(kwargs, device))
+            return result if came_from is None else to_device(result, came_from)
+
+        return generate
+
+    def _learn(self, generate: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Generates until the order of execution is known. Nothing is left of that."""
+        others: dict[str, Any] = {"streamer": None, "past_key_values": copy.deepcopy(kwargs.get("past_key_values"))}
+        kwargs = {name: others.get(name, value) for name, value in kwargs.items()}
+        self.thread_state.only_learns = True
+        try:
+            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+                generate(*args, **kwargs)
+        except _LearnedError:
+            pass
+        finally:
+            self.thread_state.only_learns = False
 
     def _wrapper(self, module: nn.Module, index: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,21 +124,40 @@ class ChunkedModel:
             with self.learning_lock:
                 if self.state.stage is Stage.TRACING:
                     self.tracer = Tracer(self.weights, self.cpu, reads_rows=True)
+                    kept = KeptTensors(self._traced_module)
                     try:
-                        with self.tracer:
+                        with self.tracer, kept:
                             self.tracer.boundary(2 * self.modules.index(module))
                             result = self._call_on(self.cpu, module, original, args, kwargs)
                         trace = self.tracer.trace
                     finally:
                         self.tracer = None
-                    self._split(trace)
+                    if self._is_complete(module, trace):
+                        self._split(self.trace)
+                        kept.move(self.device, set(self.modules) - self.on_cpu, (args, kwargs), result)
+                        if getattr(self.thread_state, "only_learns", False):
+                            raise _LearnedError
                     return result if came_from is None else to_device(result, came_from)
-        device = self.cpu if self._runs_on_cpu(module) else self.device
+        device = self.cpu if module in self.on_cpu else self.device
         result = self._call_on(device, module, original, args, kwargs)
         return result if came_from is None else to_device(result, came_from)
 
-    def _runs_on_cpu(self, module: nn.Module) -> bool:
-        return any(module is inner for outermost in self.on_cpu for inner in outermost.modules())
+    def _is_complete(self, module: nn.Module, trace: Trace) -> bool:
+        """Adds a traced forward. True once it shows the order: when it is the model's, or a part is called for the second
+        time. (An encoder-decoder's encoder runs before the model.)"""
+        if module in self.traced:
+            return True
+        self.traced.add(module)
+        if self.trace.segments:
+            self.trace.extend(trace)
+        else:
+            self.trace = trace
+        return module is self.model
+
+    def _traced_module(self) -> nn.Module:
+        """The module that the traced forward is calling."""
+        assert self.tracer is not None
+        return self.modules[self.tracer.trace.modules[self.tracer.calls[-1]]]
 
     @torch.no_grad()
     @torch.inference_mode(False)
@@ -125,8 +179,8 @@ class ChunkedModel:
             leading.add(weight)
         rest = set(self.weights) - leading
         self.on_cpu = self._modules_on_cpu(used_by, rest)
-        on_cpu = {inner for outermost in self.on_cpu for inner in outermost.modules()}
-        stay = {id(t) for m in on_cpu for tensors in _tensor_dicts(m).values() for t in tensors.values() if t is not None}
+        held = (tensors.values() for module in self.on_cpu for tensors in _tensor_dicts(module).values())
+        stay = {id(tensor) for tensors in held for tensor in tensors if tensor is not None}
         for weight in self.weights:
             weight.arena_storage = None
             if weight not in rest:
@@ -135,12 +189,12 @@ class ChunkedModel:
             if not all(id(tensor) in stay for tensor in tensors):
                 move_together(tensors, self.device)
         for module in self.modules:
-            if isinstance(module, nn.RNNBase) and module not in on_cpu:
+            if isinstance(module, nn.RNNBase) and module not in self.on_cpu:
                 module.flatten_parameters()  # As PyTorch does when such a module is moved to a GPU.
         self._describe(order, rest)
 
     def _modules_on_cpu(self, used_by: dict[nn.Module, set[Weight]], rest: set[Weight]) -> set[nn.Module]:
-        """The outermost modules that use a weight of `rest`, to which all weights in them and tied to them are added."""
+        """Modules that use a weight of `rest` and all in them. Weights in them and tied to them are added to `rest`."""
         held: dict[nn.Module, set[Weight]] = {module: set() for module in self.modules}
         for weight in self.weights:
             for paged in weight.tensors:
@@ -156,8 +210,7 @@ class ChunkedModel:
                     on_cpu.update(inner)
             added = set().union(*(used_by.get(m, set()) | held[m] for m in on_cpu), set()) - rest
             if not added:
-                inner_ones = {part for module in on_cpu for part in module.modules() if part is not module}
-                return on_cpu - inner_ones
+                return on_cpu
             rest |= added
 
     def _describe(self, order: dict[Weight, None], rest: set[Weight]) -> None:
@@ -168,7 +221,9 @@ class ChunkedModel:
         state.resident_unit_bytes = sum(unit.nbytes for unit in state.units if unit.resident)
         state.host_bytes = sum(unit.nbytes for unit in state.units if not unit.resident)
         state.pinned = False
-        state.notes = [f"capacity {readable(self.capacity)}; {len(self.on_cpu)} parts run on the CPU"]
+        inner = {part for module in self.on_cpu for part in module.modules() if part is not module}
+        parts = len(self.on_cpu - inner)
+        state.notes = [f"capacity {readable(self.capacity)}; {parts} parts run on the CPU"]
 
 
 def _cast(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

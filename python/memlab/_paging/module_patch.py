@@ -104,15 +104,17 @@ class ModulePatch:
         if not hasattr(self.model, "memlab"):
             self._set(self.model, "memlab", plan)
 
-    def wrap(self, module: nn.Module, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Puts `wrapper(forward)` in place of `module.forward`."""
-        original = module.forward
+    def wrap(
+        self, module: nn.Module, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], name: str = "forward"
+    ) -> None:
+        """Puts `wrapper(forward)` in place of `module.forward`, or of another method."""
+        original = getattr(module, name)
         wrapped = wrapper(original)
         if isinstance(wrapped, FunctionType):
             exclude_from_compile(wrapped)
-        patched = wrapped if isinstance(wrapped, InPlaceOfMethod) else PatchedMethod(module, "forward", wrapped)
-        patched.stand_in(module, "forward", original)
-        self._set(module, "forward", patched)
+        patched = wrapped if isinstance(wrapped, InPlaceOfMethod) else PatchedMethod(module, name, wrapped)
+        patched.stand_in(module, name, original)
+        self._set(module, name, patched)
 
     def make_no_op(self, module: nn.Module, name: str) -> None:
         """Replaces a method by one that does nothing."""

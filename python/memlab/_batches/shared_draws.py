@@ -1,0 +1,100 @@
+"""Random numbers that all samples of a batch share, such as one dropout mask for all: each piece would draw others.
+
+A forward of a few samples draws as many of them as a forward of one. They matter if outputs change with them: Hugging Face's
+OPT, for instance, draws a number for each layer, and drops none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab._batches.state import RandomState, same_values
+from memlab._batches.trial import Trial
+from memlab._paging.torch_private import OperationMode
+
+# An operation, and the shape of what it draws.
+_Draw = tuple[str, tuple[int, ...]]
+# A drawn number as small as possible, and as large: a layer that is dropped, and one that is not.
+_EXTREMES = (0.0, 1 - 2.0**-20)
+# So many sequences of Python's and NumPy's random numbers are tried.
+_SEQUENCES = 8
+
+
+def shared_draws(trial: Trial, rows: range, one: range, device: torch.device) -> str | None:
+    """The random numbers that all samples share and that outputs depend on, for messages; None: there are none.
+
+    Args:
+        trial: the model, in training.
+        rows: samples that begin with `one`.
+        one: fewer samples.
+        device: where random numbers are drawn, beside the CPU.
+    """
+    before = RandomState({device})
+    of_all, of_one = _Draws(), _Draws()
+    first = trial.with_draws(rows, of_all)
+    host = RandomState(()).host
+    before.restore()
+    trial.with_draws(one, of_one)
+    of_host = before.host != host == RandomState(()).host
+
+    def is_other(mode: Any = None, seed: int | None = None) -> bool:
+        before.restore()
+        if seed is not None:
+            RandomState.seed_host(seed)
+        return not _are_same(first, trial.with_draws(rows, nullcontext() if mode is None else mode), is_exact=is_exact)
+
+    # Kernels that add in any order give other roundings each time.
+    is_exact = True
+    if (shared := _shared(of_all.counts, of_one.counts, len(rows), len(one))) or of_host:
+        is_exact = not is_other()
+    for draw in shared:
+        if any(is_other(_Draws(draw, extreme)) for extreme in _EXTREMES):
+            name, shape = draw
+            return f"{name.split('.')[1].rstrip('_')} of shape {shape}"
+    if of_host and any(is_other(seed=seed) for seed in range(_SEQUENCES)):
+        return "Python's or NumPy's random numbers"
+    return None
+
+
+def _shared(of_all: Counter[_Draw], of_one: Counter[_Draw], samples: int, fewer: int) -> list[_Draw]:
+    """Draws that are as many for all samples as for fewer of them."""
+    found = []
+    for (name, shape), count in of_all.items():
+        alone = of_one[name, shape]
+        if shape and shape[0] == fewer:
+            # A row for each of the fewer samples has the same shape.
+            alone -= of_all[name, (samples, *shape[1:])]
+        # (Of a loop over samples there are more.)
+        if alone * samples > count * fewer:
+            found.append((name, shape))
+    return found
+
+
+def _are_same(some: Sequence[Tensor], others: Iterable[Tensor], *, is_exact: bool) -> bool:
+    return all(same_values(one, other, is_exact=is_exact) for one, other in zip(some, others, strict=True))
+
+
+class _Draws(OperationMode):
+    """Counts what is drawn, and gives other numbers for one of the draws."""
+
+    def __init__(self, other: _Draw | None = None, share: float = 0.0) -> None:
+        super().__init__()
+        self._other, self._share = other, share
+        self.counts: Counter[_Draw] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            drawn = [one for one in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(one, Tensor)]
+            draw = (str(function), tuple(drawn[0].shape) if drawn else ())
+            self.counts[draw] += 1
+            if draw == self._other:
+                for one in drawn:
+                    one.fill_(self._share if one.is_floating_point() else self._share > 0)
+        return result
