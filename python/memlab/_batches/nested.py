@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -135,19 +136,72 @@ def beside(outputs: Any, targets: Any) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
 
 
-def joined(results: Sequence[Any], pieces: Sequence[range]) -> Any:
-    """The results of pieces as that of the whole.
+def joined(
+    results: Sequence[Any], pieces: Sequence[range], places: Mapping[int, Tensor | None] = MappingProxyType({})
+) -> Any:
+    """The results of pieces as that of the whole. `places`: values that are together, by the numbers of their leaves.
 
     Raises:
         ValueError: a result has no row for each sample.
     """
     flat = [tree_flatten(result) for result in results]
     columns = zip(names_of(results[0]), *(leaves for leaves, _ in flat), strict=True)
-    leaves = [_joined_leaf(name, parts, pieces) for name, *parts in columns]
+    leaves = [_joined_leaf(name, parts, pieces, places.get(index)) for index, (name, *parts) in enumerate(columns)]
     return tree_unflatten(leaves, flat[0][1])
 
 
-def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range]) -> Any:
+class Joining:
+    """Puts the results of pieces together as they come, in memory that is taken once. They have no graphs.
+
+    >>> joining = Joining(3)
+    >>> for rows in (range(2), range(2, 3)):
+    ...     joining.add({"squares": torch.tensor([float(row * row) for row in rows])}, rows)
+    >>> joining.whole()
+    {'squares': tensor([0., 1., 4.])}
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._results: list[Any] = []
+        self._pieces: list[range] = []
+        # By the number of the leaf; None: its results are not in one place.
+        self._places: dict[int, Tensor | None] = {}
+
+    def add(self, result: Any, rows: range) -> None:
+        """The result of some samples."""
+        leaves, form = tree_flatten(result)
+        kept = [self._kept(index, leaf, rows) for index, leaf in enumerate(leaves)]
+        self._results.append(tree_unflatten(kept, form))
+        self._pieces.append(rows)
+
+    def whole(self) -> Any:
+        """The result of all samples. Raises ValueError as `joined` does."""
+        return joined(self._results, self._pieces, self._places)
+
+    def _kept(self, index: int, leaf: Any, rows: range) -> Any:
+        """The same value, in its place if it has one."""
+        is_plain = type(leaf) is Tensor and leaf.layout is torch.strided and leaf.dim() > 0
+        if index not in self._places:
+            is_new = is_plain and leaf.shape[0] == len(rows) < self._samples
+            self._places[index] = _like(leaf, self._samples) if is_new else None
+        place = self._places[index]
+        if place is None:
+            return leaf
+        part = place[rows.start : rows.stop]
+        if not is_plain or (part.shape, part.dtype, part.device) != (leaf.shape, leaf.dtype, leaf.device):
+            self._places[index] = None
+            return leaf
+        return part.copy_(leaf)
+
+
+def _like(leaf: Tensor, samples: int) -> Tensor:
+    """Memory for as many samples, ordered as `torch.cat` orders its results."""
+    is_last = leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last) and not leaf.is_contiguous()
+    order = torch.channels_last if is_last else torch.contiguous_format
+    return torch.empty((samples, *leaf.shape[1:]), dtype=leaf.dtype, device=leaf.device, memory_format=order)
+
+
+def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range], place: Tensor | None) -> Any:
     first = parts[0]
     if not isinstance(first, Tensor):
         if type(first).__module__.partition(".")[0] in ("builtins", "torch"):
@@ -160,6 +214,8 @@ def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range]) -> An
     for message in wrong:
         if message is not None:
             raise ValueError(message)
+    if place is not None:
+        return place
     return torch.cat([*parts]) if len(parts) > 1 else first
 
 

@@ -17,22 +17,25 @@ from memlab._batches.ahead import Ahead
 from memlab._batches.asked import Asked
 from memlab._batches.batch import Batch
 from memlab._batches.first_order import first_order
-from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
+from memlab._batches.gradients import PIECES_FOR_SUMS, Marks, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.mixing import look_for_mixing
-from memlab._batches.nested import call, joined
+from memlab._batches.nested import Joining, call
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.parameter_hooks import held
-from memlab._batches.pieces import Piece, run_pieces
+from memlab._batches.pieces import Piece, Work, run_pieces
 from memlab._batches.ranks import WITHIN_A_BACKWARD
 from memlab._batches.same_twice import FirstOutputs
-from memlab._batches.sizing import FixedSize
+from memlab._batches.sizing import FixedSize, room_on
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
+from memlab.activations import offload_activations
 
 # Models whose second forward gave the outputs of the first.
 _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
+# Of the memory that is free, what activations may take of a piece that did not fit: its operations need memory, too.
+_SHARE_OF_ACTIVATIONS = 0.1
 # Compares what samples gave again with the outputs of the first forward.
 Check = Callable[[Sequence[Any], range], None]
 
@@ -124,6 +127,7 @@ class Replay:
     def _find_size(self) -> None:
         """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
         self._sizing.copies_ahead(self._ahead.sample_bytes)
+        self._sizing.keep_outputs(len(self._samples))
         while not self._sizing.is_known(size := self._sizing.size(len(self._samples))):
             buffers, random = Buffers(self._model), RandomState({self._device})
             failed: Exception | None = None
@@ -147,6 +151,8 @@ class Replay:
             model = self._batch.ranks.model()
             results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
             outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
+            values = sum(one.nbytes for one in results if isinstance(one, Tensor))
+            self._sizing.note_outputs((values + sum(one.nbytes for one in outputs)) // size)
             if outputs:
                 nothing = [torch.zeros_like(one) for one in outputs]
                 torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
@@ -169,29 +175,30 @@ class Replay:
         if self._refuse is None:
             self._course.buffers.keep_after()
         self._course.buffers.set_after()
-        return joined(results, self._course.pieces)
+        return results.whole()
 
-    def _forward_pieces(self) -> list[Any]:
-        results = []
-        rows = self._rows_from(0)
-        while rows is not None:
-            following = self._rows_from(rows.stop)
+    def _forward_pieces(self) -> Joining:
+        results = Joining(len(self._samples))
+        # Decided before there are outputs, for which memory is left.
+        pieces = self._decided()
+        for rows, following in zip(pieces, [*pieces[1:], None], strict=True):
             self._course.random.append(RandomState({self._device}))
             (inputs,) = self._ahead.take(rows)
             self._ahead.allocate(following)
             with torch.no_grad():
-                results.append(call(self._batch.ranks.model(), inputs))
+                results.add(call(self._batch.ranks.model(), inputs), rows)
             self._ahead.copy()
             if self._refuse is not None and (name := self._course.buffers.rewind()) is not None:
                 self._refuse(name)
             self._course.pieces.append(rows)
-            rows = following
         return results
 
-    def _rows_from(self, begin: int) -> range | None:
-        """The piece that begins at a sample; None: there are no more samples."""
-        left = len(self._samples) - begin
-        return range(begin, begin + self._sizing.size(left)) if left else None
+    def _decided(self) -> list[range]:
+        """All pieces of the batch."""
+        pieces, count = [range(0)], len(self._samples)
+        while (begin := pieces[-1].stop) < count:
+            pieces.append(range(begin, begin + self._sizing.size(count - begin)))
+        return pieces[1:]
 
     def backward(
         self,
@@ -269,13 +276,14 @@ class Replay:
             inputs.take(part)
 
         try:
-            # A piece whose forward draws random numbers cannot be halved: they would be others.
-            # Nor can one in which other ranks wait.
-            if random == after and not (is_last and ranks.are_several) and not ranks.are_in_step:
-                parameters = self._parameters if wanted is None else wanted
+            parameters = self._parameters if wanted is None else wanted
+            # A piece in which other ranks wait cannot be done again.
+            if (is_last and ranks.are_several) or ranks.are_in_step:
+                work(Piece(range(len(rows)), is_last=True))
+            elif random == after:
                 run_pieces(len(rows), FixedSize(len(rows)), parameters, work, lambda part, is_whole: None)
             else:
-                work(Piece(range(len(rows)), is_last=True))
+                self._undivided(work, len(rows), parameters)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -285,6 +293,25 @@ class Replay:
                 f"outputs. The next batch is computed in pieces of {max(len(rows) // 2, 1)}. Drop the gradients of this one "
                 "(zero_grad)"
             ) from error
+
+    def _undivided(self, work: Work, count: int, parameters: Sequence[Tensor]) -> None:
+        """A piece whose forward draws random numbers: halves would draw others. If it does not fit, it is done again with
+        its activations off the GPU."""
+        marks = Marks(parameters)
+        try:
+            work(Piece(range(count), is_last=True))
+            return
+        except Exception as error:
+            if not is_out_of_memory(error) or self._device.type != "cuda":
+                raise
+            failed = error
+        make_room(failed)
+        self._sizing.failed(count)
+        left = marks.untouched()
+        if left or self._inputs:
+            budget = int(_SHARE_OF_ACTIVATIONS * room_on(self._device, self._batch.memory))
+            with offload_activations(budget, device=self._device):
+                work(Piece(range(count), left, is_last=True))
 
 
 class _Replayed(torch.autograd.Function):

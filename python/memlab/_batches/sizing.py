@@ -38,6 +38,12 @@ class Sizing(Protocol):
     def copies_ahead(self, sample_bytes: int) -> None:
         """From now on, while a piece runs, the next is there too, with so many bytes of each sample."""
 
+    def note_outputs(self, sample_bytes: int) -> None:
+        """The outputs of a sample take so many bytes, with their gradients."""
+
+    def keep_outputs(self, samples: int) -> None:
+        """From now on, while a piece runs, the outputs of so many samples are there too."""
+
 
 class _DecidedSize:
     """A size that is not measured."""
@@ -50,6 +56,12 @@ class _DecidedSize:
         return True
 
     def copies_ahead(self, sample_bytes: int) -> None:
+        pass
+
+    def note_outputs(self, sample_bytes: int) -> None:
+        pass
+
+    def keep_outputs(self, samples: int) -> None:
         pass
 
 
@@ -115,6 +127,8 @@ class MeasuredSize:
         self._limit: int | None = None
         # Bytes of each sample of the piece that follows.
         self._ahead = 0
+        # Of each sample's outputs, and of how many samples they stay.
+        self._output_bytes, self._kept = 0, 0
 
     def size(self, left: int) -> int:
         """Pieces are as equal as possible, so that the last is not a small one that leaves the GPU idle."""
@@ -130,15 +144,19 @@ class MeasuredSize:
         if len(self._taken) < 2:
             largest = 1 + len(self._taken)
         else:
-            (small, small_bytes), (large, large_bytes) = sorted(self._taken.items())[-2:]
-            sample_bytes = max(large_bytes - small_bytes, 1) / (large - small) + self._ahead
+            measured = sorted(self._taken.items())
+            (least, least_bytes), (small, small_bytes), (large, large_bytes) = measured[0], *measured[-2:]
+            # Sizes that are close to each other say little of a sample.
+            slopes = (large_bytes - small_bytes) / (large - small), (large_bytes - least_bytes) / (large - least)
+            sample_bytes = max(*slopes, 1) + self._ahead
             fitting = large + int((self._room() - large_bytes - large * self._ahead) / sample_bytes)
             largest = min(max(fitting, 1), large * _BOLDNESS)
         return largest if self._limit is None else min(largest, self._limit)
 
     def _room(self) -> int:
         """Bytes that a piece may take now."""
-        return room_on(self._device, self._memory) - self._gradients_to_come()
+        outputs = self._kept * self._output_bytes
+        return room_on(self._device, self._memory) - self._gradients_to_come() - outputs
 
     def _gradients_to_come(self) -> int:
         """Bytes of gradients, and of their sums in float32, that pieces leave behind."""
@@ -153,9 +171,11 @@ class MeasuredSize:
             yield
             return
         torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
         yield
         peak = torch.cuda.max_memory_allocated(self._device)
-        self._taken[size] = peak - torch.cuda.memory_allocated(self._device)
+        # (The first piece leaves gradients behind, which at its peak were not all there.)
+        self._taken[size] = peak - min(before, torch.cuda.memory_allocated(self._device))
 
     def is_known(self, size: int) -> bool:
         return size <= max(self._taken, default=0) * _CLOSE
@@ -165,3 +185,9 @@ class MeasuredSize:
 
     def copies_ahead(self, sample_bytes: int) -> None:
         self._ahead = sample_bytes
+
+    def note_outputs(self, sample_bytes: int) -> None:
+        self._output_bytes = sample_bytes
+
+    def keep_outputs(self, samples: int) -> None:
+        self._kept = samples

@@ -78,6 +78,7 @@ class WeightedBackward:
         batch = self._batch
         self._ranks = batch.ranks if after is None else batch.ranks.apart()
         batch.sizing.copies_ahead(self._ahead.sample_bytes)
+        batch.sizing.keep_outputs(0)
 
         def done(rows: range, is_whole: bool) -> None:
             progress.piece_done()

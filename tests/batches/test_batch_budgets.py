@@ -1,0 +1,81 @@
+"""Batches in pieces never take more than `memory=` allows, and fit where a piece fits: on the simulated GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from memlab._batches.gradients import WideSums
+from memlab._batches.nested import Joining, joined
+from memlab._batches.sizing import MeasuredSize
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+PROGRAM = Path(__file__).parent / "programs" / "budgets.py"
+
+
+@pytest.mark.parametrize("case", ["pieces", "replay", "dropout"])
+def test_batches_keep_within_their_budget(memlab, case):
+    # GIVEN a small card, and batches whose outputs and gradients take a large part of what is allowed
+    env = {"PYTHONPATH": ROOT / "python", "SIMGPU_MEMORY": str(1 << 30)}
+    run = memlab.python(PROGRAM, case, preload=False, env=env)
+    assert run.code == 0, run.errors[-3000:]
+    # WHEN several steps are computed, also with gradients that are there before; THEN all succeed, AND none takes more
+    found = [json.loads(line) for line in run.output.splitlines()]
+    assert len(found) == (2 if case == "dropout" else 4)
+    for one in found:
+        assert 0.5 * one["allowed"] < one["most"] <= one["allowed"], one
+        # (A piece that draws random numbers is tried, and is done again with its activations off the GPU.)
+        assert case == "dropout" or one["ooms"] == 0
+
+
+def test_sizes_follow_what_pieces_took_in_any_order(monkeypatch):
+    # GIVEN 100 bytes for each sample, of which a gradient that is there before saves a piece 200
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.grad = torch.zeros(1, 1)
+    sizing = MeasuredSize(model, torch.device("cuda"), None)
+    monkeypatch.setattr("memlab._batches.sizing.room_on", lambda device, memory: 100_000)
+    for size, taken in ((1, 300), (2, 400), (16, 1800), (128, 13_000), (130, 12_900)):
+        sizing._taken[size] = taken
+    # THEN the next piece is what fits, not eight times the last
+    assert 1000 <= sizing._largest() <= 1030
+    # AND what the outputs of the batch take is left for them
+    sizing.note_outputs(10)
+    sizing.keep_outputs(5_000)
+    assert 490 <= sizing._largest() <= 520
+    # AND sums in float32 of gradients in half precision have 4 bytes for each element
+    weights = [nn.Parameter(torch.zeros(3, dtype=torch.bfloat16)), nn.Parameter(torch.zeros(5))]
+    assert WideSums.bytes_for(weights) == 12
+
+
+PIECES = [range(2), range(2, 4), range(4, 5)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rows: torch.arange(rows.start, rows.stop).float(),
+        lambda rows: {"a": torch.ones(len(rows), 3), "b": (torch.zeros(len(rows), 2), "text", None)},
+        lambda rows: torch.ones(len(rows), 2, 3, 4).contiguous(memory_format=torch.channels_last),
+        lambda rows: torch.ones(len(rows), 1, dtype=torch.long if rows.start else torch.int32),
+    ],
+    ids=["rows", "nested", "channels last", "types"],
+)
+def test_results_that_come_one_by_one_are_as_those_together(make):
+    # GIVEN results of pieces; WHEN they are put together as they come; THEN they are what they are together
+    joining = Joining(5)
+    for rows in PIECES:
+        joining.add(make(rows), rows)
+    ours, theirs = joining.whole(), joined([make(rows) for rows in PIECES], PIECES)
+    for one, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+        if isinstance(one, torch.Tensor):
+            assert torch.equal(one, other) and (one.dtype, one.stride()) == (other.dtype, other.stride())
+        else:
+            assert one == other
+    # AND what cannot be put together is refused by name
+    joining = Joining(5)
+    with pytest.raises(ValueError, match="output 'scale' is a tensor of shape"):
+        for rows in PIECES:
+            joining.add({"scale": torch.ones(())}, rows)
+        joining.whole()
