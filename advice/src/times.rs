@@ -15,10 +15,11 @@ pub(crate) struct Times {
     waits: Option<WaitsForHost>,
     /// What the link between the device and the host carries in one direction.
     link_bytes_per_second: Option<u64>,
-    /// The steps that were recorded.
+    /// The steps whose GPU time is known in full, and that time. What is recorded of all may have parts of others.
     steps: u64,
-    /// All of them.
-    of_steps: u64,
+    of_steps_ns: u64,
+    /// All steps.
+    all_steps: u64,
 }
 
 /// So many hundredths of a pass's time are planned to be filled by `memlab.offload_activations` with copies.
@@ -40,12 +41,16 @@ pub(crate) struct Hidden {
 impl Times {
     pub fn of(recording: &Recording) -> Times {
         let link = recording.model.device(recording.device).and_then(|view| view.link_bytes_per_second);
+        let work = recording.model.gpu_work(recording.device);
+        let of_steps_ns = recording.model.step_work(recording.device).iter().map(|work| work.nanoseconds).sum();
+        let (steps, all_steps) = (recording.model.steps_timed(), recording.model.steps_ended());
         Times {
-            work: recording.model.gpu_work(recording.device),
+            work: work.filter(|_| steps > 0 || all_steps == 0),
             waits: waits_for_host(recording),
             link_bytes_per_second: link.map(|link| (link / PACKET * DATA).max(1)),
-            steps: recording.model.steps_timed().max(1),
-            of_steps: recording.model.steps_ended().max(1),
+            steps: steps.max(1),
+            of_steps_ns,
+            all_steps: all_steps.max(1),
         }
     }
 
@@ -62,7 +67,7 @@ impl Times {
     pub fn hidden(&self) -> Option<Hidden> {
         let (layers, link) = (&self.work.as_ref()?.layers, u128::from(self.link_bytes_per_second?));
         let carried = |nanoseconds: u64| {
-            let bytes = u128::from(nanoseconds / self.steps) * link / NANOSECONDS * FILLED / 100;
+            let bytes = u128::from(self.of_a_step(nanoseconds)) * link / NANOSECONDS * FILLED / 100;
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         Some(Hidden {
@@ -90,7 +95,7 @@ impl Times {
             }
         }
         let each = times.iter().zip(&modules.forwards).map(|(time, forwards)| {
-            let of_all = u128::from(*time) * u128::from(self.of_steps) / u128::from(self.steps);
+            let of_all = u128::from(self.of_a_step(*time)) * u128::from(self.all_steps);
             u64::try_from(of_all).unwrap_or(u64::MAX) / (*forwards).max(1)
         });
         Some(each.collect())
@@ -103,9 +108,14 @@ impl Times {
         Some(self.of_a_step(row.totals.nanoseconds.saturating_sub(row.backward_nanoseconds)))
     }
 
-    /// A step's part of what the whole run took.
+    /// A step's part of what was recorded.
     pub fn of_a_step(&self, nanoseconds: u64) -> u64 {
-        nanoseconds / self.steps
+        let recorded = self.work.as_ref().map_or(0, |work| work.total.nanoseconds);
+        if self.of_steps_ns == 0 || recorded == 0 {
+            return nanoseconds / self.steps;
+        }
+        let of_steps = u128::from(nanoseconds) * u128::from(self.of_steps_ns) / u128::from(recorded);
+        u64::try_from(of_steps).unwrap_or(u64::MAX) / self.steps
     }
 
     /// How long it takes to copy bytes to pageable host memory and back, by the copies of the run.

@@ -23,9 +23,10 @@ use parking_lot::Mutex;
 use crate::background;
 use crate::config::trace_max;
 use crate::locks;
+use crate::log::file::COMPACTING_THREAD;
 use crate::log::file::{FIRST_EXTENSION, SLACK, TraceFile};
+use crate::log::live;
 use crate::log::place::{self, Naming};
-use crate::log::{live, waker};
 use crate::panics;
 use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
@@ -74,9 +75,9 @@ enum Failure {
 pub fn start_if_needed(recorder: &'static Recorder) {
     let file = recorder.log.file();
     let is_due = trace_max(file.is_in_memory()) <= SMALL || file.tail() > FIRST_EXTENSION / 2;
-    if is_due && !waker::is_set() {
+    if is_due && !COMPACTING_THREAD.is_set() {
         // Until the thread runs, the control thread is woken instead.
-        waker::set(std::thread::current());
+        COMPACTING_THREAD.set(std::thread::current());
         if background::spawn("memlab-trace", move || run(recorder)).is_err() {
             recorder.warn("no thread could be started that keeps the trace small: it ends when it is full");
         }
@@ -86,7 +87,7 @@ pub fn start_if_needed(recorder: &'static Recorder) {
 fn run(recorder: &'static Recorder) {
     // Nothing this thread does is recorded.
     let Some(_guard) = RecursionGuard::enter() else { return };
-    waker::set(std::thread::current());
+    COMPACTING_THREAD.set(std::thread::current());
     loop {
         panics::catch(|| look(recorder));
         std::thread::park_timeout(TICK);
@@ -127,7 +128,7 @@ pub fn finish() {
 /// Called in a forked child, which does not have the thread.
 pub fn reset_in_child() {
     locks::reset_in_child(&COMPACTING, NOTHING_YET);
-    waker::reset_in_child();
+    COMPACTING_THREAD.reset_in_child();
     SAID.store(false, Ordering::Relaxed);
     SAID_LOST.store(false, Ordering::Relaxed);
 }

@@ -59,8 +59,8 @@ pub struct Config {
     pub time_every: Option<String>,
     /// The value of `MEMLAB_TIMELINE`: how much of that is kept piece by piece.
     pub timeline: Option<String>,
-    /// When the enclosing `memlab run` began, in nanoseconds since 1970: `MEMLAB_RUN`.
-    pub run: Option<u64>,
+    /// The enclosing `memlab run`, within another one as `OUTER/INNER`: `MEMLAB_RUN`.
+    pub run: Option<String>,
     /// When the library was loaded.
     pub began: SystemTime,
     /// The most host memory that moved bytes may take: `MEMLAB_HOST_MAX`.
@@ -92,12 +92,19 @@ impl Config {
             time: is_on("MEMLAB_TIME"),
             time_every: environment_text("MEMLAB_TIME_EVERY"),
             timeline: environment_text("MEMLAB_TIMELINE"),
-            run: environment_number(&["MEMLAB_RUN"]),
+            run: environment_text("MEMLAB_RUN").filter(|run| is_run(run)),
             began: SystemTime::now(),
             host_max,
             host_max_error,
         }
     }
+}
+
+/// Whether a text may identify a run.
+fn is_run(text: &str) -> bool {
+    /// A header has room for it, and the reader of a header's beginning finds it.
+    const MOST: usize = 128;
+    (1..=MOST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-/".contains(&byte))
 }
 
 fn is_on(variable: &str) -> bool {

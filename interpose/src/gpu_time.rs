@@ -9,6 +9,7 @@
 mod books;
 mod busy;
 mod done;
+mod ending;
 mod launches;
 mod library;
 mod names;
@@ -34,7 +35,6 @@ use parking_lot::Mutex;
 use self::books::BOOKS;
 use self::launches::Launch;
 use self::library::CUPTI;
-pub use self::sampling::includes;
 use self::subscribed::Subscribed;
 use crate::attribution;
 use crate::attribution::result::Attribution;
@@ -57,7 +57,7 @@ enum State {
 }
 
 /// Begins, if it is wanted: called when a recording begins, on the thread that uses CUDA for the first time.
-pub fn start(recorder: &Recorder) {
+pub fn start(recorder: &'static Recorder) {
     if !config().time {
         return;
     }
@@ -69,6 +69,7 @@ pub fn start(recorder: &Recorder) {
         Ok(subscribed) => {
             *STATE.lock() = State::Running(subscribed);
             others::watch(step_aside);
+            ending::start(recorder, finish);
         }
         Err(why) => recorder.warn(&format!("no GPU time: {why}")),
     }
@@ -79,8 +80,19 @@ fn begin(cupti: &Cupti) -> Result<Subscribed, CallError> {
     unsafe { Subscribed::begin(cupti, Some(called)) }
 }
 
+/// Whether somebody else has recorded during the current step.
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the GPU time of the current optimizer step is recorded, if it is recorded at all.
+pub fn includes(step: u64) -> bool {
+    sampling::includes(step) && !IS_INTERRUPTED.load(Ordering::Relaxed)
+}
+
 /// An optimizer step begins, on the thread that ended the last one.
 pub fn begin_step(step: u64) {
+    if IS_INTERRUPTED.load(Ordering::Relaxed) && matches!(*STATE.lock(), State::Running(_)) {
+        IS_INTERRUPTED.store(false, Ordering::Relaxed);
+    }
     if !sampling::is_complete() {
         record_if_included(&mut STATE.lock(), step);
     }
@@ -88,7 +100,7 @@ pub fn begin_step(step: u64) {
 
 fn record_if_included(state: &mut State, step: u64) {
     if let (State::Running(subscribed), Some(cupti)) = (state, CUPTI.get())
-        && let Err(error) = subscribed.record(cupti, includes(step))
+        && let Err(error) = subscribed.record(cupti, sampling::includes(step))
         && let Some(recorder) = Recorder::current()
     {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -108,6 +120,10 @@ fn step_aside() {
     }
     others::hand_back();
     drop(state);
+    IS_INTERRUPTED.store(true, Ordering::Relaxed);
+    if let (Some(books), Some(recorder)) = (BOOKS.lock().as_mut(), Recorder::current()) {
+        books.add_unfinished(&Launch { time: 1, step: recorder.steps(), ..Launch::default() });
+    }
     static SAID: AtomicBool = AtomicBool::new(false);
     if let Some(recorder) = Recorder::current()
         && !SAID.swap(true, Ordering::Relaxed)
@@ -123,7 +139,7 @@ fn come_back(recorder: &Recorder) {
         && let Ok(subscribed) = begin(cupti)
     {
         if let Some(books) = BOOKS.lock().as_mut() {
-            books.interrupt();
+            books.interrupt(recorder.steps());
         }
         *state = State::Running(subscribed);
         record_if_included(&mut state, recorder.steps());
@@ -194,6 +210,11 @@ pub fn finish(recorder: &Recorder) {
     }
 }
 
+/// Writes what remains when the process ends at once: the calling thread may hold any lock.
+pub fn finish_at_once() {
+    ending::finish();
+}
+
 /// Has CUPTI deliver its records. The lock of the books must not be held: they may come on this thread.
 fn collect(flag: CUpti_ActivityFlag) {
     if let Some(cupti) = CUPTI.get() {
@@ -204,6 +225,7 @@ fn collect(flag: CUpti_ActivityFlag) {
 /// Called in a forked child, where CUPTI does not work: NVIDIA's libraries survive no fork.
 pub fn reset_in_child() {
     locks::reset_in_child(&STATE, State::Off);
+    ending::reset_in_child();
     others::reset_in_child();
     nodes::reset_in_child();
     books::reset_in_child();

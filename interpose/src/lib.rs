@@ -33,7 +33,7 @@
 //! thread_sanitizer, mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
 //! symbols, ranges::names, cuda::types, python::layout, frame_role
 //! file_names, config
-//! attribution::result, clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
+//! attribution::result, clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request, waker
 //! ```
 
 mod api;
@@ -74,6 +74,7 @@ mod thread_sanitizer;
 mod thread_state;
 mod torch;
 mod vmm;
+mod waker;
 
 extern "C" fn constructor() {
     lifecycle::loaded();

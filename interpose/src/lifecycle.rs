@@ -25,6 +25,7 @@ use crate::torch::{expected, hooks};
 use crate::vmm::{gate, mode};
 
 static REAL_EXIT_NOW: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"_exit");
+static REAL_QUICK_EXIT: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"quick_exit");
 
 unsafe extern "C" {
     /// glibc: like `atexit`, but the handler gets the exit status.
@@ -75,6 +76,8 @@ fn replacements() -> Replacements {
     let mut table = Replacements::default();
     table.insert(b"dlsym", dlsym as *const c_void);
     table.insert(b"_exit", _exit as *const c_void);
+    table.insert(b"_Exit", _Exit as *const c_void);
+    table.insert(b"quick_exit", quick_exit as *const c_void);
     table.extend(hook_lookup::replacements());
     table.extend(hooks::hooks().map(|hook| (hook.symbol.to_bytes(), hook.address)));
     table
@@ -108,15 +111,20 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
         gpu_time::finish(recorder);
         recorder.interner.sources.write(&recorder.log);
         compaction::finish();
-        end_at_once(recorder, code);
+        close(recorder, code);
     });
 }
 
-/// Ends the trace without waiting: a signal may have interrupted the process anywhere.
-fn end_at_once(recorder: &Recorder, code: c_int) {
-    recorder.stop_events();
+fn close(recorder: &Recorder, code: c_int) {
     compaction::say_lost(recorder);
     recorder.write_end_and_close(code);
+}
+
+/// Ends the trace without waiting for long: a signal may have interrupted the process anywhere.
+fn end_at_once(recorder: &Recorder, code: c_int) {
+    recorder.stop_events();
+    gpu_time::finish_at_once();
+    close(recorder, code);
 }
 
 /// `_exit`, which Python's `os._exit` calls: no exit handler runs, so the trace is ended here.
@@ -131,6 +139,17 @@ pub extern "C" fn _exit(code: c_int) -> ! {
         // SAFETY: ends the process; needs no memory.
         unsafe { libc::syscall(libc::SYS_exit_group, code) };
     }
+}
+
+/// `quick_exit`, after which the C library ends the process without calling `_exit` by its name.
+#[unsafe(no_mangle)]
+pub extern "C" fn quick_exit(code: c_int) -> ! {
+    end(|recorder| end_at_once(recorder, code));
+    if let Some(real) = REAL_QUICK_EXIT.get() {
+        // SAFETY: glibc's own function.
+        unsafe { real(code) }
+    }
+    _exit(code)
 }
 
 /// `_Exit`, C's name for the same.

@@ -7,7 +7,6 @@
 pub mod file;
 pub mod live;
 pub mod place;
-pub mod waker;
 
 use std::io;
 use std::path::Path;
@@ -38,7 +37,7 @@ const NOTHING: u8 = 3;
 impl Log {
     /// A log that begins with the line `header`, in a file of at most `most` bytes. If not even that line can be
     /// written (the disk is full), the file is removed.
-    pub fn create(path: &Path, naming: Naming, most: u64, header: &[u8]) -> io::Result<Self> {
+    pub fn create(path: &Path, naming: Naming<'_>, most: u64, header: &[u8]) -> io::Result<Self> {
         let file = TraceFile::create(path, naming, most, 0)?;
         if let Err(Refused::Failed(error)) = file.append(header) {
             if file.is_in_place() {

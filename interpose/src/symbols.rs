@@ -14,6 +14,8 @@ pub struct Real<F> {
     /// The library to look in; empty for the next object in lookup order.
     library: &'static CStr,
     symbol: &'static CStr,
+    /// Whether another library that is preloaded after memlab may have a hook of it.
+    may_be_hooked: bool,
     misses: AtomicU8,
     kind: PhantomData<F>,
 }
@@ -27,7 +29,13 @@ unsafe impl<F> Sync for Real<F> {}
 impl<F: Copy> Real<F> {
     /// A function of the library with this soname, which is loaded by the time the hook is called.
     pub const fn in_library(library: &'static CStr, symbol: &'static CStr) -> Self {
-        Self { address: AtomicPtr::new(ptr::null_mut()), library, symbol, misses: AtomicU8::new(0), kind: PhantomData }
+        let (address, misses) = (AtomicPtr::new(ptr::null_mut()), AtomicU8::new(0));
+        Self { address, library, symbol, may_be_hooked: false, misses, kind: PhantomData }
+    }
+
+    /// The same, or the hook of it that a library has which is preloaded after memlab.
+    pub const fn hooked_or_in_library(library: &'static CStr, symbol: &'static CStr) -> Self {
+        Self { may_be_hooked: true, ..Self::in_library(library, symbol) }
     }
 
     /// A function of the next object in lookup order after libmemlab.
@@ -70,7 +78,10 @@ impl<F: Copy> Real<F> {
             // If memlab was loaded into a running program, nothing follows it; the global scope has the function.
             if next.is_null() { in_global_scope(self.symbol) } else { next }
         } else {
-            let found = in_loaded_library(self.library, self.symbol);
+            // SAFETY: as above.
+            let hook = self.may_be_hooked.then(|| unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) });
+            let found = hook.filter(|hook| !hook.is_null());
+            let found = found.unwrap_or_else(|| in_loaded_library(self.library, self.symbol));
             // Some builds link it into a library of another name.
             if found.is_null() { in_global_scope(self.symbol) } else { found }
         };

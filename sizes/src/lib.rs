@@ -6,7 +6,7 @@
 //! ```
 //! assert_eq!(memlab_sizes::parse("8GiB"), Ok(1 << 33));
 //! assert_eq!(memlab_sizes::parse("1.5 gb"), Ok(1_500_000_000));
-//! assert_eq!(memlab_sizes::parse("8").unwrap_err().to_string(), "8 what? 8GiB?");
+//! assert_eq!(memlab_sizes::parse("8").unwrap_err().to_string(), "8 has no unit; did you mean 8GiB?");
 //! assert_eq!(memlab_sizes::format(3 << 29), "1.50 GiB");
 //! ```
 //!

@@ -107,8 +107,8 @@ mod tests {
         for (text, said) in [
             ("", "not a size"),
             ("much", "\"much\" is not a size"),
-            ("8", "8 what? 8GiB?"),
-            ("0:8", "8 what? 8GiB?"),
+            ("8", "8 has no unit; did you mean 8GiB?"),
+            ("0:8", "8 has no unit; did you mean 8GiB?"),
             ("0GiB", "no program runs without memory"),
             ("-1GiB", "not a size"),
             ("8GiB,4GiB", "two limits for all devices"),

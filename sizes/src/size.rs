@@ -20,7 +20,7 @@ pub enum ParseError {
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Self::NoUnit(number) => write!(f, "{number} what? {number}{}?", likely_unit(number)),
+            Self::NoUnit(number) => write!(f, "{number} has no unit; did you mean {number}{}?", likely_unit(number)),
             Self::AmbiguousUnit(number, letter) => {
                 let letter = letter.to_ascii_uppercase();
                 let (binary, power_of_2, decimal, power_of_10) = match letter {
@@ -132,10 +132,10 @@ mod tests {
     #[test]
     fn what_is_not_a_size_is_answered_with_what_to_write() {
         for (text, said) in [
-            ("8", "8 what? 8GiB?"),
-            ("0.5", "0.5 what? 0.5GiB?"),
-            ("512", "512 what? 512MiB?"),
-            ("8589934592", "8589934592 what? 8589934592B?"),
+            ("8", "8 has no unit; did you mean 8GiB?"),
+            ("0.5", "0.5 has no unit; did you mean 0.5GiB?"),
+            ("512", "512 has no unit; did you mean 512MiB?"),
+            ("8589934592", "8589934592 has no unit; did you mean 8589934592B?"),
             ("8g", "8G is ambiguous: write 8GiB (2³⁰ bytes each) or 8GB (10⁹ bytes each)"),
             ("64 K", "64K is ambiguous: write 64KiB (2¹⁰ bytes each) or 64kB (10³ bytes each)"),
             ("99999999999999TiB", "99999999999999TiB is more than any memory: sizes end below 16 EiB"),

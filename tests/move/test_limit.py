@@ -312,7 +312,7 @@ def test_a_limit_and_offloading(memlab):
     ("name", "text", "wrong"),
     [
         ("LIMIT", "lots", '"lots" is not a size'),
-        ("LIMIT", "8", "8 what? 8GiB?"),
+        ("LIMIT", "8", "8 has no unit; did you mean 8GiB?"),
         ("LIMIT", "0:8GiB,1:", '"" is not a size'),
         ("ON_LIMIT", "swap", "=swap is neither oom nor spill"),
     ],

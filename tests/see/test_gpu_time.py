@@ -254,3 +254,17 @@ def test_a_killed_program_has_what_was_written(memlab):
     # GIVEN a program that is killed; WHEN it is recorded; THEN the trace has the sums written until then
     report, _ = run(memlab, "killed", code=-9)
     assert report["devices"][0]["gpu_time_ns"] > 0
+    # AND the report says of how many steps everything is known: not of the last, of which records were to come
+    timed, steps = report["devices"][0]["gpu_timed_steps"], len(report["steps"])
+    assert timed < steps
+    trace = memlab.folder / "killed.jsonl"
+    text = subprocess.run([memlab.command, "report", trace], capture_output=True, text=True, check=True).stdout
+    assert f", of {timed} of {steps} steps" in text
+
+
+@pytest.mark.parametrize("end", ["_exit", "quick_exit"])
+def test_a_program_that_ends_at_once_has_everything(memlab, end):
+    # GIVEN a program that ends without exit handlers; WHEN it is recorded; THEN nothing is missing
+    report, _ = run(memlab, end)
+    assert (report["devices"][0]["gpu_timed_steps"], len(report["steps"])) == (6, 6)
+    assert kernels(report) == kernels(run(memlab, "plain")[0])

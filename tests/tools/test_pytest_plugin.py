@@ -354,7 +354,7 @@ MISTAKES = [
     ("gpu_memory()", "it takes one size"),
     ('gpu_memory("2GiB", "3GiB")', "it takes one size"),
     ('gpu_memory("2GiB", gpu=1)', "it takes one size"),
-    ('gpu_memory("2")', "2 what? 2GiB?"),
+    ('gpu_memory("2")', "2 has no unit; did you mean 2GiB?"),
     ('gpu_memory("8G")', "8G"),
     ("gpu_memory(-1)", "-1 is not a size"),
     ("gpu_memory(1.5)", "1.5 is not a size"),

@@ -169,6 +169,7 @@ fn write_definitions(out: &mut impl Write, buffer: &mut LineBuffer<4096>) -> io:
         pid: 4242,
         parent_pid: 4200,
         start_unix_ns: 1_795_163_951_000_000_000,
+        run: None,
         command: b"python\0train.py\0",
         directory: b"/home/ada/gpt",
         host: b"gpu1",

@@ -128,6 +128,7 @@ fn a_command_line_of_any_length_gives_a_complete_header() {
         pid: u32::MAX,
         parent_pid: u32::MAX,
         start_unix_ns: u64::MAX,
+        run: Some("18e9dc1f2a6b4c00-1067"),
         command: &command,
         directory: directory.as_bytes(),
         host: directory.as_bytes(),
@@ -140,6 +141,7 @@ fn a_command_line_of_any_length_gives_a_complete_header() {
     assert!(read.command.len() > 10 && read.command[0] == "--option-0=");
     assert!(read.directory.len() > 500 && read.directory.ends_with('…'));
     assert_eq!((read.id.as_str(), read.world_size), ("5f3c9a1be07d4c22", Some(u32::MAX)));
+    assert_eq!(read.run.as_deref(), Some("18e9dc1f2a6b4c00-1067"));
     // The empty command line, and empty arguments, are unchanged.
     let header = encode::Header { command: b"", ..header };
     let Ok(Record::Header(read)) = decode_line(encode::header(&mut buffer, &header)) else { panic!() };
@@ -176,6 +178,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 pid,
                 parent_pid: pid / 2,
                 start_unix_ns,
+                run: rank.map(|run| format!("{run:x}")),
                 command,
                 directory,
                 host: "gpu1".into(),

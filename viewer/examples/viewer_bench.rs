@@ -89,6 +89,7 @@ impl<W: Write> Writer<W> {
             pid: std::process::id(),
             parent_pid: 1,
             start_unix_ns: now as u64,
+            run: None,
             command: b"python\0train.py\0",
             directory: b"/home/ada/gpt",
             host: host.trim().as_bytes(),

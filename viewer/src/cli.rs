@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::arguments::moments_help;
@@ -101,7 +102,8 @@ pub fn command() -> clap::Command {
 
 /// Runs the command.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| with_suggestion(error).exit());
+    let result = match cli.command {
         Command::Run(options) => run::run(&options).map(|ended| ended.imitate()),
         Command::Top(options) => top::run(&options),
         Command::View(options) => view::run(&options),
@@ -134,6 +136,21 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Names the subcommands that differ from an unknown one in one letter, if clap, which looks for longer likenesses, names none.
+fn with_suggestion(mut error: clap::Error) -> clap::Error {
+    let unknown = match (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::SuggestedSubcommand)) {
+        (Some(ContextValue::String(unknown)), None) => unknown.clone(),
+        _ => return error,
+    };
+    let command = command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    let near: Vec<_> = names.filter(|name| strsim::osa_distance(name, &unknown) == 1).map(str::to_owned).collect();
+    if !near.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(near));
+    }
+    error
+}
+
 fn is_colored() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -153,5 +170,17 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_misspelt_subcommand_or_option_is_named() {
+        let said =
+            |arguments: &[&str]| with_suggestion(Cli::try_parse_from(arguments).unwrap_err()).render().to_string();
+        assert!(said(&["memlab", "rn"]).contains("a similar subcommand exists: 'run'"));
+        assert!(said(&["memlab", "advice", "a.jsonl"]).contains("'advise'"));
+        // GIVEN an unknown option before the program, THEN it is not taken for the program
+        assert!(said(&["memlab", "run", "--ouput", "x", "--", "python"]).contains("'--output'"));
+        // AND what follows the program is the program's
+        assert!(Cli::try_parse_from(["memlab", "run", "python", "a.py", "--ouput"]).is_ok());
     }
 }

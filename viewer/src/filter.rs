@@ -305,7 +305,7 @@ mod tests {
             Filter::parse("category:parameters category:optimizer-s").is_ok() && Filter::parse("category:").is_ok()
         );
         assert!(Filter::parse("size>much").unwrap_err().starts_with("\"much\" is not a size"));
-        assert_eq!(Filter::parse("size>512").unwrap_err(), "512 what? 512MiB?");
+        assert_eq!(Filter::parse("size>512").unwrap_err(), "512 has no unit; did you mean 512MiB?");
         assert!(Filter::parse("size>").is_err());
     }
 

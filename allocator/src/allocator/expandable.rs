@@ -47,6 +47,9 @@ impl State {
         }
         let page = self.settings.page_size(self.lane(lane).is_small);
         let room = round_up(self.card.total() + self.card.total() / 8, page);
+        if size > room {
+            return None;
+        }
         let base = self.card.address(room)?;
         let id = self.blocks.add(Block { expandable: Some(base), is_mapped: false, ..Block::new(base, room, lane) });
         self.lane_mut(lane).unmapped.insert(base, id);

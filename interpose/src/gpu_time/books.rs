@@ -12,8 +12,14 @@ use super::timeline::Timeline;
 use crate::locks;
 use crate::recorder::Recorder;
 
-/// The trace grows by at most this many bytes a second, after the first sums and without a timeline.
+/// The trace grows by at most this many bytes a second, without a timeline, and by `BYTES_AHEAD` beyond that: of a program that
+/// is killed early, little is missing.
 const BYTES_PER_SECOND: u64 = 16 << 10;
+const BYTES_AHEAD: u64 = 1 << 20;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// Sums are not written more often.
+const MOST_OFTEN: u64 = NANOSECONDS / 2;
 
 /// Those of this process.
 pub static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
@@ -31,19 +37,29 @@ pub struct Books {
     busy: Busy,
     timeline: Timeline,
     next_writing: u64,
+    /// Bytes written, less those that time has allowed.
+    ahead: u64,
+    /// When that was reckoned.
+    reckoned: u64,
 }
 
 impl Books {
     pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
         let kernel = self.names.number(done.what);
         self.sums.add(launch.place, kernel, done);
-        self.steps.add(launch.step, done);
+        self.steps.add(launch, done);
         self.busy.add(launch, done);
         self.timeline.add(launch.place, kernel, done);
     }
 
-    /// Nothing was recorded for a while.
-    pub fn interrupt(&mut self) {
+    /// What a call launched has not ended.
+    pub fn add_unfinished(&mut self, launch: &Launch) {
+        self.steps.cut(launch);
+    }
+
+    /// Nothing was recorded for a while, until `step`.
+    pub fn interrupt(&mut self, step: u64) {
+        self.steps.interrupt(step);
         self.busy.interrupt();
     }
 
@@ -56,9 +72,14 @@ impl Books {
     pub fn write(&mut self, recorder: &Recorder, is_last: bool) {
         let now = recorder.elapsed_ns();
         self.names.write(recorder);
-        let bytes =
-            self.sums.write(recorder, now) + self.steps.write(recorder, now) + self.busy.write(recorder, now, is_last);
+        let bytes = self.sums.write(recorder, now)
+            + self.steps.write(recorder, now, is_last)
+            + self.busy.write(recorder, now, is_last);
         self.timeline.write(recorder, now, is_last);
-        self.next_writing = now + (bytes * 1_000_000_000 / BYTES_PER_SECOND).max(1_000_000_000);
+        let allowed = now.saturating_sub(self.reckoned).saturating_mul(BYTES_PER_SECOND) / NANOSECONDS;
+        self.ahead = self.ahead.saturating_sub(allowed) + bytes;
+        self.reckoned = now;
+        let over = self.ahead.saturating_sub(BYTES_AHEAD);
+        self.next_writing = now + (over * NANOSECONDS / BYTES_PER_SECOND).max(MOST_OFTEN);
     }
 }

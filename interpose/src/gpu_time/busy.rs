@@ -14,7 +14,7 @@ use super::sampling;
 use crate::recorder::Recorder;
 
 /// How much later than others of its time a record may come and still count in full.
-const LATE: u64 = 2_000_000_000;
+pub const LATE: u64 = 2_000_000_000;
 
 /// The most pieces of work that are kept until no earlier one is expected.
 const MAX_PENDING: usize = 1 << 20;

@@ -60,10 +60,12 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
         // SAFETY: CUPTI's own buffer, with that many bytes of records.
         for record in unsafe { cupti.records(buffer, valid_bytes) } {
             // SAFETY: a record of the buffer.
-            if let Some((correlation, node, done)) = unsafe { read(record) } {
-                let mut launch = launches::launch(correlation);
-                launch.place = nodes::place(node).unwrap_or(launch.place);
-                books.add(&launch, &done);
+            let Some((correlation, node, done)) = (unsafe { read(record) }) else { continue };
+            let mut launch = launches::launch(correlation);
+            launch.place = nodes::place(node).unwrap_or(launch.place);
+            match done {
+                Some(done) => books.add(&launch, &done),
+                None => books.add_unfinished(&launch),
             }
         }
     });
@@ -76,15 +78,15 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
     }
 }
 
-/// What a record says, the id of the call that it belongs to, and the node of a graph that it is, or 0. `None`: something else,
-/// or it has not ended.
+/// The id of the call that a record belongs to, the node of a graph that it is, or 0, and what has ended, if it has. `None`:
+/// something else.
 ///
 /// Newer versions of CUPTI only add to the end of records, and what is read here is at their beginning.
 ///
 /// # Safety
 ///
 /// `record` must be a record of a buffer that CUPTI has filled.
-unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Done<'a>)> {
+unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Option<Done<'a>>)> {
     // SAFETY: the kind says the type; only fields are read that records of that kind have had since CUDA 11.
     unsafe {
         let (correlation, node, end, done) = match (*record).kind {
@@ -113,8 +115,8 @@ unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Done<'a>)
             }
             _ => return None,
         };
-        let nanoseconds = end.checked_sub(done.start).filter(|_| done.start != 0)?;
-        Some((correlation, node, Done { nanoseconds, ..done }))
+        let nanoseconds = end.checked_sub(done.start).filter(|_| done.start != 0);
+        Some((correlation, node, nanoseconds.map(|nanoseconds| Done { nanoseconds, ..done })))
     }
 }
 

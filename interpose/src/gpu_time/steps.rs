@@ -1,11 +1,14 @@
 //! Sums of what ran, by the optimizer step in which it was launched.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::StepWork;
 
+use super::busy::LATE;
 use super::done::Done;
+use super::launches::Launch;
 use crate::recorder::Recorder;
 
 /// The most lines of one writing. Beyond that, neighbours are joined.
@@ -19,23 +22,66 @@ struct Sum {
     to_host: u64,
 }
 
-/// By device and step, since the last writing.
+/// By device and step, of steps that were not written.
 #[derive(Default)]
-pub struct StepSums(BTreeMap<(u32, u64), Sum>);
+pub struct StepSums {
+    sums: BTreeMap<(u32, u64), Sum>,
+    /// When each step's first launch was.
+    begun: BTreeMap<u64, u64>,
+    /// The latest launch of which there is a record.
+    latest: u64,
+    /// The first step of which something had not ended when everything was collected.
+    cut: Option<u64>,
+    /// The steps during which recording was interrupted the last time.
+    interrupted: Range<u64>,
+}
 
 impl StepSums {
-    pub fn add(&mut self, step: u64, done: &Done<'_>) {
-        let sum = self.0.entry((done.device, step)).or_default();
+    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
+        // (Nobody knows the step of what memlab itself launched.)
+        if launch.time == 0 || self.interrupted.contains(&launch.step) {
+            return;
+        }
+        let begun = self.begun.entry(launch.step).or_insert(launch.time);
+        *begun = launch.time.min(*begun);
+        self.latest = self.latest.max(launch.time);
+        let sum = self.sums.entry((done.device, launch.step)).or_default();
         sum.calls += 1;
         sum.nanoseconds += done.nanoseconds;
         sum.to_device += if done.what.is_to_device() { done.bytes } else { 0 };
         sum.to_host += if done.what.is_to_host() { done.bytes } else { 0 };
     }
 
-    /// Writes them, and returns the number of bytes.
-    pub fn write(&mut self, recorder: &Recorder, now: u64) -> u64 {
+    /// Something of a step has not ended.
+    pub fn cut(&mut self, launch: &Launch) {
+        if launch.time > 0 {
+            self.cut = Some(self.cut.map_or(launch.step, |first| first.min(launch.step)));
+        }
+    }
+
+    /// Nothing was recorded from the step that was cut to `step`, in which recording goes on.
+    pub fn interrupt(&mut self, step: u64) {
+        self.interrupted = self.cut.take().unwrap_or(step)..step + 1;
+        self.sums.retain(|(_, step), _| !self.interrupted.contains(step));
+        self.begun.retain(|step, _| !self.interrupted.contains(step));
+    }
+
+    /// Takes the steps whose records are complete: those before one that began a while ago, or at the end, when records do not
+    /// come late, those of which everything has ended.
+    fn take_complete(&mut self, is_last: bool) -> Vec<((u32, u64), Sum)> {
+        let began_early = |begun: u64| begun.saturating_add(LATE) <= self.latest;
+        let end = match (is_last, self.cut) {
+            (true, cut) => cut.unwrap_or(u64::MAX),
+            (false, _) => self.begun.iter().rev().find(|(_, begun)| began_early(**begun)).map_or(0, |(step, _)| *step),
+        };
+        self.begun.retain(|step, _| *step >= end);
+        self.sums.extract_if(.., |(_, step), _| *step < end).collect()
+    }
+
+    /// Writes those that are complete, and returns the number of bytes. `is_last`: everything was collected.
+    pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) -> u64 {
         let mut written = 0;
-        let sums: Vec<_> = std::mem::take(&mut self.0).into_iter().collect();
+        let sums = self.take_complete(is_last);
         let joined = sums.len().div_ceil(MAX_LINES).max(1);
         for of_device in sums.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
             for group in of_device.chunks(joined) {
@@ -63,5 +109,57 @@ impl StepSums {
             }
         }
         written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu_time::done::What;
+
+    /// Sums of a kernel of one nanosecond for each step, a second apart.
+    fn sums(steps: u64) -> StepSums {
+        let mut sums = StepSums::default();
+        for step in 0..steps {
+            let done = Done { device: 0, stream: 0, what: What::Fill, start: 0, nanoseconds: 1, bytes: 0 };
+            sums.add(&launch(step), &done);
+        }
+        sums
+    }
+
+    fn launch(step: u64) -> Launch {
+        Launch { time: (step + 1) * 1_000_000_000, step, ..Launch::default() }
+    }
+
+    fn steps(taken: Vec<((u32, u64), Sum)>) -> Vec<u64> {
+        taken.into_iter().map(|((_, step), _)| step).collect()
+    }
+
+    #[test]
+    fn steps_are_written_when_no_record_of_them_is_expected() {
+        // GIVEN records of six steps, a second apart; THEN those are complete that a step followed two seconds ago
+        let mut six = sums(6);
+        assert_eq!(steps(six.take_complete(false)), [0, 1, 2]);
+        assert_eq!(steps(six.take_complete(false)), [0; 0]);
+        // AND at the end all are
+        assert_eq!(steps(six.take_complete(true)), [3, 4, 5]);
+    }
+
+    #[test]
+    fn steps_of_which_something_has_not_ended_are_not_written() {
+        let mut six = sums(6);
+        six.cut(&launch(5));
+        six.cut(&launch(4));
+        six.cut(&Launch::default());
+        assert_eq!(steps(six.take_complete(true)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn steps_during_which_recording_was_interrupted_are_not_written() {
+        // GIVEN that somebody else recorded from within step 2 until step 4
+        let mut six = sums(6);
+        six.cut(&launch(2));
+        six.interrupt(4);
+        assert_eq!(steps(six.take_complete(true)), [0, 1, 5]);
     }
 }

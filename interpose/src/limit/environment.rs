@@ -72,7 +72,7 @@ mod tests {
     fn an_invalid_limit_is_reported_and_not_set() {
         for (text, reason) in [
             ("lots", "not a size"),
-            ("8", "8 what? 8GiB?"),
+            ("8", "8 has no unit; did you mean 8GiB?"),
             ("0:0B", "no program runs without memory"),
             ("64:1GiB", "there is no device 64"),
             ("9EiB", "more than any device has"),

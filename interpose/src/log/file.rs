@@ -16,8 +16,11 @@ use parking_lot::Mutex;
 use rustix::process::Resource;
 
 use super::place::{self, Naming, is_named};
-use super::waker;
 use crate::descriptors::{inode_of, move_up, soft_limit};
+use crate::waker::Waker;
+
+/// Compacts the trace. Woken when a file has grown large.
+pub static COMPACTING_THREAD: Waker = Waker::new();
 
 /// Why a line was not taken.
 pub enum Refused {
@@ -98,7 +101,7 @@ unsafe impl Sync for TraceFile {}
 impl TraceFile {
     /// Creates the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes,
     /// which [`write_front`](Self::write_front) fills.
-    pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
+    pub fn create(path: &Path, naming: Naming<'_>, mapped: u64, front: u64) -> io::Result<Self> {
         let in_memory = path.as_os_str() == place::IN_MEMORY;
         let (file, path) = place::open_unused(path, naming)?;
         let file = move_up(file);
@@ -179,7 +182,7 @@ impl TraceFile {
         let for_events = most.saturating_sub(Self::reserve(self.mapped));
         let for_definitions = most.saturating_sub(MARGIN);
         if end >= self.large.load(Ordering::Relaxed) {
-            waker::wake();
+            COMPACTING_THREAD.wake();
         }
         let (room, bound) = if end <= for_events {
             (Room::Events, for_events)

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::clock;
 use crate::descriptors::inode_of;
 
 /// The first bytes of a trace.
@@ -20,15 +21,17 @@ const HEADER: &[u8] = b"{\"memlab\":";
 /// In place of a path: the trace is kept in memory, and is gone with the process.
 pub const IN_MEMORY: &str = ":memory:";
 
-/// What to do if a trace cannot have its name. `run`: when the current run began, in nanoseconds since 1970; traces
-/// begun since then belong to the same run, and stay.
+/// So many names are tried in order.
+const IN_ORDER: u64 = 1000;
+
+/// What to do if a trace cannot have its name. `run`: the current `memlab run`, whose traces stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Naming {
+pub enum Naming<'a> {
     /// The user chose the name. If a living process's trace has it, `trace-1.jsonl` is used; if a file has it that is
     /// not a trace, the user gets an error.
-    AsAsked { run: Option<u64> },
+    AsAsked { run: Option<&'a str> },
     /// The user did not choose the name: if any file has it, `trace-1.jsonl` is used.
-    Anything { run: Option<u64> },
+    Anything { run: Option<&'a str> },
     /// No other name: readers would not find it.
     Exact,
 }
@@ -36,12 +39,15 @@ pub enum Naming {
 /// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) if `path` is the trace of a living process, of this
 /// process before an `exec`, or of another process of the same run. A file that may be mapped is never truncated: that
 /// would kill any process that reads the mapping.
-pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
+pub fn open_unused(path: &Path, naming: Naming<'_>) -> io::Result<(File, PathBuf)> {
     if path.as_os_str() == IN_MEMORY {
         let memory = rustix::fs::memfd_create("memlab", rustix::fs::MemfdFlags::CLOEXEC)?;
         return Ok((File::from(memory), path.to_owned()));
     }
-    for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
+    let names = if naming == Naming::Exact { 1 } else { IN_ORDER };
+    // Beyond these, which are looked at one by one, names are by the time.
+    let later = (naming != Naming::Exact).then(clock::unix_ns).into_iter().flat_map(|now| now..now + 16);
+    for number in (0..names).chain(later) {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
         // Several processes may do this at once. Between creating a file and locking it, another process may have taken
         // it for that of a dead process: only the process that holds the lock of the file with the name continues.
@@ -155,7 +161,7 @@ pub fn is_named(file: &File, path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == inode_of(file))
 }
 
-fn numbered(path: &Path, number: u32) -> PathBuf {
+fn numbered(path: &Path, number: u64) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let (stem, ending) = name.find('.').map_or((&*name, ""), |dot| name.split_at(dot));
     path.with_file_name(format!("{stem}-{number}{ending}"))
@@ -178,19 +184,39 @@ fn lock(file: &File) -> Lock {
     }
 }
 
-/// Whether a trace is of this process, which keeps its id but not its descriptors when it calls `exec`, or was begun
-/// since the run began.
-fn is_of_this_run(file: &File, run: Option<u64>) -> bool {
+/// Whether a trace is of this process, which keeps its number but not its descriptors when it calls `exec`, or of another one
+/// of the same run, or of a run within that.
+fn is_of_this_run(file: &File, run: Option<&str>) -> bool {
     let mut beginning = [0; 512];
     let length = file.read_at(&mut beginning, 0).unwrap_or(0);
-    let number_after = |key: &str| {
+    let after = |key: &str| {
         let at = memchr::memmem::find(&beginning[..length], key.as_bytes())? + key.len();
-        let mut digits = beginning[at..length].iter().take_while(|byte| byte.is_ascii_digit());
+        Some(&beginning[at..length])
+    };
+    let number_after = |key: &str| {
+        let mut digits = after(key)?.iter().take_while(|byte| byte.is_ascii_digit());
         digits.try_fold(0_u64, |number, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
     };
-    let began = number_after("\"start_unix_ns\":");
-    number_after("\"pid\":") == Some(u64::from(std::process::id()))
-        || run.is_some_and(|run| began.is_some_and(|began| began >= run))
+    let is_before_exec = || {
+        let began = number_after("\"start_unix_ns\":").unwrap_or(0);
+        number_after("\"pid\":") == Some(u64::from(std::process::id()))
+            && process_start().is_none_or(|start| began >= start)
+    };
+    let outermost = |run: &[u8]| run.split(|byte| b"/\"".contains(byte)).next().map(<[u8]>::to_vec);
+    let is_of_run = |run: &str| after("\"run\":\"").and_then(outermost) == outermost(run.as_bytes());
+    run.is_some_and(is_of_run) || is_before_exec()
+}
+
+/// When this process began, in nanoseconds since 1970, or a little earlier: `exec` does not change that.
+fn process_start() -> Option<u64> {
+    /// The system counts the start in hundredths of a second, and its own in seconds.
+    const EARLIER: u64 = 2;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let booted: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let seconds = booted + ticks / rustix::param::clock_ticks_per_second();
+    seconds.saturating_sub(EARLIER).checked_mul(1_000_000_000)
 }
 
 #[cfg(test)]
@@ -229,21 +255,57 @@ mod tests {
 
     #[test]
     fn traces_of_the_same_run_are_kept() {
-        // GIVEN the traces of two processes that have ended: one from before this run, one of it
+        // GIVEN the traces of processes that have ended, of several runs
         let folder = folder("run");
         let path = folder.join("trace.jsonl");
-        let ended = |start: u64| format!("{{\"memlab\":1,\"pid\":7,\"start_unix_ns\":{start},\"command\":[]}}\n");
-        let opened = |start: u64, run| {
-            std::fs::write(&path, ended(start)).unwrap();
+        let ended = |run: &str| format!("{{\"memlab\":1,\"pid\":7,\"start_unix_ns\":5{run},\"command\":[]}}\n");
+        let opened = |old: &str, run| {
+            std::fs::write(&path, ended(old)).unwrap();
             open_unused(&path, Naming::AsAsked { run }).unwrap().1
         };
-        // WHEN a process of this run opens such a name THEN it replaces the earlier trace, and goes beside its own
-        // run's
-        assert_eq!(opened(999, Some(1000)), path);
-        assert_eq!(opened(1000, Some(1000)), folder.join("trace-1.jsonl"));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), ended(1000));
-        // AND without a run it replaces the latest trace
-        assert_eq!(opened(1000, None), path);
+        // WHEN a process of a run opens such a name, THEN it replaces the trace of another run, or of none
+        for old in ["", ",\"run\":\"a1\"", ",\"run\":\"b22/a\"", ",\"run\":\"c/b2\""] {
+            assert_eq!(opened(old, Some("b2")), path);
+        }
+        // AND goes beside those of its own, and of runs within it or around it
+        for (old, run) in [("b2", "b2"), ("b2/c3", "b2"), ("b2", "b2/d4")] {
+            let old = format!(",\"run\":\"{old}\"");
+            assert_eq!(opened(&old, Some(run)), folder.join("trace-1.jsonl"));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), ended(&old));
+        }
+        // AND without a run it replaces the trace
+        assert_eq!(opened(",\"run\":\"b2\"", None), path);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn only_this_processs_own_traces_are_those_from_before_an_exec() {
+        // GIVEN traces of processes with this one's number: of one long gone, and of this one before an `exec`
+        let folder = folder("exec");
+        let path = folder.join("trace.jsonl");
+        let opened = |start: u64| {
+            let line = format!("{{\"memlab\":1,\"pid\":{},\"start_unix_ns\":{start}}}\n", std::process::id());
+            std::fs::write(&path, line).unwrap();
+            open_unused(&path, Naming::AsAsked { run: None }).unwrap().1
+        };
+        // THEN the first is replaced, and the second stays
+        assert_eq!(opened(1_000_000_000_000_000_000), path);
+        assert_eq!(opened(clock::unix_ns()), folder.join("trace-1.jsonl"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn there_is_always_another_name() {
+        // GIVEN files of all names that are tried in order; THEN a trace has a name all the same
+        let folder = folder("many");
+        let path = folder.join("trace.jsonl");
+        for number in 0..IN_ORDER {
+            let name = if number == 0 { path.clone() } else { numbered(&path, number) };
+            std::fs::write(name, "not a trace").unwrap();
+        }
+        let (_, found) = open_unused(&path, Naming::Anything { run: None }).unwrap();
+        assert!(found.to_string_lossy().contains("trace-1"), "{found:?}");
+        assert!(found.metadata().unwrap().len() == 0);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

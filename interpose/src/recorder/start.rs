@@ -109,6 +109,7 @@ impl Recorder {
             pid,
             parent_pid: std::os::unix::process::parent_id(),
             start_unix_ns,
+            run: config.run.as_deref(),
             command: &raw_command,
             directory: directory.as_os_str().as_encoded_bytes(),
             host: host.as_bytes(),
@@ -118,7 +119,7 @@ impl Recorder {
         };
         let mut line = LineBuffer::<8192>::new();
         let header = encode::header(&mut line, &header);
-        let log = create_log(&wanted, config.run, header)?;
+        let log = create_log(&wanted, config.run.as_deref(), header)?;
         Ok(Self {
             log,
             interner: Interner::default(),
@@ -149,7 +150,7 @@ pub fn reset_in_child() {
 }
 
 /// Opens the log: in memory, or in a file.
-fn create_log(wanted: &Path, run: Option<u64>, header: &[u8]) -> io::Result<Log> {
+fn create_log(wanted: &Path, run: Option<&str>, header: &[u8]) -> io::Result<Log> {
     let in_memory = wanted.as_os_str() == place::IN_MEMORY;
     let most = trace_max(in_memory);
     let log = if in_memory {
@@ -163,7 +164,7 @@ fn create_log(wanted: &Path, run: Option<u64>, header: &[u8]) -> io::Result<Log>
 
 /// Opens the log at `wanted` or, if that fails, in the temporary folder, with a message. A name that cannot be right (a
 /// device, a file of the user's) is refused instead.
-fn create_file(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::Result<Log> {
+fn create_file(wanted: &Path, run: Option<&str>, most: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
     let error = match Log::create(&absolute, Naming::AsAsked { run }, most, header) {
         Ok(log) => return Ok(log),

@@ -28,7 +28,7 @@ type ReportMemoryUsage = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, us
 type ReportOutOfMemory = unsafe extern "C-unwind" fn(i64, usize, usize, TorchDevice);
 
 static REAL_USAGE: Real<ReportMemoryUsage> =
-    Real::in_library(c"libc10.so", c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+    Real::hooked_or_in_library(c"libc10.so", c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 static REAL_OUT_OF_MEMORY: Real<ReportOutOfMemory> =
     Real::in_library(c"libc10.so", c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
 

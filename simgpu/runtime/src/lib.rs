@@ -6,7 +6,7 @@
 //! # Layers
 //!
 //! ```text
-//! arrays, cpu_only, device, entry_point, error, graph, stream, thread_exit, unsupported
+//! arrays, cpu_only, device, entry_point, error, fresh, graph, stream, thread_exit, unsupported
 //! kernel          modules, symbols and launches
 //! memory          allocations and copies
 //! api             the macros of the entry points
@@ -24,6 +24,7 @@ mod device;
 mod driver_calls;
 mod entry_point;
 mod error;
+mod fresh;
 mod graph;
 mod kernel;
 mod memory;

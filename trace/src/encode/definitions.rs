@@ -16,6 +16,8 @@ pub struct Header<'a> {
     pub parent_pid: u32,
     /// The start of the trace, from which it counts times: nanoseconds since 1970.
     pub start_unix_ns: u64,
+    /// `MEMLAB_RUN`: the `memlab run` that started the process.
+    pub run: Option<&'a str>,
     /// The command line as in `/proc/self/cmdline`: each argument ends in a NUL.
     pub command: &'a [u8],
     /// The working directory.
@@ -42,6 +44,9 @@ pub fn header<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, header: &Header
     line.raw(b",\"pid\":").number(header.pid);
     line.raw(b",\"parent_pid\":").number(header.parent_pid);
     line.raw(b",\"start_unix_ns\":").number(header.start_unix_ns);
+    if let Some(run) = header.run {
+        line.raw(b",\"run\":").string(run.as_bytes(), AFTER_COMMAND);
+    }
     line.raw(b",\"command\":[");
     let command = header.command.strip_suffix(b"\0").unwrap_or(header.command);
     if !header.command.is_empty() {

@@ -151,6 +151,7 @@ impl Model {
             }
             Record::StepWork(event) => {
                 self.event(event.time);
+                self.steps_waiting.come(event.step.saturating_add(event.steps.max(1)) - 1);
                 if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.work.steps.add(event);
                 }
@@ -338,6 +339,9 @@ impl Model {
         self.steps.end(event.index, event.time, self.allocated_bytes_all_devices, self.event_count);
         self.steps_ended += 1;
         self.steps_untimed += u64::from(event.is_untimed);
+        if !event.is_untimed {
+            self.steps_waiting.end(event.index);
+        }
         if self.last_scan.is_due(self.steps_ended, self.threads.passes) {
             for device in self.devices.iter_mut().flatten() {
                 device.reclassify_long_lived(&mut self.symbols);

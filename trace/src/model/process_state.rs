@@ -8,6 +8,7 @@ use super::driver_memory::DriverMemory;
 use super::long_lived::LongLivedScan;
 use super::ooms::Ooms;
 use super::scope::Scope;
+use super::step_work::WaitingSteps;
 use super::steps::Steps;
 use super::symbols::Symbols;
 use super::trainings::Trainings;
@@ -33,6 +34,8 @@ pub struct Model {
     pub(super) steps_ended: u64,
     /// Of these, the ones whose GPU time was not recorded, although others' was.
     pub(super) steps_untimed: u64,
+    /// The steps that have ended and whose GPU time is still to come.
+    pub(super) steps_waiting: WaitingSteps,
     pub(super) phase: Phase,
     pub(super) symbols: Symbols,
     pub(super) devices: Vec<Option<Box<DeviceState>>>,

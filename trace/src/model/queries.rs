@@ -79,9 +79,10 @@ impl Model {
         self.steps_ended
     }
 
-    /// Those of the steps that have ended whose GPU time was recorded, if GPU time was: all, or some of many.
+    /// Those of the steps that have ended whose GPU time is known, if GPU time was recorded. The rest were not chosen, or the
+    /// program was killed before their times were there.
     pub fn steps_timed(&self) -> u64 {
-        self.steps_ended.saturating_sub(self.steps_untimed)
+        self.steps_ended.saturating_sub(self.steps_untimed).saturating_sub(self.steps_waiting.count(self.end.is_some()))
     }
 
     /// The phase of the latest allocation.

@@ -1,6 +1,6 @@
 //! What ran on a device, by the optimizer step in which it was launched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::views::StepWorkView;
 use crate::record::StepWork;
@@ -50,6 +50,36 @@ impl StepWorks {
     }
 }
 
+/// Steps that have ended, until their GPU time comes. (After a keyframe, those that waited then count as if it had come.)
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitingSteps {
+    steps: VecDeque<u64>,
+    /// Whether any has come: old traces have none.
+    has_come: bool,
+}
+
+impl WaitingSteps {
+    /// A step whose GPU time is recorded, if any is, has ended.
+    pub(crate) fn end(&mut self, step: u64) {
+        // Without GPU times none comes for any.
+        if self.steps.len() == MAX_ENTRIES {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    /// The GPU time of the steps up to `last` has come.
+    pub(crate) fn come(&mut self, last: u64) {
+        self.has_come = true;
+        while self.steps.pop_front_if(|step| *step <= last).is_some() {}
+    }
+
+    /// Those whose GPU time has not come; `is_ended`: nothing comes any more.
+    pub(crate) fn count(&self, is_ended: bool) -> u64 {
+        if is_ended && !self.has_come { 0 } else { self.steps.len() as u64 }
+    }
+}
+
 fn joined(one: &StepWorkView, other: &StepWorkView) -> StepWorkView {
     let step = one.step.min(other.step);
     StepWorkView {
@@ -83,6 +113,19 @@ mod tests {
         // AND numbers from a broken trace do no harm
         works.insert(entry(u64::MAX, u64::MAX, 1));
         assert_eq!(works.entries().map(|entry| entry.calls).sum::<u64>(), 19);
+    }
+
+    #[test]
+    fn steps_wait_until_their_time_comes() {
+        // GIVEN three steps; WHEN the times of two have come, THEN one waits
+        let mut waiting = WaitingSteps::default();
+        (0..3).for_each(|step| waiting.end(step));
+        assert_eq!((waiting.count(false), waiting.count(true)), (3, 0));
+        waiting.come(1);
+        assert_eq!((waiting.count(false), waiting.count(true)), (1, 1));
+        // AND without GPU times their number is bounded
+        (3..2 * MAX_ENTRIES as u64).for_each(|step| waiting.end(step));
+        assert_eq!(waiting.count(false), MAX_ENTRIES as u64);
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct Header {
     /// The start of the trace, from which times count: nanoseconds since 1970.
     #[serde(default)]
     pub start_unix_ns: u64,
+    /// The `memlab run` that started the process; within another one, `OUTER/INNER`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// The command line.
     #[serde(default)]
     pub command: Vec<String>,

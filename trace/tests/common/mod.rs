@@ -22,6 +22,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
                 pid: h.pid,
                 parent_pid: h.parent_pid,
                 start_unix_ns: h.start_unix_ns,
+                run: h.run.as_deref(),
                 command: &command,
                 directory: h.directory.as_bytes(),
                 host: h.host.as_bytes(),

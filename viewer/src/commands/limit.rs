@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn limits_are_checked_before_anything_starts() {
         assert_eq!(checked_limits("0:8GiB,1:4GiB"), Ok("0:8GiB,1:4GiB".to_owned()));
-        assert_eq!(checked_limits("8"), Err("8 what? 8GiB?".to_owned()));
+        assert_eq!(checked_limits("8"), Err("8 has no unit; did you mean 8GiB?".to_owned()));
         assert_eq!("OFF".parse(), Ok(Size::Off));
         assert_eq!("8GiB".parse(), Ok(Size::Bytes(8 << 30)));
         assert!("0B".parse::<Size>().unwrap_err().contains("no program runs without memory"));

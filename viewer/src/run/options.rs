@@ -93,7 +93,7 @@ pub struct Options {
     #[command(flatten)]
     pub(super) look: Look,
     /// The program and its arguments.
-    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 

@@ -32,11 +32,8 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     }
     let mut command = Command::new(program);
     command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
-    // Programs with the same MEMLAB_RUN do not replace each other's traces. A run within a run belongs to it, unless -o
-    // names another file.
-    if options.output.is_some() || std::env::var_os("MEMLAB_RUN").is_none() {
-        command.env("MEMLAB_RUN", now_unix_ns().to_string());
-    }
+    let run = run_id(options.output.is_none());
+    command.env("MEMLAB_RUN", &run);
     if preload::refuses_library(program) {
         eprintln!(
             "memlab: {}: is linked with musl and would not start with memlab's library: it runs without",
@@ -46,7 +43,7 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
         command.env("LD_PRELOAD", preload);
     }
     command.envs(options.settings());
-    let finder = Arc::new(Mutex::new(TraceFinder::new(&output)));
+    let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
     let mut noticing = None;
     let started = || noticing = Noticing::start(&options.notices, &finder, options.live);
     let ended = if options.live {
@@ -60,4 +57,16 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
         deliveries.finish();
     }
     Ok(ended)
+}
+
+/// The identity of this run, by which its traces are known: programs of one run do not replace each other's. A run within a run
+/// belongs to that too, unless it has another output.
+fn run_id(is_within: bool) -> String {
+    /// As many as there is room for in a trace's header.
+    const MOST: usize = 64;
+    let own = format!("{:x}-{:x}", now_unix_ns(), std::process::id());
+    match std::env::var("MEMLAB_RUN") {
+        Ok(outer) if is_within && (1..=MOST).contains(&outer.len()) => format!("{outer}/{own}"),
+        _ => own,
+    }
 }

@@ -1,13 +1,13 @@
 //! Which traces the started program and its children write.
 //!
-//! Files of the right name that are newer than the start are candidates. While their writers live, their ancestors
-//! say whether they are ours; a writer that was gone before it was looked at counts as ours unless another run can be
-//! shown to be its parent.
+//! Traces name the `memlab run` that they belong to, which programs inherit in the environment. Where a program has lost it, the
+//! ancestors of a writer that lives show whether it is ours.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use memlab_trace::record::Header;
 use memlab_trace::{open_file_no_follow, read_header};
@@ -29,20 +29,25 @@ pub struct Found {
 /// Finds traces as they appear.
 pub struct TraceFinder {
     output: Output,
+    run: String,
     started_unix_ns: u64,
     program: Option<u32>,
     /// Processes known to descend from this one, which is among them.
     family: HashSet<u32>,
     found: Vec<Found>,
-    /// Files of other runs, by the identity of their trace.
-    strangers: HashMap<PathBuf, String>,
+    /// Files of other runs.
+    strangers: HashMap<PathBuf, FileIdentity>,
 }
 
+/// The number of a file, and when it was made: numbers are used again.
+type FileIdentity = (u64, SystemTime);
+
 impl TraceFinder {
-    /// For a program started from now on.
-    pub fn new(output: &Output) -> Self {
+    /// For a program started from now on; `run` as in `MEMLAB_RUN`.
+    pub fn new(output: &Output, run: &str) -> Self {
         Self {
             output: output.clone(),
+            run: run.to_owned(),
             started_unix_ns: now_unix_ns(),
             program: None,
             family: HashSet::from([std::process::id()]),
@@ -97,45 +102,48 @@ impl TraceFinder {
             let is_candidate = |found: &Metadata| {
                 found.is_file()
                     && (!is_shared || found.uid() == rustix::process::geteuid().as_raw())
-                    && self.is_new(&path, found)
+                    && !self.is_known(&path, found)
             };
-            if !entry.metadata().is_ok_and(|found| is_candidate(&found)) {
-                continue;
-            }
+            let Some(file) = entry.metadata().ok().filter(is_candidate) else { continue };
             let Some(header) = open_file_no_follow(&path).ok().as_ref().and_then(read_header) else { continue };
-            self.sort_in(path, header);
+            self.sort_in(path, header, identity(&file));
         }
     }
 
-    fn is_new(&self, path: &Path, found: &Metadata) -> bool {
-        let known = self.found.iter().any(|found| found.path == path);
-        let written = found.modified().ok();
-        let written = written.and_then(|written| written.duration_since(std::time::UNIX_EPOCH).ok());
-        // A mapping's writes reach the file's time late, but not before its making; some file systems count seconds.
-        let recent = written.is_some_and(|written| written.as_secs() + 2 > self.started_unix_ns / 1_000_000_000);
-        !known && recent
+    fn is_known(&self, path: &Path, file: &Metadata) -> bool {
+        self.found.iter().any(|found| found.path == path)
+            || self.strangers.get(path).is_some_and(|known| Some(*known) == identity(file))
     }
 
-    fn sort_in(&mut self, path: PathBuf, header: Header) {
-        if header.start_unix_ns < self.started_unix_ns || self.strangers.get(&path) == Some(&header.id) {
-            return;
-        }
-        let ancestors = ancestors(header.pid, header.parent_pid);
-        let ours = match ancestors.iter().position(|pid| self.family.contains(pid)) {
-            Some(position) => {
-                self.family.extend(&ancestors[..position]);
-                true
+    fn sort_in(&mut self, path: PathBuf, header: Header, file: Option<FileIdentity>) {
+        let is_ours = match &header.run {
+            Some(run) => is_within(run, &self.run),
+            // (The number of a process that has ended may be a new one's.)
+            None if header.start_unix_ns < self.started_unix_ns => false,
+            None => {
+                let ancestors = ancestors(header.pid, header.parent_pid);
+                let known = ancestors.iter().position(|pid| self.family.contains(pid));
+                self.family.extend(known.into_iter().flat_map(|position| &ancestors[..position]));
+                known.is_some()
             }
-            // The walk broke off at a process that is gone.
-            None => !ancestors.contains(&1),
         };
-        if ours {
+        if is_ours {
             self.family.insert(header.pid);
             self.found.push(Found { path, header });
-        } else {
-            self.strangers.insert(path, header.id);
+        } else if let Some(file) = file {
+            self.strangers.insert(path, file);
         }
     }
+}
+
+/// `None` where the file system does not keep when a file was made.
+fn identity(file: &Metadata) -> Option<FileIdentity> {
+    Some((file.ino(), file.created().ok()?))
+}
+
+/// Whether a run is another one, or was started within that.
+fn is_within(run: &str, outer: &str) -> bool {
+    run.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A process, its parent, and so on, as far as they still live.
@@ -167,35 +175,50 @@ pub fn is_gone(pid: u32) -> bool {
 mod tests {
     use super::*;
 
-    fn write(path: &Path, pid: u32, parent: u32, start: u64) {
-        let line = format!(r#"{{"memlab":1,"id":"{pid}","pid":{pid},"parent_pid":{parent},"start_unix_ns":{start}}}"#);
+    fn write(path: &Path, pid: u32, parent: u32, start: u64, run: &str) {
+        let line =
+            format!(r#"{{"memlab":1,"id":"{pid}","pid":{pid},"parent_pid":{parent},"start_unix_ns":{start}{run}}}"#);
         std::fs::write(path, line + "\n").unwrap();
     }
 
     #[test]
     fn only_the_traces_of_this_run_are_found() {
-        // GIVEN a folder with an old trace
+        // GIVEN a folder with the trace of another run
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
-        write(&file("t-1.jsonl"), u32::MAX, 1, 5);
+        let of = |run: &str| format!(r#","run":"{run}""#);
+        write(&file("t-1.jsonl"), u32::MAX, 1, 5, &of("a1"));
         let output = Output::choose(Some(&file("t-%p.jsonl")), None, false).unwrap();
-        let mut finder = TraceFinder::new(&output);
+        let mut finder = TraceFinder::new(&output, "b2");
         let now = now_unix_ns();
         finder.adopt(4_000_000_001);
-        // WHEN traces of the program, of a child of it that is gone, of a stranger that lives, and other files appear
-        write(&file("t-2.jsonl"), 4_000_000_001, 4_000_000_000, now);
-        write(&file("t-3.jsonl"), 4_000_000_002, 4_000_000_001, now + 1);
-        write(&file("t-4.jsonl"), 1, 0, now);
-        write(&file("t-7-1.jsonl"), 4_000_000_001, 4_000_000_000, now + 2);
+        // WHEN traces of the run appear: of its program, whose clock was set back, of one that is gone, and of a run within it
+        write(&file("t-2.jsonl"), 4_000_000_001, 4_000_000_000, 5, &of("b2"));
+        write(&file("t-3.jsonl"), 4_000_000_002, 4_000_000_001, now + 1, &of("b2"));
+        write(&file("t-7-1.jsonl"), 4_000_000_003, 4_000_000_000, now + 2, &of("b2/c3"));
+        // AND of the program after it lost the environment
+        write(&file("t-5.jsonl"), 4_000_000_001, 4_000_000_000, now + 3, "");
+        // AND of other runs, of a stranger without one whose parent is gone, and one with an old number, and other files
+        write(&file("t-4.jsonl"), 4_000_000_004, 4_000_000_001, now, &of("b22"));
+        write(&file("t-10.jsonl"), 4_000_000_005, 4_000_000_006, now, "");
+        write(&file("t-11.jsonl"), 4_000_000_001, 4_000_000_000, 5, "");
         std::os::unix::fs::symlink(file("t-2.jsonl"), file("t-8.jsonl")).unwrap();
         let pipe = std::process::Command::new("mkfifo").arg(file("t-9.jsonl")).status().unwrap();
         assert!(pipe.success());
-        write(&file("u-5.jsonl"), 4_000_000_001, 4_000_000_000, now);
+        write(&file("u-5.jsonl"), 4_000_000_001, 4_000_000_000, now, &of("b2"));
         std::fs::write(file("t-6.jsonl"), "no trace\n").unwrap();
-        // THEN only the first two are this run's, and one that had to go beside another; a pipe is not waited for
-        let found: Vec<u32> = finder.scan().iter().map(|found| found.header.pid).collect();
-        assert_eq!(found, [4_000_000_001, 4_000_000_002, 4_000_000_001]);
-        // AND looking again changes nothing
-        assert_eq!(finder.scan().len(), 3);
+        // THEN only those are this run's; a pipe is not waited for
+        let names = |finder: &mut TraceFinder| {
+            let mut found: Vec<_> = finder.scan().iter().map(|found| found.path.clone()).collect();
+            found.sort_unstable();
+            found
+        };
+        let expected = ["t-2.jsonl", "t-3.jsonl", "t-5.jsonl", "t-7-1.jsonl"].map(file);
+        assert_eq!(names(&mut finder), expected);
+        // AND looking again changes nothing, unless a file is replaced
+        assert_eq!(names(&mut finder), expected);
+        std::fs::remove_file(file("t-4.jsonl")).unwrap();
+        write(&file("t-4.jsonl"), 4_000_000_004, 4_000_000_001, now, &of("b2"));
+        assert_eq!(names(&mut finder).len(), 5);
     }
 }

@@ -337,6 +337,7 @@ pub fn timed(steps: u64) -> Story {
         story.line(&format!(r#"["work",{time},0,{stack},{layer},{phase},{kernel},{calls},{nanoseconds},{bytes}]"#));
     }
     story.line(r#"{"link":0,"bytes_per_second":64000000000}"#);
+    story.line(&format!(r#"["step_work",{time},0,0,{steps},1560,155327000,0,0]"#));
     story.line(&format!(r#"["busy",{time},0,150000000,45000000,5000000]"#));
     story
 }

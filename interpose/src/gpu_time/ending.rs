@@ -1,0 +1,52 @@
+//! The end of a process that ends at once (`_exit`): what remains is collected on a thread made for that.
+//!
+//! A signal may have interrupted the thread that ends the process within CUPTI or an allocation, whose locks it holds then. So
+//! that thread waits for the other one for a limited time, and takes no lock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::background;
+use crate::panics;
+use crate::recorder::Recorder;
+use crate::recursion::RecursionGuard;
+use crate::waker::Waker;
+
+static THREAD: Waker = Waker::new();
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+/// The most time that the end of the process is delayed by.
+const LIMIT: Duration = Duration::from_secs(2);
+const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+
+/// Starts the thread, which calls `write`. Without it, what remains at such an end is lost.
+pub fn start(recorder: &'static Recorder, write: fn(&Recorder)) {
+    let _ = background::spawn("memlab-end", move || {
+        let Some(_guard) = RecursionGuard::enter() else { return };
+        THREAD.set(std::thread::current());
+        while !IS_WANTED.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+        panics::catch(|| write(recorder));
+        IS_DONE.store(true, Ordering::Release);
+    });
+}
+
+/// Has the thread write what remains, and waits for it.
+pub fn finish() {
+    if !THREAD.is_set() {
+        return;
+    }
+    IS_WANTED.store(true, Ordering::Release);
+    THREAD.wake();
+    let begun = Instant::now();
+    while !IS_DONE.load(Ordering::Acquire) && begun.elapsed() < LIMIT {
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// Called in a forked child, which has no such thread.
+pub fn reset_in_child() {
+    THREAD.reset_in_child();
+}
