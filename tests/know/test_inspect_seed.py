@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import memlab as package
 import numpy as np
@@ -41,6 +42,13 @@ class Named(nn.Linear):
 
 def counted(network, input_shape, **options):
     return package.InspectNetwork(network, input_shape, source="simulated", **options)
+
+
+def test_intermediate_variables_are_those_of_one_sample():
+    # GIVEN a network in half precision whose forward leaves 1 KiB for each sample; THEN that is 512 variables
+    inspection = package.InspectNetwork(nn.Linear(4, 4).half(), (4,))
+    inspection.report = SimpleNamespace(activation_bytes=lambda batch: 1024 * batch)
+    assert inspection.get_intermediate_variable_count() == 512
 
 
 @pytest.mark.long

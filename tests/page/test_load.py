@@ -125,6 +125,8 @@ def test_errors(tmp_path):
         loading({key: value for key, value in state.items() if not key.startswith("3.")})
     with pytest.raises(KeyError, match=r"in the file but not in the model: more"):
         loading(state | {"more": torch.zeros(1)})
+    with pytest.raises(KeyError, match=r"in the file but not in the model: a, b, c, d, e and 2 more\."):
+        loading(state | {name: torch.zeros(1) for name in "abcdefg"})
     with pytest.raises(ValueError, match=r"2\.weight: the model has \(64, 64\), the file \(64, 32\)"):
         loading(state | {"2.weight": torch.zeros(64, 32)})
     # AND the mismatch can be allowed

@@ -207,15 +207,22 @@ def test_compiled_functions_are_seen(memlab):
         z = y @ y
         return z + 1
     compiled = torch.compile(work, backend="eager")
+    class Work(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+    module = torch.compile(Work(), backend="eager")
     x = torch.zeros(512, 512, device="cuda")
-    with LineProfiler(work) as prof, LineProfiler(compiled) as same:
+    with LineProfiler(work) as prof, LineProfiler(compiled) as same, LineProfiler(module) as forward:
         kept = compiled(x)
         again = compiled(x)
-    write([figures(prof, "line.allocated", "line.kept"), figures(same, "line.allocated")])
+        module(x)
+    write([figures(prof, "line.allocated", "line.kept"), figures(same, "line.allocated"), figures(forward)])
     """
-    (found, same), _ = run_tool(memlab, FIGURES + dedent(program))
+    (found, same, forward), run = run_tool(memlab, FIGURES + dedent(program))
     assert sum(cells[1] or 0 for cells in found["work"].values()) >= 2 * MIB
     assert {text: cells[:1] for text, cells in found["work"].items()} == same["work"]
+    assert list(forward) == ["Work.forward"]
+    assert "another tool" not in run.errors
 
 
 def test_profilers_leave_each_other_and_other_tracers_alone(memlab):
