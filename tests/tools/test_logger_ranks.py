@@ -10,10 +10,28 @@ from conftest import PYTHON
 
 pytest.importorskip("tensorboard")
 
+# Gradients are averaged by the thread that computes them. Gloo's threads would free what they copy at any time, also between
+# two callbacks that read the peak.
+AVERAGED = """
+from torch.nn.parallel import DistributedDataParallel
+
+def averaged(_state, bucket):
+    copied, done = bucket.buffer().cpu(), torch.futures.Future()
+    torch.distributed.all_reduce(copied)
+    done.set_result(bucket.buffer().copy_(copied / 2))
+    return done
+
+def made(self, *args, make=DistributedDataParallel.__init__, **kwargs):
+    make(self, *args, **kwargs)
+    self.register_comm_hook(None, averaged)
+
+DistributedDataParallel.__init__ = made
+"""
 # Rank 1 keeps more than rank 0, so that one's figures are not the other's. Gloo, because ranks do not wait for each other
 # with NCCL's stand-in, and it only counts the objects that Lightning sends.
 LIGHTNING = (
     logged_trainings.LIGHTNING
+    + AVERAGED
     + """
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -34,6 +52,7 @@ print(json.dumps([trainer.global_rank, Truth.rows]), flush=True)
 )
 HUGGING_FACE = (
     logged_trainings.HUGGING_FACE
+    + AVERAGED
     + """
 class KeepingTruth(Truth):
     kept = []
