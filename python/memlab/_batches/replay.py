@@ -6,6 +6,7 @@ piece goes forward once more, with the same random numbers and buffers, and back
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -29,6 +30,7 @@ from memlab._batches.ranks import WITHIN_A_BACKWARD
 from memlab._batches.same_twice import FirstOutputs
 from memlab._batches.sizing import FixedSize, room_on
 from memlab._batches.state import Autocast, Buffers, RandomState
+from memlab._paging.sizes import readable
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 from memlab.activations import offload_activations
 
@@ -36,6 +38,8 @@ from memlab.activations import offload_activations
 _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
 # Of the memory that is free, what activations may take of a piece that did not fit: its operations need memory, too.
 _SHARE_OF_ACTIVATIONS = 0.1
+# Models whose losses take more than they may, and whose callers were told.
+_WARNED: WeakSet[nn.Module] = WeakSet()
 # Compares what samples gave again with the outputs of the first forward.
 Check = Callable[[Sequence[Any], range], None]
 
@@ -155,7 +159,13 @@ class Replay:
             self._sizing.note_outputs((values + sum(one.nbytes for one in outputs)) // size)
             if outputs:
                 nothing = [torch.zeros_like(one) for one in outputs]
-                torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
+                # Gradients are not kept: pieces add each to the sum as it comes.
+                hooks = [one.register_hook(_shape_of) for one in self._parameters]
+                try:
+                    torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
+                finally:
+                    for hook in hooks:
+                        hook.remove()
 
     def forward(self) -> Any:
         """All pieces without a graph."""
@@ -210,6 +220,7 @@ class Replay:
         """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs. `check` is called
         with what each piece gives, and its rows. `sums`: where gradients in half precision are added to; None: its own.
         `wanted`: the parameters that it is for; None: all."""
+        self._warn_of_loss()
         now = RandomState({self._device})
         inputs = InputGradients(self._samples)
         own = WideSums(self._parameters) if sums is None and len(self._course.pieces) >= PIECES_FOR_SUMS else None
@@ -238,6 +249,20 @@ class Replay:
             now.restore()
         _SAME_TWICE.add(self._model)
         return inputs
+
+    def _warn_of_loss(self) -> None:
+        """Warns once if the loss has taken more than the caller allows: smaller pieces would not change that."""
+        memory, model = self._batch.memory, self._model
+        if memory is None or self._device.type != "cuda" or model in _WARNED:
+            return
+        peak = torch.cuda.max_memory_allocated(self._device)
+        if peak > memory:
+            _WARNED.add(model)
+            warnings.warn(
+                f"memlab: computing the loss took {readable(peak)}, and memory= allows {readable(memory)}. Smaller pieces would "
+                "not change that: outputs, their gradients and what the loss itself takes are of the whole batch",
+                stacklevel=2,
+            )
 
     def _piece_backward(
         self,
@@ -333,6 +358,11 @@ class _Replayed(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         return (None, None, None, *ctx.replay.receive(ctx, gradients))
+
+
+def _shape_of(gradient: Tensor) -> Tensor:
+    """A tensor of its shape that takes next to no memory."""
+    return gradient.new_zeros(()).expand_as(gradient)
 
 
 def _within(rows: range, part: range) -> range:

@@ -9,6 +9,7 @@ use crate::current::current_device;
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::State;
+use crate::written;
 
 impl State {
     /// Charges device memory to the card. Pools release cached memory first if too little is free.
@@ -62,6 +63,7 @@ pub fn allocate_on(
 /// Unmaps a block and credits the card.
 pub fn release(state: &mut State, block: Block) {
     pages::unmap(block.base, block.mapped);
+    written::forget(block.base, block.mapped);
     if let Some(file) = block.file {
         pages::close(file);
     }

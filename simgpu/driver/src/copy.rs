@@ -12,6 +12,7 @@ use crate::order::{accept, done};
 use crate::pages;
 use crate::state::state;
 use crate::submitted;
+use crate::written;
 
 /// Which side of a copy must be device memory.
 #[derive(Clone, Copy)]
@@ -39,6 +40,9 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> 
         }
         let on_device = |address| state.space.find(address).is_some_and(|block| !block.is_host());
         let droppable = on_device(to) && on_device(from) && to.abs_diff(from) >= bytes as u64;
+        if on_device(to) {
+            written::note(to, bytes as u64);
+        }
         (droppable, done(&state, order, task))
     };
     // SAFETY: both ranges were checked to be accessible memory of this driver, or are the caller's host memory.
@@ -84,6 +88,9 @@ unsafe fn fill<T: Copy + Default + PartialEq + Into<u32>>(
         // The pages of registered memory belong to the program and can be those of a file.
         let droppable =
             value == T::default() && height == 1 && state.space.find(to).is_some_and(|block| !block.is_host());
+        if !droppable {
+            written::note(to, bytes as u64);
+        }
         (droppable, done(&state, order, task))
     };
     // SAFETY: the whole range was checked to be accessible memory of this driver.

@@ -8,6 +8,7 @@ use crate::objects::Work;
 use crate::order::{Order, accept, done};
 use crate::state::{State, state};
 use crate::submitted;
+use crate::written;
 
 /// One side of a two- or three-dimensional copy: where the first byte is and how far apart rows and slices are.
 #[derive(Clone, Copy)]
@@ -126,9 +127,13 @@ unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64;
             state.space.check(side.first, bytes, place.kind == 2)?;
             Ok(side)
         };
+        let is_to_device = to.0.kind == 2;
         let (from, to) = (checked(from)?, checked(to)?);
         if !now {
             return Ok(());
+        }
+        if is_to_device {
+            written::note(to.first, to.slice * (depth - 1) + to.pitch * (height - 1) + width);
         }
         (from, to, done(&state, order, task))
     };

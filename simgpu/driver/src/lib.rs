@@ -22,7 +22,8 @@
 //! api             the macro of the entry points
 //! observed        who is told of calls and of work
 //! fail            injected failures
-//! space, pages    blocks by address; mapped memory
+//! space, written  blocks by address; what was written to
+//! pages           mapped memory
 //! addresses       which addresses large blocks get
 //! code            error codes
 //! ```
@@ -62,3 +63,4 @@ mod stream_handle;
 mod submitted;
 mod userobject;
 mod vmm;
+mod written;

@@ -14,6 +14,7 @@ use crate::objects::{Location, Physical, Properties};
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
+use crate::written;
 
 /// `CUmemAccessDesc` (12 bytes): flags 0 none, 1 read, 3 read and write.
 #[repr(C)]
@@ -143,6 +144,7 @@ fn unmap(address: u64, size: u64) -> Answer {
         reclaim(&mut state, handle);
     }
     pages::vacate(address, size);
+    written::forget(address, size);
     Ok(())
 }
 

@@ -28,7 +28,7 @@ def among_samples(outputs, *_targets):
 
 inputs, targets = torch.randn(40_000, 512), torch.randint(512, (40_000,))
 loss = nn.CrossEntropyLoss() if case == "pieces" else among_samples
-limits = [None] if case == "dropout" else [300 * MIB, 500 * MIB]
+limits = [None] if case == "dropout" else [350 * MIB, 500 * MIB]
 for limit in limits:
     for set_to_none in (True, False):
         net = model()

@@ -38,16 +38,15 @@ for name in options.names or [name for name in ZOO if options.real or name != "b
     torch.manual_seed(0)
     twin = build(name)
     inputs = ZOO[name].inputs()
-    expected = call(twin, copy.deepcopy(inputs))
     weights = sum(one.numel() for one in twin.parameters())
     for part in range(CAPACITIES):
-        model = memlab.chunk(copy.deepcopy(twin), "cuda", weights * part // (CAPACITIES - 1))
+        whole, model = copy.deepcopy(twin), memlab.chunk(copy.deepcopy(twin), "cuda", weights * part // (CAPACITIES - 1))
         for moved in (lambda one: one, lambda one: one, on_gpu):
+            expected = call(whole, copy.deepcopy(inputs))
             result = call(model, moved(copy.deepcopy(inputs)))
             assert [form[:2] for form in like(result)] == [form[:2] for form in like(expected)], (name, part)
-            if options.real:
-                torch.testing.assert_close(
-                    tree_map_only(torch.Tensor, lambda one: one.cpu(), result), expected, rtol=1e-3, atol=1e-4
-                )
+            for one, other in zip(tree_leaves(result), tree_leaves(expected), strict=True):
+                if options.real and isinstance(one, torch.Tensor):
+                    torch.testing.assert_close(one.cpu(), other, rtol=5e-3, atol=5e-3)
         done[name] = done.get(name, 0) + 1
 print(json.dumps(done))

@@ -74,9 +74,9 @@ impl WaitingSteps {
         while self.steps.pop_front_if(|step| *step <= last).is_some() {}
     }
 
-    /// Those whose GPU time has not come; `is_ended`: nothing comes any more.
-    pub(crate) fn count(&self, is_ended: bool) -> u64 {
-        if is_ended && !self.has_come { 0 } else { self.steps.len() as u64 }
+    /// Those whose GPU time has not come; `has_exited`: at the end of the process all that there was has been written.
+    pub(crate) fn count(&self, has_exited: bool) -> u64 {
+        if has_exited && !self.has_come { 0 } else { self.steps.len() as u64 }
     }
 }
 

@@ -1,0 +1,82 @@
+//! Which device memory copies and fills have written to, so that it can be zeros again when PyTorch's allocator hands it out.
+//!
+//! Kernels do nothing: without this, a result in memory that is used again would be what an earlier tensor has left there.
+
+use std::ffi::c_void;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use rangemap::RangeSet;
+
+use crate::pages;
+
+static WRITTEN: LazyLock<Mutex<RangeSet<u64>>> = LazyLock::new(Mutex::default);
+
+fn with<T>(work: impl FnOnce(&mut RangeSet<u64>) -> T) -> T {
+    work(&mut WRITTEN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Something was written to device memory.
+pub fn note(address: u64, bytes: u64) {
+    if bytes > 0 {
+        with(|written| written.insert(address..address + bytes));
+    }
+}
+
+/// The addresses are nobody's any more.
+pub fn forget(address: u64, bytes: u64) {
+    if bytes > 0 {
+        with(|written| written.remove(address..address + bytes));
+    }
+}
+
+/// Makes memory zeros that the program may use from now on.
+///
+/// # Safety
+///
+/// Where it is this driver's memory, it is mapped and writable, and nobody uses it. (Other addresses are left alone.)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn simgpu_clear(block: *mut c_void, bytes: usize) {
+    let (begin, end) = (block as u64, (block as u64).saturating_add(bytes as u64));
+    if begin >= end {
+        return;
+    }
+    let parts: Vec<_> = with(|written| {
+        let parts = written.overlapping(begin..end).map(|part| part.start.max(begin)..part.end.min(end)).collect();
+        written.remove(begin..end);
+        parts
+    });
+    for part in parts {
+        // SAFETY: what was written to is memory of this driver's, and the caller vouches for it.
+        unsafe { pages::zero(part.start, part.end - part.start) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_to_is_zeros_again_and_nothing_else() {
+        // GIVEN memory of which two parts are known to be written to
+        let mut memory = vec![7_u8; 1 << 18];
+        let base = memory.as_mut_ptr() as u64;
+        note(base + 100, 50);
+        note(base + 1000, 100_000);
+        // WHEN a block is handed out that has the end of one and the beginning of the other; THEN these are zeros
+        // SAFETY: within the vector.
+        unsafe { simgpu_clear((base + 120) as *mut c_void, 80_000) };
+        let zeros = |at: usize| (120..150).contains(&at) || (1000..80_120).contains(&at);
+        assert!(memory.iter().enumerate().all(|(at, byte)| (*byte == 0) == zeros(at)));
+        // AND the rest is still known, unless it is given back
+        memory.fill(7);
+        forget(base + 90_000, 1000);
+        // SAFETY: within the vector.
+        unsafe { simgpu_clear(base as *mut c_void, 1 << 18) };
+        let zeros =
+            |at: usize| (100..120).contains(&at) || (80_120..90_000).contains(&at) || (91_000..101_000).contains(&at);
+        assert!(memory.iter().enumerate().all(|(at, byte)| (*byte == 0) == zeros(at)));
+        // AND addresses that are no memory are left alone
+        // SAFETY: nothing was written there.
+        unsafe { simgpu_clear(8 as *mut c_void, 512) };
+    }
+}
