@@ -78,6 +78,7 @@ def alone():
     yield "batch exact", batches.check_exact
     yield "batch zoo", batches.check_zoo
     yield "batch mixing", batches.check_mixing
+    yield "batch budgets", batches.check_budgets
     yield "batchnorm exact", batches.check_batchnorm
     yield "batchnorm speed", batches.measure_batchnorm
     yield "batch memory", batches.check_memory
@@ -95,6 +96,7 @@ def alone():
     for budget in paging.BUDGETS:
         yield f"paging zoo {budget}", paging.check_zoo, budget
     yield "paging ways", paging.check_ways
+    yield "chunked", paging.check_chunked
     yield "paging shared", paging.check_shared
     yield "paging devices", paging.check_devices
     yield "paging devices speed", paging.measure_devices

@@ -1,5 +1,7 @@
 """Batches in pieces on the real GPU: gradients, memory, speed."""
 
+from harness import TESTS
+
 # Pieces may be so many times as far from the gradients in float64 as the whole batch in float32 is.
 FARTHER = 2.0
 # Of gradients in float64, of each other.
@@ -43,6 +45,16 @@ def check_mixing(harness, folder):
     if harness.simulated:
         return []
     return [str(row) for row in harness.rows(folder, "mixing.py") if row["wrong"]]
+
+
+def check_budgets(harness, folder):
+    """Pieces keep within `memory=`, also with a loss of all samples."""
+    wrong = []
+    for case in ("pieces", "replay"):
+        for row in harness.rows(folder, str(TESTS / "batches" / "programs" / "budgets.py"), case):
+            if row["ooms"] or not USED * row["allowed"] <= row["most"] <= row["allowed"]:
+                wrong.append(str(row))
+    return wrong
 
 
 def check_memory(harness, folder):

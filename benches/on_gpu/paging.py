@@ -11,11 +11,11 @@ BUDGETS = ["min", "3MiB"]
 SHARES = ["0.25", "0.6"]  # Of the weights, on each of two GPUs: half of them wait in host memory, or none.
 
 
-def paged(harness, folder, *arguments):
-    """The output of tests/page/programs/paged.py, one line a model."""
+def paged(harness, folder, *arguments, program="paged.py"):
+    """The output of a program in tests/page/programs, one line a model."""
     real = [] if harness.simulated else ["--real"]
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests' / 'page'}"}
-    run = harness.run(folder, sys.executable, PAGE / "paged.py", *real, *arguments, memlab=False, env=env, timeout=200)
+    run = harness.run(folder, sys.executable, PAGE / program, *real, *arguments, memlab=False, env=env, timeout=200)
     if run.code != 0:
         raise Failed(run.errors[-3000:])
     return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
@@ -40,6 +40,14 @@ def check_ways(harness, folder):
     found = paged(harness, folder, *WAYS)
     harness.note("ways", found)
     return [f"{one['model']}: {one}" for one in found if not one["equal"] and not harness.simulated]
+
+
+def check_chunked(harness, folder):
+    """The zoo with parts on the CPU, at ten capacities, with inputs from both; the same tokens in each way of generate()."""
+    (models,) = paged(harness, folder, program="chunked.py")
+    (tokens,) = paged(harness, folder, program="chunked_generate.py")
+    harness.note("chunked", {**models, **tokens})
+    return [f"{name}: {count} of 10 capacities" for name, count in models.items() if count != 10]
 
 
 def check_shared(harness, folder):

@@ -136,29 +136,29 @@ def test_samples_that_do_not_meet_are_not_refused(kind, dtype):
 
 
 def with_a_row(x, strength):
-    return functional.dropout(x, 0.2) * (1 + strength * functional.dropout(torch.ones(1, FEATURES, dtype=x.dtype), 0.2))
+    return functional.dropout(x, 0.2) * (1 + strength * functional.dropout(torch.ones_like(x[:1]), 0.2))
 
 
 def with_dropped_weights(x, strength):
-    return x + strength * functional.linear(x, functional.dropout(torch.eye(FEATURES, dtype=x.dtype), 0.3))
+    return x + strength * functional.linear(x, functional.dropout(torch.eye(FEATURES).to(x), 0.3))
 
 
 SHARED = {
-    "a mask": lambda x, strength: x * (1 + strength * torch.empty(FEATURES).bernoulli_(0.7).to(x.dtype)),
+    "a mask": lambda x, strength: x * (1 + strength * torch.empty(FEATURES, device=x.device).bernoulli_(0.7).to(x)),
     "a mask of one row": with_a_row,
     "weights": with_dropped_weights,
-    "noise": lambda x, strength: x + strength * torch.randn(FEATURES, dtype=x.dtype),
-    "a layer": lambda x, strength: x if torch.rand([]) < strength / 2 else x * 2,
-    "an order": lambda x, strength: x + strength * x[:, torch.randperm(FEATURES)],
+    "noise": lambda x, strength: x + strength * torch.randn(FEATURES, device=x.device).to(x),
+    "a layer": lambda x, strength: x if torch.rand([], device=x.device) < strength / 2 else x * 2,
+    "an order": lambda x, strength: x + strength * x[:, torch.randperm(FEATURES, device=x.device)],
     "Python's": lambda x, strength: x * (1 + strength * random.random()),
-    "NumPy's": lambda x, strength: x + strength * torch.tensor(numpy.random.rand(FEATURES)).to(x.dtype),
+    "NumPy's": lambda x, strength: x + strength * torch.tensor(numpy.random.rand(FEATURES)).to(x),
 }
 
 
-def in_pieces(between, dtype):
+def in_pieces(between, dtype, device="cpu"):
     generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(BATCH, 7, generator=generator).to(dtype)
-    package.accumulate(Mixing(between, dtype), inputs, lambda outputs: outputs.square().mean(), micro_batch=4)
+    inputs = torch.randn(BATCH, 7, generator=generator).to(device, dtype)
+    package.accumulate(Mixing(between, dtype).to(device), inputs, lambda outputs: outputs.square().mean(), micro_batch=4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -178,16 +178,16 @@ def test_random_numbers_of_all_samples_are_found_or_make_no_difference(kind, dty
 
 
 def one_by_one(x):
-    return torch.stack([row + torch.randn(FEATURES, dtype=x.dtype) for row in x])
+    return torch.stack([row + torch.randn(FEATURES, device=x.device).to(x) for row in x])
 
 
 def of_each(x):
-    return x * torch.rand(len(x), 1).to(x.dtype) + torch.tensor(numpy.random.rand(*x.shape)).to(x.dtype)
+    return x * torch.rand(len(x), 1, device=x.device).to(x) + torch.tensor(numpy.random.rand(*x.shape)).to(x)
 
 
 APART_AT_RANDOM = {
     "dropout": nn.Dropout(0.5),
-    "a path": lambda x: x * torch.empty(len(x), 1, dtype=x.dtype).bernoulli_(0.8),
+    "a path": lambda x: x * torch.empty(len(x), 1, device=x.device).bernoulli_(0.8).to(x),
     "one by one": one_by_one,
     "of each": of_each,
     "like": lambda x: functional.rrelu(x + torch.randn_like(x), training=True),

@@ -149,6 +149,24 @@ fn a_stopped_program_stops_memlab_and_both_continue() {
 }
 
 #[test]
+fn a_stopped_program_that_is_continued_by_its_number_goes_on_with_memlab() {
+    // GIVEN a program that stops, and memlab with it
+    let folder = folder();
+    let number = folder.path().join("number");
+    let script = format!("echo $$ > {}; kill -STOP $$; exit 4", number.display());
+    let (mut child, _watchdog) = start(&mut memlab(&folder, &["run", "--", "sh", "-c", &script]));
+    let mut status = 0;
+    // SAFETY: waits for a child of this test; the status outlives the call.
+    assert!(unsafe { libc::waitpid(child.id() as i32, &mut status, libc::WUNTRACED) } > 0);
+    assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    // WHEN the program alone is continued; THEN memlab ends with it
+    let program: i32 = std::fs::read_to_string(number).expect("written").trim().parse().expect("a number");
+    // SAFETY: a signal to a program of this test that has not ended.
+    unsafe { libc::kill(program, libc::SIGCONT) };
+    assert_eq!(child.wait().expect("it ends").code(), Some(4));
+}
+
+#[test]
 fn the_summary_has_the_peak_and_its_line() {
     let folder = folder();
     let output = run(&folder, &format!("{TRACED} echo '[\"end\",3000000,0,null]' >> \"$trace\""));

@@ -11,7 +11,7 @@ from unittest import mock
 import memlab
 import torch
 from memlab._batches import trial
-from test_mixing_found import APART, BATCH, CLASSES, DTYPES, MIXING, Mixing, both
+from test_mixing_found import APART, APART_AT_RANDOM, BATCH, CLASSES, DTYPES, MIXING, SHARED, Mixing, both, in_pieces
 from torch import nn
 
 WIDE = {
@@ -39,6 +39,20 @@ def meeting(kind, dtype):
     return {"case": kind, "dtype": str(dtype), "weakest": weakest, "roundings": round(worst, 1), "wrong": wrong}
 
 
+def at_random(kind, between, is_shared):
+    """Random numbers that all samples share are refused, and no others."""
+    wrong = []
+    for dtype in DTYPES:
+        try:
+            in_pieces(between, dtype, "cuda")
+            is_refused = False
+        except RuntimeError as error:
+            is_refused = "share random numbers" in str(error)
+            wrong += [] if is_refused else [f"{dtype}: {error}"]
+        wrong += [] if is_refused == is_shared else [f"{dtype}: refused: {is_refused}"]
+    return {"case": kind, "wrong": wrong}
+
+
 def apart(kind, make, shape):
     """Tries a model in each number format, also where the trial cannot be in float64. It should not be refused."""
     wrong = []
@@ -63,3 +77,7 @@ for dtype in DTYPES:
         print(json.dumps(meeting(kind, dtype)), flush=True)
 for kind, (make, shape) in (APART | WIDE).items():
     print(json.dumps(apart(kind, make, shape)), flush=True)
+for kind, between in SHARED.items():
+    print(json.dumps(at_random(f"shared {kind}", lambda x, f=between: f(x, 1.0), True)), flush=True)
+for kind, between in APART_AT_RANDOM.items():
+    print(json.dumps(at_random(f"random {kind}", between, False)), flush=True)

@@ -259,8 +259,8 @@ class Replay:
         if peak > memory:
             _WARNED.add(model)
             warnings.warn(
-                f"memlab: computing the loss took {readable(peak)}, and memory= allows {readable(memory)}. Smaller pieces would "
-                "not change that: outputs, their gradients and what the loss itself takes are of the whole batch",
+                f"memlab: computing the loss took {readable(peak)}, and memory= allows {readable(memory)}. Smaller pieces "
+                "would not change that: outputs, their gradients and what the loss itself takes are of the whole batch",
                 stacklevel=2,
             )
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -121,9 +121,34 @@ fn wait(pid: Pid) -> Option<Ended> {
         if !status.stopped() {
             return Some(Ended::of(ExitStatus::from_raw(status.as_raw())));
         }
+        let watch = WatchOfStopped::start(pid);
         // That fails only for a number that is no signal.
         let _ = raise(SIGSTOP);
+        drop(watch);
         let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+/// Continues this process when its child is continued by its number: a process that is stopped sees nothing of that.
+struct WatchOfStopped(Option<Child>);
+
+impl WatchOfStopped {
+    fn start(child: Pid) -> Self {
+        const WATCH: &str = "while grep -q '^State:.*stopped' /proc/$0/status && kill -0 $1; do sleep 0.1; done; while kill -CONT $1; do sleep 0.1; done";
+        let (child, own) = (child.as_raw_nonzero().to_string(), std::process::id().to_string());
+        let mut command = Command::new("sh");
+        command.args(["-c", WATCH, &child, &own]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // In a process group that the terminal does not stop.
+        Self(command.process_group(0).spawn().ok())
+    }
+}
+
+impl Drop for WatchOfStopped {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
