@@ -181,6 +181,12 @@ def one_by_one(x):
     return torch.stack([row + torch.randn(FEATURES, device=x.device).to(x) for row in x])
 
 
+def by_a_seed(x):
+    """Numbers of each sample from another generator, as cuDNN's recurrent layers draw them."""
+    seed = torch.empty((), dtype=torch.long).random_()
+    return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(int(seed))).to(x)
+
+
 def of_each(x):
     return x * torch.rand(len(x), 1, device=x.device).to(x) + torch.tensor(numpy.random.rand(*x.shape)).to(x)
 
@@ -190,6 +196,7 @@ APART_AT_RANDOM = {
     "a path": lambda x: x * torch.empty(len(x), 1, device=x.device).bernoulli_(0.8).to(x),
     "one by one": one_by_one,
     "of each": of_each,
+    "by a seed": by_a_seed,
     "like": lambda x: functional.rrelu(x + torch.randn_like(x), training=True),
     "attention": lambda x: functional.scaled_dot_product_attention(*[x.view(len(x), 2, 4, 2)] * 3, dropout_p=0.3).flatten(1),
     "gumbel": lambda x: functional.gumbel_softmax(x, hard=True),

@@ -22,6 +22,8 @@ from memlab._paging.torch_private import OperationMode
 _Draw = tuple[str, tuple[int, ...]]
 # A drawn number as small as possible, and as large: a layer that is dropped, and one that is not.
 _EXTREMES = (0.0, 1 - 2.0**-20)
+# Seeds and states of other generators, such as that of cuDNN's recurrent layers: each sample has numbers of its own.
+_SEEDS = (torch.ops.aten.random_.default, torch.ops.aten._cudnn_init_dropout_state.default)
 # So many sequences of Python's and NumPy's random numbers are tried.
 _SEQUENCES = 8
 
@@ -90,7 +92,7 @@ class _Draws(OperationMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in function.tags:
+        if torch.Tag.nondeterministic_seeded in function.tags and function not in _SEEDS:
             drawn = [one for one in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(one, Tensor)]
             draw = (str(function), tuple(drawn[0].shape) if drawn else ())
             self.counts[draw] += 1
