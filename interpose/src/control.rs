@@ -6,12 +6,12 @@ pub mod clients;
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
@@ -141,7 +141,19 @@ fn started(outcome: Result<&Progress, String>) -> Value {
 }
 
 fn same_user(client: &UnixStream) -> bool {
-    socket_peercred(client).is_ok_and(|peer| peer.uid == geteuid())
+    peer_uid(client) == Some(geteuid().as_raw())
+}
+
+/// Whose process has connected. (Not by rustix, for which every process has a number: one of another PID namespace has none here.)
+fn peer_uid(client: &UnixStream) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is a ucred, for which there is room.
+    let failed = unsafe {
+        let peer = (&raw mut peer).cast();
+        libc::getsockopt(client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, peer, &mut length)
+    };
+    (failed == 0).then_some(peer.uid)
 }
 
 /// `$XDG_RUNTIME_DIR/memlab`, or `/tmp/memlab-<uid>`.

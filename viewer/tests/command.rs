@@ -1,6 +1,7 @@
 //! The command in scripts: exit codes, signals, input and output, errors, `ps`.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
@@ -408,21 +409,31 @@ fn ps_lists_processes_that_answer() {
 
 #[test]
 fn ps_does_not_wait_for_processes_that_do_not_answer() {
-    // GIVEN a process that is busy, and a dead one whose socket a child holds
+    // GIVEN a process that is busy, one that is in another PID namespace, and a dead one whose socket a child holds
     let folder = folder();
     let (runtime, sockets) = runtime();
     let socket = |pid: u32| sockets.join(format!("{pid}.sock"));
     let busy = std::process::id();
     let _silent = UnixListener::bind(socket(busy)).expect("bound");
-    let _child = UnixListener::bind(socket(4_200_003)).expect("bound");
+    let _elsewhere = UnixListener::bind(socket(4_200_006)).expect("bound");
+    let child = UnixListener::bind(socket(4_200_003)).expect("bound");
+    // SAFETY: the forked process makes system calls only, and ends.
+    unsafe {
+        let dead = libc::fork();
+        if dead == 0 {
+            libc::listen(child.as_raw_fd(), 8); // It listens now.
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(dead, std::ptr::null_mut(), 0), dead);
+    }
     // WHEN ps runs, with the patience that it has for users
     let output = output(memlab(&folder, &["ps"]).env("XDG_RUNTIME_DIR", runtime.path()).env_remove(PATIENCE.0));
-    // THEN the first is in the list, with a reason and a remedy, and the socket of the second is removed
+    // THEN the first two are in the list, with a reason and a remedy, and the socket of the last is removed
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && !text.contains("4200003"), "{text}");
     let problem = format!("process {busy} does not answer: it is busy, or hangs: look again later");
     assert!(text.lines().any(|line| line.contains("does not answer")) && text.contains(&problem), "{text}");
-    assert!(socket(busy).exists() && !socket(4_200_003).exists());
+    assert!(socket(busy).exists() && socket(4_200_006).exists() && !socket(4_200_003).exists());
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod messages;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -243,10 +244,10 @@ fn nonsense(error: serde_json::Error) -> Unreachable {
 impl Unreachable {
     /// Whether the process whose socket this is has ended.
     fn is_of_the_dead(&self, socket: &Path) -> bool {
-        let pid = || socket.file_stem()?.to_str()?.parse().ok();
         match self {
             Self::Stale => true,
-            Self::Silent => pid().is_some_and(|pid| owner(pid).is_none()),
+            // (A process of another PID namespace has another number here, or none.)
+            Self::Silent => listener(socket).is_some_and(|pid| owner(pid).is_none()),
             _ => false,
         }
     }
@@ -382,6 +383,19 @@ fn exchange(socket: &Path, request: &str) -> io::Result<String> {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the process closed the connection"));
     }
     Ok(reply)
+}
+
+/// The process that listens on a socket; `None` if it has no number here, or does not take connections.
+fn listener(socket: &Path) -> Option<u32> {
+    let stream = connect(socket).ok()?;
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is a ucred, for which there is room.
+    let failed = unsafe {
+        let peer = (&raw mut peer).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, peer, &mut length)
+    };
+    u32::try_from(peer.pid).ok().filter(|pid| failed == 0 && *pid > 0)
 }
 
 /// Connects without waiting: with a stopped process, whose queue is full, it would block.
