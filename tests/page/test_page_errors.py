@@ -51,7 +51,7 @@ WRONG = [
     (lambda: memlab.page(mlp(), "8GiB"), TypeError, r"device='8GiB': must be a device.*budget=\"8GiB\""),
     (lambda: memlab.page(mlp(), None), TypeError, "device=None: must be a device"),
     (lambda: memlab.page(mlp(), "gpu"), ValueError, "device='gpu': must be a device"),
-    (lambda: paged(mlp(), budget="8"), ValueError, r"8 what\? 8GiB\?"),
+    (lambda: paged(mlp(), budget="8"), ValueError, r"8 has no unit; did you mean 8GiB\?"),
     (lambda: paged(mlp(), budget="8G"), ValueError, "8G is ambiguous: write 8GiB .* or 8GB"),
     (lambda: paged(mlp(), prefetch=True), ValueError, "prefetch=True: must be"),
     (lambda: paged(mlp(), micro_batch=True), ValueError, "micro_batch=True: must be"),

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from memlab._batches.state import RandomState, same_values
 from memlab._batches.trial import Trial
-from memlab._paging.torch_private import OperationMode
+from memlab._paging.torch_private import RECURRENT_DROPOUT_STATE, OperationMode
 
 # An operation, and the shape of what it draws.
 _Draw = tuple[str, tuple[int, ...]]
 # A drawn number as small as possible, and as large: a layer that is dropped, and one that is not.
 _EXTREMES = (0.0, 1 - 2.0**-20)
 # Seeds and states of other generators, such as that of cuDNN's recurrent layers: each sample has numbers of its own.
-_SEEDS = (torch.ops.aten.random_.default, torch.ops.aten._cudnn_init_dropout_state.default)
+_SEEDS = (torch.ops.aten.random_.default, RECURRENT_DROPOUT_STATE)
 # So many sequences of Python's and NumPy's random numbers are tried.
 _SEQUENCES = 8
 

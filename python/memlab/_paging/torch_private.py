@@ -30,6 +30,7 @@ __all__ = [
     "COPIES",
     "EMBEDDINGS",
     "LIFT_FRESH",
+    "RECURRENT_DROPOUT_STATE",
     "SAVE_TO_STATE_DICT",
     "TENSOR_DICTS",
     "BatchNorm",
@@ -191,6 +192,9 @@ TABLE = (
 TENSOR_DICTS = ("_parameters", "_buffers")
 APPLY = "_apply"
 SAVE_TO_STATE_DICT = "_save_to_state_dict"
+
+# Makes the state of the generator from which cuDNN's recurrent layers draw dropout.
+RECURRENT_DROPOUT_STATE = torch.ops.aten._cudnn_init_dropout_state.default
 
 EMBEDDINGS = frozenset({torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default})
 
