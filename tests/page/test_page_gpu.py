@@ -29,7 +29,7 @@ def test_on_a_gpu(memlab):
         assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
 
 
-SOME = ("attention", "shared", "tied", "t5")
+SOME = ("attention", "listed", "tied", "t5")
 
 
 @pytest.mark.parametrize("names", [SOME, pytest.param((), marks=pytest.mark.long)], ids=["some", "all"])

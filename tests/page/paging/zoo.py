@@ -119,6 +119,20 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.body(self.emb(ids))))
 
 
+class Listed(nn.Module):
+    """A list of layers beside one: a part of them may be elsewhere, all of the list, or the list alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.layers = nn.Linear(64, 64), nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return x
+
+
 class Shared(nn.Module):
     """One layer called three times, and two parameters that are views of one storage."""
 
@@ -259,6 +273,7 @@ ZOO = {
     "attention": ZooEntry(Attention, lambda: {"x": torch.randn(2, 9, 64), "need_weights": True}),
     "direct-use": ZooEntry(DirectUse, lambda: (ids(2, 7),)),
     "tied": ZooEntry(Tied, lambda: (ids(2, 7),)),
+    "listed": ZooEntry(Listed, lambda: (torch.randn(3, 64),)),
     "shared": ZooEntry(Shared, lambda: (torch.randn(3, 64),)),
     "branches": ZooEntry(Branches, lambda: {"x": torch.randn(3, 64), "way": "a"}),
     "recurrent": ZooEntry(Recurrent, lambda: (torch.randn(2, 5, 32),)),

@@ -62,7 +62,11 @@ impl Training {
 }
 
 fn mean(one: &Training, other: &Training) -> f64 {
-    0.0 /* mutant */
+    match (one.loss_samples, other.loss_samples) {
+        (_, 0) => one.loss,
+        (0, _) => other.loss,
+        (a, b) => (one.loss * a as f64 + other.loss * b as f64) / (a as f64 + b as f64),
+    }
 }
 
 impl Trainings {
