@@ -134,6 +134,7 @@ mod tests {
         for (text, said) in [
             ("8", "8 has no unit; did you mean 8GiB?"),
             ("0.5", "0.5 has no unit; did you mean 0.5GiB?"),
+            ("256", "256 has no unit; did you mean 256MiB?"),
             ("512", "512 has no unit; did you mean 512MiB?"),
             ("8589934592", "8589934592 has no unit; did you mean 8589934592B?"),
             ("8g", "8G is ambiguous: write 8GiB (2³⁰ bytes each) or 8GB (10⁹ bytes each)"),

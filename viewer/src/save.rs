@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -56,6 +56,22 @@ impl Destination {
         Ok(())
     }
 
+    /// Refuses to write a page over a file that is none of memlab's, as `memlab run` replaces nothing but traces.
+    ///
+    /// # Errors
+    ///
+    /// If it must not be written to.
+    pub fn check_page(&self, read: &Path) -> anyhow::Result<()> {
+        self.check(read, true)?;
+        match self {
+            Self::File(path) if !may_be_page(path) => Err(bad_input(format!(
+                "{}: is no page of memlab's, and memlab replaces no other files: name another file, or remove it",
+                path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Has it written. A file is there whole or, on an error, as it was.
     ///
     /// # Errors
@@ -71,6 +87,21 @@ impl Destination {
             Self::File(path) => save(path, content).with_context(|| format!("{}: cannot be written", path.display())),
         }
     }
+}
+
+/// Whether there is no file, an empty one, one that is written to in place, or a page of memlab's, by its title.
+fn may_be_page(path: &Path) -> bool {
+    let Ok(found) = fs::metadata(path) else { return true };
+    if !found.is_file() || found.len() == 0 {
+        return true;
+    }
+    let mut beginning = [0; 4096];
+    let length = File::open(path).and_then(|file| file.read_at(&mut beginning, 0)).unwrap_or(0);
+    let beginning = String::from_utf8_lossy(&beginning[..length]);
+    beginning
+        .split_once("<title>")
+        .and_then(|(_, rest)| rest.split_once("</title>"))
+        .is_some_and(|(title, _)| title.contains("memlab"))
 }
 
 /// Whether a file is called as traces are.

@@ -339,3 +339,29 @@ fn the_page_of_a_moment_adds_up() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("there is no step 99"), "{refused:?}");
     assert!(!folder.join("a.html").exists());
 }
+
+#[test]
+fn a_page_replaces_pages_and_nothing_else() {
+    // GIVEN a trace, and files that may have the page's name by mistake
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("train.jsonl"), trained(2).text).unwrap();
+    let report = |out: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memlab"));
+        command.args(["report", "--html", out, "train.jsonl"]).current_dir(&folder).output().unwrap()
+    };
+    std::fs::write(at("train.py"), "import torch\n").unwrap();
+    std::fs::write(at("index.html"), "<!DOCTYPE html><title>Ada</title>").unwrap();
+    for name in ["train.py", "index.html"] {
+        // WHEN it is to be written there, THEN that is refused, with what to do, AND the file is as it was
+        let before = std::fs::read(at(name)).unwrap();
+        let Output { status, stderr, .. } = report(name);
+        let text = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(2) && text.contains("name another file, or remove it"), "{text}");
+        assert_eq!(std::fs::read(at(name)).unwrap(), before);
+    }
+    // AND a page is replaced, and an empty file
+    std::fs::write(at("a.html"), "").unwrap();
+    assert!(report("a.html").status.success() && report("a.html").status.success());
+    assert!(std::fs::read_to_string(at("a.html")).unwrap().contains("memlab report</title>"));
+}

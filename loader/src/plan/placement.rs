@@ -103,7 +103,7 @@ impl Placer {
     fn in_order(&self, seam: usize, streamed: &[bool]) -> impl Iterator<Item = usize> {
         let seam = seam.min(self.order.len());
         let units = self.order[seam..].iter().chain(&self.order[..seam]).copied();
-        units.filter(|&unit| streamed[unit] && self.bytes[unit] >= /* mutant */ 0)
+        units.filter(|&unit| streamed[unit] && self.bytes[unit] > 0)
     }
 
     fn sequential(&self, shape: Shape, whole: bool, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {

@@ -155,7 +155,7 @@ fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow:
         Subject::Trace(file, _) => file,
         Subject::Job(traces) => &traces[0],
     };
-    destination.check(file, true)?;
+    destination.check_page(file)?;
     match subject {
         Subject::Job(traces) => {
             let job = read_job(traces, scope)?;
