@@ -19,11 +19,12 @@ type Report = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, u16);
 /// Must be called as PyTorch calls its own function.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report(block: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u16) {
-    if device.to_le_bytes()[0] == CUDA && size > 0 {
-        if let Some(clear) = clear() {
-            // SAFETY: the block is mapped memory of the simulated driver, and nobody has it yet.
-            unsafe { clear(block, size as usize) };
-        }
+    if device.to_le_bytes()[0] == CUDA
+        && size > 0
+        && let Some(clear) = clear()
+    {
+        // SAFETY: the block is mapped memory of the simulated driver, and nobody has it yet.
+        unsafe { clear(block, size as usize) };
     }
     if let Some(real) = pytorchs() {
         // SAFETY: PyTorch's own function with the arguments it was called with.
