@@ -15,7 +15,7 @@ pub(crate) struct Times {
     waits: Option<WaitsForHost>,
     /// What the link between the device and the host carries in one direction.
     link_bytes_per_second: Option<u64>,
-    /// The steps whose GPU time is known in full, and that time. What is recorded of all may have parts of others.
+    /// The steps whose GPU time is known in full, and that time. The recording may hold parts of other steps, too.
     steps: u64,
     of_steps_ns: u64,
     /// All steps.

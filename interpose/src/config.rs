@@ -100,7 +100,7 @@ impl Config {
     }
 }
 
-/// Whether a text may identify a run.
+/// True if a text may identify a run.
 fn is_run(text: &str) -> bool {
     /// A header has room for it, and the reader of a header's beginning finds it.
     const MOST: usize = 128;

@@ -80,10 +80,10 @@ fn begin(cupti: &Cupti) -> Result<Subscribed, CallError> {
     unsafe { Subscribed::begin(cupti, Some(called)) }
 }
 
-/// Whether somebody else has recorded during the current step.
+/// True if another profiler has recorded during the current step.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the GPU time of the current optimizer step is recorded, if it is recorded at all.
+/// True if the GPU time of the current optimizer step is recorded, in a recording with GPU time.
 pub fn includes(step: u64) -> bool {
     sampling::includes(step) && !IS_INTERRUPTED.load(Ordering::Relaxed)
 }

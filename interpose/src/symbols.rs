@@ -14,7 +14,7 @@ pub struct Real<F> {
     /// The library to look in; empty for the next object in lookup order.
     library: &'static CStr,
     symbol: &'static CStr,
-    /// Whether another library that is preloaded after memlab may have a hook of it.
+    /// True if a library that is preloaded after memlab may hook it, too.
     may_be_hooked: bool,
     misses: AtomicU8,
     kind: PhantomData<F>,

@@ -12,7 +12,7 @@ impl Waker {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Whether there is a thread, or one is being started.
+    /// True if a thread was set.
     pub fn is_set(&self) -> bool {
         !self.0.load(Ordering::Acquire).is_null()
     }

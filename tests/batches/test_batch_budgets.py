@@ -21,7 +21,7 @@ def test_batches_keep_within_their_budget(memlab, case):
     env = {"PYTHONPATH": ROOT / "python", "SIMGPU_MEMORY": str(1 << 30)}
     run = memlab.python(PROGRAM, case, preload=False, env=env)
     assert run.code == 0, run.errors[-3000:]
-    # WHEN several steps are computed, also with gradients that are there before; THEN all succeed, AND none takes more
+    # WHEN several steps are computed, with and without existing gradients; THEN all succeed, AND none takes more
     found = [json.loads(line) for line in run.output.splitlines()]
     assert len(found) == (2 if case == "dropout" else 4)
     for one in found:
@@ -31,7 +31,7 @@ def test_batches_keep_within_their_budget(memlab, case):
 
 
 def test_sizes_follow_what_pieces_took_in_any_order(monkeypatch):
-    # GIVEN 100 bytes for each sample, of which a gradient that is there before saves a piece 200
+    # GIVEN pieces of 100 bytes a sample, the last of which was measured 100 bytes smaller than the one before
     model = nn.Linear(1, 1, bias=False)
     model.weight.grad = torch.zeros(1, 1)
     sizing = MeasuredSize(model, torch.device("cuda"), None)

@@ -117,7 +117,7 @@ def test_a_part_that_runs_before_the_model_is_not_all_that_is_placed():
 
 
 class Holder:
-    """What a program keeps between forwards, as a cache of keys and values."""
+    """An object that a program keeps between forwards, as a cache of keys and values."""
 
     def __init__(self):
         self.kept, self.device = None, None
@@ -142,5 +142,5 @@ def test_what_a_forward_keeps_is_moved_to_where_it_was_computed(monkeypatch):
     # WHEN the first part is on another device, THEN what it computed goes there, with views of it, AND nothing else
     kept.move(torch.device("cuda"), {first}, ({"given": given, "cache": [holder]},), result)
     assert [id(one) for one in moved] == [id(holder.kept), id(view)]
-    # AND its holder says where it is
+    # AND its holder has the new device
     assert holder.device == torch.device("cuda")

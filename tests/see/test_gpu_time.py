@@ -254,7 +254,7 @@ def test_a_killed_program_has_what_was_written(memlab):
     # GIVEN a program that is killed; WHEN it is recorded; THEN the trace has the sums written until then
     report, _ = run(memlab, "killed", code=-9)
     assert report["devices"][0]["gpu_time_ns"] > 0
-    # AND the report says of how many steps everything is known: not of the last, of which records were to come
+    # AND the report counts the steps whose records are complete: the last ones are not among them
     timed, steps = report["devices"][0]["gpu_timed_steps"], len(report["steps"])
     assert timed < steps
     trace = memlab.folder / "killed.jsonl"

@@ -89,7 +89,7 @@ impl Destination {
     }
 }
 
-/// Whether there is no file, an empty one, one that is written to in place, or a page of memlab's, by its title.
+/// True for a missing or empty file, for one that is written to in place, and for a page with memlab's title.
 fn may_be_page(path: &Path) -> bool {
     let Ok(found) = fs::metadata(path) else { return true };
     if !found.is_file() || found.len() == 0 {

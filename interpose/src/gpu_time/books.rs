@@ -52,7 +52,7 @@ impl Books {
         self.timeline.add(launch.place, kernel, done);
     }
 
-    /// What a call launched has not ended.
+    /// Notes a launch whose work has not ended.
     pub fn add_unfinished(&mut self, launch: &Launch) {
         self.steps.cut(launch);
     }

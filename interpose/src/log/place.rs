@@ -21,7 +21,7 @@ const HEADER: &[u8] = b"{\"memlab\":";
 /// In place of a path: the trace is kept in memory, and is gone with the process.
 pub const IN_MEMORY: &str = ":memory:";
 
-/// So many names are tried in order.
+/// The number of names that are tried in order.
 const IN_ORDER: u64 = 1000;
 
 /// What to do if a trace cannot have its name. `run`: the current `memlab run`, whose traces stay.
@@ -184,8 +184,8 @@ fn lock(file: &File) -> Lock {
     }
 }
 
-/// Whether a trace is of this process, which keeps its number but not its descriptors when it calls `exec`, or of another one
-/// of the same run, or of a run within that.
+/// True for a trace of the same run, of a run inside it or around it, and of this process before an `exec`, which keeps the
+/// number of a process but not its descriptors.
 fn is_of_this_run(file: &File, run: Option<&str>) -> bool {
     let mut beginning = [0; 512];
     let length = file.read_at(&mut beginning, 0).unwrap_or(0);
@@ -267,7 +267,7 @@ mod tests {
         for old in ["", ",\"run\":\"a1\"", ",\"run\":\"b22/a\"", ",\"run\":\"c/b2\""] {
             assert_eq!(opened(old, Some("b2")), path);
         }
-        // AND goes beside those of its own, and of runs within it or around it
+        // AND goes beside the traces of the same run, of runs inside it and around it
         for (old, run) in [("b2", "b2"), ("b2/c3", "b2"), ("b2", "b2/d4")] {
             let old = format!(",\"run\":\"{old}\"");
             assert_eq!(opened(&old, Some(run)), folder.join("trace-1.jsonl"));

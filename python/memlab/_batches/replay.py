@@ -38,7 +38,7 @@ from memlab.activations import offload_activations
 _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
 # Of the memory that is free, what activations may take of a piece that did not fit: its operations need memory, too.
 _SHARE_OF_ACTIVATIONS = 0.1
-# Models whose losses take more than they may, and whose callers were told.
+# Models whose callers were warned that the loss takes more than `memory`.
 _WARNED: WeakSet[nn.Module] = WeakSet()
 # Compares what samples gave again with the outputs of the first forward.
 Check = Callable[[Sequence[Any], range], None]

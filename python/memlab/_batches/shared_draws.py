@@ -22,9 +22,9 @@ from memlab._paging.torch_private import RECURRENT_DROPOUT_STATE, OperationMode
 _Draw = tuple[str, tuple[int, ...]]
 # A drawn number as small as possible, and as large: a layer that is dropped, and one that is not.
 _EXTREMES = (0.0, 1 - 2.0**-20)
-# Seeds and states of other generators, such as that of cuDNN's recurrent layers: each sample has numbers of its own.
+# Seeds and states of other generators. cuDNN's recurrent layers, for example, draw separate numbers for each sample.
 _SEEDS = (torch.ops.aten.random_.default, RECURRENT_DROPOUT_STATE)
-# So many sequences of Python's and NumPy's random numbers are tried.
+# Sequences of Python's and NumPy's random numbers that are tried.
 _SEQUENCES = 8
 
 

@@ -39,10 +39,10 @@ class Sizing(Protocol):
         """From now on, while a piece runs, the next is there too, with so many bytes of each sample."""
 
     def note_outputs(self, sample_bytes: int) -> None:
-        """The outputs of a sample take so many bytes, with their gradients."""
+        """Sets the bytes of a sample's outputs and their gradients."""
 
     def keep_outputs(self, samples: int) -> None:
-        """From now on, while a piece runs, the outputs of so many samples are there too."""
+        """Leaves room for the outputs of `samples` beside each piece."""
 
 
 class _DecidedSize:
@@ -146,7 +146,7 @@ class MeasuredSize:
         else:
             measured = sorted(self._taken.items())
             (least, least_bytes), (small, small_bytes), (large, large_bytes) = measured[0], *measured[-2:]
-            # Sizes that are close to each other say little of a sample.
+            # (The difference of two sizes that are nearly equal is mostly rounding.)
             slopes = (large_bytes - small_bytes) / (large - small), (large_bytes - least_bytes) / (large - least)
             sample_bytes = max(*slopes, 1) + self._ahead
             fitting = large + int((self._room() - large_bytes - large * self._ahead) / sample_bytes)

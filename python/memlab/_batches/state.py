@@ -176,7 +176,7 @@ class Buffers:
 
 
 def same_values(one: Tensor, other: Tensor, *, is_exact: bool = False) -> bool:
-    """Whether two tensors are equal, but for rounding unless `is_exact`."""
+    """True if two tensors are equal: exactly, or with `is_exact=False` up to rounding."""
     if one.shape != other.shape:
         return False
     if is_exact and one.is_floating_point():

@@ -13,7 +13,7 @@ from memlab._paging.tensor_memory import move_together
 from memlab._paging.torch_private import OperationMode, storage_key, tree_leaves
 from memlab._paging.tracing import tensors_in
 
-# So many objects among the arguments are looked at.
+# The most objects among the arguments that are searched.
 _MOST_OBJECTS = 100_000
 
 

@@ -1,4 +1,4 @@
-//! Which device memory copies and fills have written to, so that it can be zeros again when PyTorch's allocator hands it out.
+//! Device memory that copies and fills have written to. It is cleared when PyTorch's allocator hands it out again.
 //!
 //! Kernels do nothing: without this, a result in memory that is used again would be what an earlier tensor has left there.
 

@@ -79,8 +79,8 @@ impl Model {
         self.steps_ended
     }
 
-    /// Those of the steps that have ended whose GPU time is known, if GPU time was recorded. The rest were not chosen, or the
-    /// program was killed before their times were there.
+    /// Steps that have ended and whose GPU time is known, if GPU time was recorded. The rest were not chosen, or the program
+    /// was killed before it had their records.
     pub fn steps_timed(&self) -> u64 {
         let has_exited = self.end.as_ref().is_some_and(|end| end.signal.is_none());
         self.steps_ended.saturating_sub(self.steps_untimed).saturating_sub(self.steps_waiting.count(has_exited))

@@ -54,7 +54,7 @@ impl StepWorks {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingSteps {
     steps: VecDeque<u64>,
-    /// Whether any has come: old traces have none.
+    /// True once any has come. Old traces have none.
     has_come: bool,
 }
 

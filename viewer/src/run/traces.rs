@@ -141,7 +141,7 @@ fn identity(file: &Metadata) -> Option<FileIdentity> {
     Some((file.ino(), file.created().ok()?))
 }
 
-/// Whether a run is another one, or was started within that.
+/// True if a run is `outer`, or was started inside it.
 fn is_within(run: &str, outer: &str) -> bool {
     run.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
