@@ -181,7 +181,7 @@ def test_file_system_without_shared_mappings(memlab):
 
 
 def test_long_traces_stay_bounded(memlab):
-    # GIVEN little room for the trace, and a program that leaves memlab the room from which on events are lost, three quarters
+    # GIVEN little room for the trace, and a program that waits before the three quarters from which on events are lost
     limit = 6 << 20
     run = memlab.python(PROGRAMS / "churn.py", "100000", str(limit * 5 // 8), env={"MEMLAB_TRACE_MAX": "6MiB"})
     assert run.code == 0, run.errors
