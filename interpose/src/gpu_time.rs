@@ -33,6 +33,7 @@ use cupti_sys::{CallError, Cupti};
 use parking_lot::Mutex;
 
 use self::books::BOOKS;
+pub use self::ending::finish as finish_at_once;
 use self::launches::Launch;
 use self::library::CUPTI;
 use self::subscribed::Subscribed;
@@ -122,7 +123,7 @@ fn step_aside() {
     drop(state);
     IS_INTERRUPTED.store(true, Ordering::Relaxed);
     if let (Some(books), Some(recorder)) = (BOOKS.lock().as_mut(), Recorder::current()) {
-        books.add_unfinished(&Launch { time: 1, step: recorder.steps(), ..Launch::default() });
+        books.cut(recorder.steps());
     }
     static SAID: AtomicBool = AtomicBool::new(false);
     if let Some(recorder) = Recorder::current()
@@ -208,11 +209,6 @@ pub fn finish(recorder: &Recorder) {
     if let Some(books) = BOOKS.lock().as_mut() {
         books.write(recorder, true);
     }
-}
-
-/// Writes what remains when the process ends at once: the calling thread may hold any lock.
-pub fn finish_at_once() {
-    ending::finish();
 }
 
 /// Has CUPTI deliver its records. The lock of the books must not be held: they may come on this thread.

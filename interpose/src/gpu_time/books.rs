@@ -52,9 +52,9 @@ impl Books {
         self.timeline.add(launch.place, kernel, done);
     }
 
-    /// Notes a launch whose work has not ended.
-    pub fn add_unfinished(&mut self, launch: &Launch) {
-        self.steps.cut(launch);
+    /// Not all work of a step is recorded.
+    pub fn cut(&mut self, step: u64) {
+        self.steps.cut(step);
     }
 
     /// Nothing was recorded for a while, until `step`.

@@ -33,7 +33,7 @@ pub fn start(recorder: &'static Recorder, write: fn(&Recorder)) {
     });
 }
 
-/// Has the thread write what remains, and waits for it.
+/// Has the thread write what remains, and waits for it: the calling thread may hold any lock.
 pub fn finish() {
     if !THREAD.is_set() {
         return;

@@ -53,10 +53,8 @@ impl StepSums {
     }
 
     /// Something of a step has not ended.
-    pub fn cut(&mut self, launch: &Launch) {
-        if launch.time > 0 {
-            self.cut = Some(self.cut.map_or(launch.step, |first| first.min(launch.step)));
-        }
+    pub fn cut(&mut self, step: u64) {
+        self.cut = Some(self.cut.map_or(step, |first| first.min(step)));
     }
 
     /// Nothing was recorded from the step that was cut to `step`, in which recording goes on.
@@ -148,9 +146,8 @@ mod tests {
     #[test]
     fn steps_of_which_something_has_not_ended_are_not_written() {
         let mut six = sums(6);
-        six.cut(&launch(5));
-        six.cut(&launch(4));
-        six.cut(&Launch::default());
+        six.cut(5);
+        six.cut(4);
         assert_eq!(steps(six.take_complete(true)), [0, 1, 2, 3]);
     }
 
@@ -158,7 +155,7 @@ mod tests {
     fn steps_during_which_recording_was_interrupted_are_not_written() {
         // GIVEN that somebody else recorded from within step 2 until step 4
         let mut six = sums(6);
-        six.cut(&launch(2));
+        six.cut(2);
         six.interrupt(4);
         assert_eq!(steps(six.take_complete(true)), [0, 1, 5]);
     }

@@ -24,7 +24,7 @@ pub const IN_MEMORY: &str = ":memory:";
 /// The number of names that are tried in order.
 const IN_ORDER: u64 = 1000;
 
-/// What to do if a trace cannot have its name. `run`: the current `memlab run`, whose traces stay.
+/// The choice if a trace cannot have its name. `run`: the current `memlab run`, whose traces stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Naming<'a> {
     /// The user chose the name. If a living process's trace has it, `trace-1.jsonl` is used; if a file has it that is

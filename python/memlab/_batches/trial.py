@@ -26,7 +26,7 @@ from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.device_memory import capacity
 from memlab._paging.torch_private import OperationMode, tree_flatten, tree_map_only
 
-# The trial's own rounding may be so many times the measured bound: kernels of other sizes add in another order.
+# The trial's rounding may be this multiple of the measured bound: kernels of other sizes add in another order.
 _MARGIN = 64
 _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES = 16, 0.25
 # Of the memory that is free, what a trial's copies and gradients may take.

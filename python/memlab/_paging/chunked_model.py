@@ -148,10 +148,7 @@ class ChunkedModel:
         if module in self.traced:
             return True
         self.traced.add(module)
-        if self.trace.segments:
-            self.trace.extend(trace)
-        else:
-            self.trace = trace
+        self.trace.extend(trace)
         return module is self.model
 
     def _traced_module(self) -> nn.Module:
