@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter
 
-import recording
 import torch
 import torch.nn as nn
 from torch.profiler import ProfilerActivity, profile
@@ -101,8 +100,6 @@ elif case == "threads":
     for worker in workers:
         worker.join()
     torch.cuda.synchronize()
-    if "TRACE" in os.environ:
-        recording.until_named()
 elif case == "forked":
     child = os.fork()
     if child == 0:
