@@ -31,7 +31,7 @@ WHEEL_GLIBC := $(patsubst manylinux_2_%,2.%,$(filter manylinux_%,$(WHEEL_PLATFOR
 WHEEL_TARGET := x86_64-unknown-linux-gnu
 WHEEL_RELEASE := $(if $(WHEEL_GLIBC),target/manylinux/$(WHEEL_TARGET)/release,target/release)
 WHEEL_SHARE := python/memlab.data/data/share
-# The names by which programs open the simulated GPU's libraries (viewer/src/simulation.rs), and what Cargo builds.
+# The names by which programs open the simulated GPU's libraries (viewer/base/src/simulation.rs), and what Cargo builds.
 SIMGPU_LIBRARIES := libcuda.so.1:libsimgpu_cuda.so libcuda.so:libsimgpu_cuda.so libnvidia-ml.so.1:libsimgpu_nvml.so \
 	libsimgpu_cudart.so libsimgpu_libraries.so libsimgpu_nccl.so libcupti.so.13:libsimgpu_cupti.so
 wheel: all wheel-data $(WHEEL_VENV)/.installed $(if $(WHEEL_GLIBC),wheel-release)
@@ -131,11 +131,12 @@ $(MUTANTS_VENV)/.installed:
 	$(MUTANTS_VENV)/bin/pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
 	touch $@
 
-# Style, types, layers and licences. Licences are checked where cargo-deny is installed (`cargo install cargo-deny`).
+# Style, types, layers, the map of the repository and licences. Licences are checked where cargo-deny is installed (`cargo install cargo-deny`).
 lint: $(VENV)/.installed
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --release -- -D warnings
 	$(CARGO) test --quiet --release --package layers
+	$(VENV)/bin/python -m pytest -q tests/package/test_map.py tests/package/test_covers.py
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
 		else echo "memlab: cargo-deny is not installed: licences are not checked" >&2; fi
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

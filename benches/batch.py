@@ -28,7 +28,8 @@ from torch import nn
 from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[1:1] = [str(ROOT / "benches" / "on_gpu" / "programs"), str(ROOT / "tests" / "batches" / "programs")]
+PROGRAMS = ("benches/on_gpu", "tests/batches", "tests/know")
+sys.path[1:1] = [str(ROOT / folder / "programs") for folder in PROGRAMS]
 
 from offloaded_activations import compared, forward_backward, transformer, ways_of  # noqa: E402
 from pieces import WIDTH, Encoder, tokens  # noqa: E402

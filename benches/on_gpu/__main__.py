@@ -15,13 +15,14 @@ import device
 import exact
 import interception
 import offload
-import paging
+import other_arrays
+import plan
 import speed
 import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
-import plan
+import paging
 
 # Seconds, of nine minutes.
 SECONDS = 525
@@ -63,6 +64,8 @@ def together():
         yield f"settings {settings}", interception.check_settings, settings
     for way in interception.WAYS:
         yield f"allocations {way}", interception.check_allocations, way
+    for library in other_arrays.LIBRARIES:
+        yield f"other arrays {library}", other_arrays.check_library, library
     yield "late loading", interception.check_late
     yield "autograd lines", exact.check_autograd
     yield "autograd offset", device.check_offset
@@ -106,6 +109,7 @@ def alone():
     yield "moving card", offload.check_card
     yield "moving commands", offload.check_commands
     yield "moving limit", offload.check_limit
+    yield "moving pressure", offload.check_pressure
     yield "moving speed", offload.check_speed
     yield "speed step", speed.check_step
     for bound in speed.TIMED_PERCENT:

@@ -55,7 +55,7 @@ def check_mode(harness, folder, mode):
         for name, bytes_held in held_by_layer(eager).items():
             if any(bytes_held):
                 wrong += difference(f"{cache}: layer {name}: {SAME}", held.get(name), bytes_held)
-        layers = [(row["name"], row["activation_bytes"]) for row in report["layers"]]
+        layers = [(row["root"] and row["name"], row["activation_bytes"]) for row in report["layers"]]
         inside, everywhere = (sum(size for name, size in layers if name or not part) for part in (True, False))
         unknown = sum(row["live_bytes_at_peak"] for row in report["lines"] if row["file"] == UNKNOWN)
         activations = next(row["bytes_at_peak"] for row in report["categories"] if row["name"] == "activation")

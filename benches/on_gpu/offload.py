@@ -276,3 +276,23 @@ def check_limit(harness, folder):
             return [f"{used} MiB used under a limit of 3072 MiB: {limited}"]
         seen = training.end()
     return compare(seen, harness, folder)
+
+
+def check_pressure(harness, folder):
+    """Programs that can be offloaded fill the card together until it has no memory left, and read what they wrote."""
+    real = [] if harness.simulated else ["--real"]
+    running = []
+    for seed in range(3):
+        env = harness.environment(True, {"MEMLAB_OFFLOAD": "1", "MEMLAB_OUTPUT": str(folder / f"{seed}.jsonl")})
+        command = [sys.executable, MOVE / "pressure.py", "20", str(seed), *real]
+        if harness.simgpu:
+            command = [harness.simgpu, *command]
+        words = [str(word) for word in command]
+        running.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    problems = []
+    for program in running:
+        output, errors = program.communicate(timeout=120)
+        harness.note("pressure", output.strip())
+        if program.returncode != 0:
+            problems.append(errors[-1500:] or output)
+    return problems

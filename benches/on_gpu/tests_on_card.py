@@ -12,7 +12,7 @@ CHOSEN = {
     "see/test_agent.py": "not out_of_memory",
     "see/test_kinds.py": "not missing_pytorch_function",
     "see/test_interception.py": "without_caching",
-    "tools/test_tracker.py": "not two_devices and not without_a_gpu",
+    "tools/test_tracker.py": "not two_devices and not without_a_gpu and not whole_card",
     "tools/test_reporter.py": "not without and not readme and not second_gpu and not keeps_nothing and not named_once",
     "tools/test_reporter_kinds.py": "",
     "tools/test_reporter_names.py": "",
@@ -22,6 +22,7 @@ CHOSEN = {
     "tools/test_pytest_plugin.py": "need_too_much or leave_memory",
     "jobs/test_parallel.py": "",
     "see/test_kv_caches.py": "",
+    "know/test_graph_pools.py": "",
 }
 # Of those that run on several GPUs, on how many the smallest does. Tests for more skip themselves.
 GPUS = {"jobs/test_parallel.py": 2}

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 
 // Rust cannot link libmemlab.so, and the parser of requests does not depend on the rest of it.
 #[allow(dead_code)]
-#[path = "../../interpose/src/request.rs"]
+#[path = "../../interpose/base/src/request.rs"]
 mod request;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use memlab_compiled::{Graph, Package, Wrapper, origins};
+use memlab_inductor::{Graph, Package, Wrapper, origins};
 
 fuzz_target!(|bytes: &[u8]| {
     let split = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);

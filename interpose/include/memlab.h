@@ -43,7 +43,8 @@ struct memlab_position {
 /* Copies the lines of the trace (docs/trace-format.md) that were recorded after `position` to `lines`, moves the position
  * behind them, and returns how many bytes they are: whole lines, of at most `size` bytes together; 0 if there is nothing
  * new. If it returns more than `size`, nothing was copied: the next line needs that much room. Sets `restarted` to 1 if
- * what followed the position is gone: the lines then begin with the whole state. There is one reader in a process. */
+ * what followed the position is gone: the lines then begin with the whole state. If the process's driver memory has changed,
+ * NVML is asked for the use of the cards first. There is one reader in a process. */
 size_t memlab_read(struct memlab_position *position, char *lines, size_t size, int *restarted);
 
 /* The position after the last line recorded so far, in `bytes` of a memlab_position; 0 if nothing is recorded yet. */

@@ -6,17 +6,19 @@ use std::time::Duration;
 use memlab_trace::encode::{self, LineBuffer};
 
 use crate::compaction;
-use crate::config;
 use crate::control;
 use crate::limit::card::OnLimit;
 use crate::limit::settings;
-use crate::log::live::{self, Lines};
-use crate::log::place;
+use crate::moved_bytes;
 use crate::mover::operation::{self, Operation};
-use crate::panics;
 use crate::ranges;
 use crate::recorder::Recorder;
-use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
+use interpose_base::config;
+use interpose_base::log::live::{self, Lines};
+use interpose_base::log::place;
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
+use interpose_base::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
 
 /// The longest line of requests, in bytes.
 const REQUESTS_LINE: usize = 16 << 10;
@@ -166,6 +168,7 @@ pub unsafe extern "C" fn memlab_read(
             *restarted = c_int::from(position.recording != 0);
             *position = Position { recording: recorder.serial(), bytes: 0 };
         }
+        sample_if_due(recorder);
         loop {
             match live::read(&recorder.log, &mut position.bytes, buffer) {
                 Lines::Bytes(bytes) => return bytes,
@@ -175,6 +178,16 @@ pub unsafe extern "C" fn memlab_read(
         }
     })
     .unwrap_or(0)
+}
+
+/// Asks the driver for the use of cards that changed, which the control thread would do a little later.
+fn sample_if_due(recorder: &Recorder) {
+    if recorder.sampler.is_due()
+        && let Some(_guard) = RecursionGuard::enter()
+        && moved_bytes::record(recorder)
+    {
+        recorder.sample_cards(false);
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -5,12 +5,12 @@ pub mod result;
 use std::ptr;
 
 use self::result::Attribution;
-use crate::frame_role::FrameRole;
-use crate::python::walk::{Interpreter, RawFrame};
 use crate::recorder::Recorder;
 use crate::thread_state::{
     CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, PackageCall, STACK_CACHE, Slot, ThreadState,
 };
+use interpose_base::frame_role::FrameRole;
+use interpose_python::walk::{Interpreter, RawFrame};
 use memlab_trace::record::{Flags, Phase};
 
 /// Attributes the calling thread's current operation.

@@ -20,17 +20,17 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::{Follower, Model};
 use parking_lot::Mutex;
 
-use crate::background;
-use crate::config::trace_max;
-use crate::locks;
-use crate::log::file::COMPACTING_THREAD;
-use crate::log::file::{FIRST_EXTENSION, SLACK, TraceFile};
-use crate::log::live;
-use crate::log::place::{self, Naming};
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::recursion::RecursionGuard;
-use crate::stderr::say;
+use interpose_base::background;
+use interpose_base::config::trace_max;
+use interpose_base::locks;
+use interpose_base::log::file::COMPACTING_THREAD;
+use interpose_base::log::file::{FIRST_EXTENSION, SLACK, TraceFile};
+use interpose_base::log::live;
+use interpose_base::log::place::{self, Naming};
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
+use interpose_base::stderr::say;
 
 /// How often the thread checks when it is not woken.
 const TICK: Duration = Duration::from_millis(250);

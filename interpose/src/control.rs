@@ -16,16 +16,20 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use self::clients::Clients;
+use crate::compaction;
+use crate::gpu_time;
 use crate::limit::card::OnLimit;
 use crate::limit::settings;
+use crate::moved_bytes;
+use crate::mover;
 use crate::mover::operation;
 use crate::mover::progress::{self, Progress};
-use crate::nvml::Nvml;
 use crate::recorder::Recorder;
-use crate::recursion::RecursionGuard;
-use crate::request::ControlRequest;
 use crate::torch::expected;
-use crate::{background, compaction, got_patch, gpu_time, moved_bytes, mover};
+use interpose_base::background;
+use interpose_base::got_patch;
+use interpose_base::recursion::RecursionGuard;
+use interpose_base::request::ControlRequest;
 
 /// How often the control thread does its periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
@@ -50,14 +54,11 @@ fn run(recorder: &'static Recorder) {
             None
         }
     };
-    let nvml = Nvml::load();
     let mut ticks = 0u32;
     loop {
         // While memory is being moved, the card's figures would be attributed to another process.
-        let is_settled = moved_bytes::record(recorder);
-        if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
-            let always = ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES);
-            recorder.sampler.sample(&recorder.log, recorder.facts.pid, || recorder.elapsed_ns(), nvml, always);
+        if moved_bytes::record(recorder) {
+            recorder.sample_cards(ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
         if !recorder.is_finished() {
             recorder.python.ask_again(recorder.elapsed_ns());

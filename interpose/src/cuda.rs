@@ -3,22 +3,17 @@
 
 pub mod allocation_hooks;
 pub mod answers;
-pub mod arrays;
-pub mod caller;
-pub mod calls;
 pub mod capture_hooks;
-pub mod device;
 pub mod device_hooks;
 pub mod dlsym;
 pub mod driver_memory;
 pub mod gated;
 pub mod get_proc_address;
+pub mod graph_captures;
 pub mod hook;
 pub mod hook_lookup;
 pub mod hook_table;
 pub mod offload_hooks;
-pub mod pools;
 pub mod read_back_hooks;
 pub mod runtime_hooks;
-pub mod types;
 pub mod vmm_hooks;

@@ -1,13 +1,23 @@
 //! Resets memlab in a forked child. The child writes nothing until it uses CUDA, and then has its own trace.
 
-use crate::cuda::{driver_memory, pools};
+use crate::compaction;
+use crate::control;
+use crate::cuda::driver_memory;
+use crate::cuda::graph_captures;
+use crate::gpu_time;
+use crate::limit;
 use crate::limit::{card, overhead, settings, spill};
-use crate::log::live;
+use crate::moved_bytes;
 use crate::mover::progress;
+use crate::packages;
 use crate::python::agent;
+use crate::ranges;
+use crate::recorder;
 use crate::torch::expected;
-use crate::vmm::{arena, captures, contexts, gate, movable_memory, totals};
-use crate::{compaction, control, got_patch, gpu_time, limit, moved_bytes, packages, ranges, recorder};
+use interpose_base::got_patch;
+use interpose_base::log::live;
+use interpose_driver::pools;
+use interpose_driver::vmm::{arena, captures, contexts, gate, movable_memory, totals};
 
 /// Registers the fork handler.
 pub fn watch() {
@@ -37,6 +47,7 @@ extern "C" fn in_child() {
     overhead::reset_in_child();
     spill::reset_in_child();
     pools::reset_in_child();
+    graph_captures::reset_in_child();
 
     movable_memory::reset_in_child();
     arena::reset_in_child();

@@ -39,16 +39,16 @@ use self::library::CUPTI;
 use self::subscribed::Subscribed;
 use crate::attribution;
 use crate::attribution::result::Attribution;
-use crate::clock;
-use crate::config::config;
-use crate::locks;
-use crate::panics;
 use crate::recorder::Recorder;
+use interpose_base::clock;
+use interpose_base::config::config;
+use interpose_base::locks;
+use interpose_base::panics;
 
-static STATE: Mutex<State> = Mutex::new(State::Off);
+static STATE: Mutex<CuptiUse> = Mutex::new(CuptiUse::Off);
 
 /// What memlab does with CUPTI. Its lock is held while that changes.
-enum State {
+enum CuptiUse {
     /// Nothing, and it will not.
     Off,
     /// It records; of some steps, if not of all.
@@ -68,7 +68,7 @@ pub fn start(recorder: &'static Recorder) {
     let begun = loaded.and_then(|cupti| begin(CUPTI.get_or_init(|| cupti)).map_err(|error| described(&error)));
     match begun {
         Ok(subscribed) => {
-            *STATE.lock() = State::Running(subscribed);
+            *STATE.lock() = CuptiUse::Running(subscribed);
             others::watch(step_aside);
             ending::start(recorder, finish);
         }
@@ -91,7 +91,7 @@ pub fn includes(step: u64) -> bool {
 
 /// An optimizer step begins, on the thread that ended the last one.
 pub fn begin_step(step: u64) {
-    if IS_INTERRUPTED.load(Ordering::Relaxed) && matches!(*STATE.lock(), State::Running(_)) {
+    if IS_INTERRUPTED.load(Ordering::Relaxed) && matches!(*STATE.lock(), CuptiUse::Running(_)) {
         IS_INTERRUPTED.store(false, Ordering::Relaxed);
     }
     if !sampling::is_complete() {
@@ -99,8 +99,8 @@ pub fn begin_step(step: u64) {
     }
 }
 
-fn record_if_included(state: &mut State, step: u64) {
-    if let (State::Running(subscribed), Some(cupti)) = (state, CUPTI.get())
+fn record_if_included(state: &mut CuptiUse, step: u64) {
+    if let (CuptiUse::Running(subscribed), Some(cupti)) = (state, CUPTI.get())
         && let Err(error) = subscribed.record(cupti, sampling::includes(step))
         && let Some(recorder) = Recorder::current()
     {
@@ -114,9 +114,9 @@ fn record_if_included(state: &mut State, step: u64) {
 /// Somebody else is about to use CUPTI: leaves it as if memlab had never used it.
 fn step_aside() {
     let mut state = STATE.lock();
-    let (State::Running(_), Some(cupti)) = (&*state, CUPTI.get()) else { return };
+    let (CuptiUse::Running(_), Some(cupti)) = (&*state, CUPTI.get()) else { return };
     collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-    if let State::Running(subscribed) = std::mem::replace(&mut *state, State::Aside) {
+    if let CuptiUse::Running(subscribed) = std::mem::replace(&mut *state, CuptiUse::Aside) {
         subscribed.end(cupti);
     }
     others::hand_back();
@@ -136,13 +136,13 @@ fn step_aside() {
 /// Begins again when the others have ended.
 fn come_back(recorder: &Recorder) {
     let mut state = STATE.lock();
-    if let (State::Aside, true, Some(cupti)) = (&*state, others::are_done(), CUPTI.get())
+    if let (CuptiUse::Aside, true, Some(cupti)) = (&*state, others::are_done(), CUPTI.get())
         && let Ok(subscribed) = begin(cupti)
     {
         if let Some(books) = BOOKS.lock().as_mut() {
             books.interrupt(recorder.steps());
         }
-        *state = State::Running(subscribed);
+        *state = CuptiUse::Running(subscribed);
         record_if_included(&mut state, recorder.steps());
     }
 }
@@ -193,7 +193,7 @@ pub fn tick(recorder: &Recorder) {
         return;
     }
     come_back(recorder);
-    if let State::Running(_) = *STATE.lock() {
+    if let CuptiUse::Running(_) = *STATE.lock() {
         collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_NONE);
     }
     if let Some(books) = BOOKS.lock().as_mut().filter(|books| books.is_due(recorder.elapsed_ns())) {
@@ -203,7 +203,7 @@ pub fn tick(recorder: &Recorder) {
 
 /// Writes what remains when the process ends.
 pub fn finish(recorder: &Recorder) {
-    if let State::Running(_) = std::mem::replace(&mut *STATE.lock(), State::Off) {
+    if let CuptiUse::Running(_) = std::mem::replace(&mut *STATE.lock(), CuptiUse::Off) {
         collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     }
     if let Some(books) = BOOKS.lock().as_mut() {
@@ -220,7 +220,7 @@ fn collect(flag: CUpti_ActivityFlag) {
 
 /// Called in a forked child, where CUPTI does not work: NVIDIA's libraries survive no fork.
 pub fn reset_in_child() {
-    locks::reset_in_child(&STATE, State::Off);
+    locks::reset_in_child(&STATE, CuptiUse::Off);
     ending::reset_in_child();
     others::reset_in_child();
     nodes::reset_in_child();

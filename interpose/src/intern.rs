@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashMap;
-use memlab_compiled::SourceFrame;
+use memlab_inductor::SourceFrame;
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::BENCHMARKS;
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
-use crate::file_names::{absolute, is_cell, numbered_cell, without_numbers};
-use crate::frame_role::FrameRole;
-use crate::log::Log;
-use crate::python::walk::{CodeIdentity, Interpreter, RawFrame};
 use crate::sources::Sources;
+use interpose_base::file_names::{absolute, is_cell, numbered_cell, without_numbers};
+use interpose_base::frame_role::FrameRole;
+use interpose_base::log::Log;
+use interpose_python::walk::{CodeIdentity, Interpreter, RawFrame};
 
 #[derive(Clone, Copy)]
 pub struct Frame {

@@ -1,9 +1,12 @@
 //! libmemlab.so: runs inside the user's process and records every allocation of GPU memory with its caller.
 //!
 //! The path of an event: a hook ([`torch::allocator`], [`cuda::allocation_hooks`], [`cuda::runtime_hooks`]) gets the
-//! caller from [`attribution`], and the [`recorder`] appends a line to the [`log`]. Nothing here may change the
+//! caller from [`attribution`], and the [`recorder`] appends a line to the [log](interpose_base::log). Nothing here may change the
 //! program's result: no panic crosses a hook, no lock is taken that Python or PyTorch can hold, and a part that cannot
 //! work switches itself off with one line on stderr.
+//!
+//! Below this crate are three: `base` (the trace file, symbols, settings), `python` (reading Python's stacks) and `driver` (calls
+//! of the CUDA driver, movable memory).
 //!
 //! # Layers
 //!
@@ -19,7 +22,7 @@
 //! mover, limit::calls        moving memory to the host and back; how hooks enforce a limit
 //! moved_bytes                how much is in host memory, in the trace
 //! limit                      what a device may hold; spilling beyond that
-//! cuda::driver_memory, vmm, compaction    the driver's allocations; movable memory; bounding the trace
+//! cuda::driver_memory, compaction    the driver's allocations; bounding the trace
 //! ranges::nvtx               the ranges of programs that use NVTX
 //! gpu_time                   kernels, copies and fills by the place that launched them
 //! attribution, ranges        stack, layer and phase of an allocation; the ranges that the program names
@@ -29,52 +32,31 @@
 //! intern                     ids of frames, stacks and layers
 //! sources, sampler, python::state, limit::card, ranges::open    parts of the recorder
 //! ranges::table              ids of ranges
-//! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; querying the driver
-//! thread_sanitizer, mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
-//! symbols, ranges::names, cuda::types, python::layout, frame_role
-//! file_names, config
-//! attribution::result, clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request, waker
+//! mover::progress, cuda::graph_captures    an operation's progress; which graph's pool a thread takes memory for
+//! ranges::names
+//! attribution::result
 //! ```
 
 mod api;
 mod attribution;
-mod background;
-mod clock;
 mod compaction;
-mod config;
 mod control;
 mod cuda;
-mod descriptors;
-mod file_names;
 mod fork;
-mod frame_role;
-mod got_patch;
 mod gpu_time;
 mod intern;
 mod lifecycle;
 mod limit;
-mod loaded_objects;
-mod locks;
-mod log;
 mod moved_bytes;
 mod mover;
-mod nvml;
 mod packages;
-mod panics;
 mod python;
 mod ranges;
 mod recorder;
-mod recursion;
-mod request;
 mod sampler;
 mod sources;
-mod stderr;
-mod symbols;
-mod thread_sanitizer;
 mod thread_state;
 mod torch;
-mod vmm;
-mod waker;
 
 extern "C" fn constructor() {
     lifecycle::loaded();

@@ -5,24 +5,25 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::compaction;
-use crate::config::config;
 use crate::control;
 use crate::cuda::dlsym::dlsym;
-use crate::cuda::{device, hook_lookup};
+use crate::cuda::hook_lookup;
 use crate::fork;
-use crate::got_patch::{self, Replacements};
 use crate::gpu_time;
 use crate::limit::settings;
-use crate::loaded_objects::{is_preloaded, path_of};
 use crate::mover::ready;
-use crate::panics;
 use crate::python::agent;
 use crate::ranges::nvtx;
 use crate::recorder::{Recorder, start};
-use crate::stderr::say;
-use crate::symbols::Real;
 use crate::torch::{expected, hooks};
-use crate::vmm::{gate, mode};
+use interpose_base::config::config;
+use interpose_base::got_patch::{self, Replacements};
+use interpose_base::loaded_objects::{is_preloaded, path_of};
+use interpose_base::panics;
+use interpose_base::stderr::say;
+use interpose_base::symbols::Real;
+use interpose_driver::device;
+use interpose_driver::vmm::{gate, mode};
 
 static REAL_EXIT_NOW: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"_exit");
 static REAL_QUICK_EXIT: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"quick_exit");
@@ -117,7 +118,8 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
 
 fn close(recorder: &Recorder, code: c_int) {
     compaction::say_lost(recorder);
-    recorder.write_end_and_close(code);
+    // The parent of a process sees the low byte alone: `sys.exit(300)` ends with 44.
+    recorder.write_end_and_close(code & 0xff);
 }
 
 /// Ends the trace without waiting for long: a signal may have interrupted the process anywhere.

@@ -6,10 +6,10 @@ use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
 use crate::limit::spill;
-use crate::locks;
 use crate::mover::progress::{self, Progress};
 use crate::recorder::Recorder;
-use crate::vmm::movable_memory::MOVABLE_MEMORY;
+use interpose_base::locks;
+use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
 
 /// The last recorded bytes of each device: see [`record`].
 static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());

@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use addr2line::Loader;
 use hashbrown::HashMap;
-use memlab_compiled::Package;
+use memlab_inductor::Package;
 use parking_lot::Mutex;
 
-use crate::frame_role::FrameRole;
 use crate::intern::{Frame, WrapperPlace};
-use crate::loaded_objects;
-use crate::locks;
-use crate::python::walk::CodeIdentity;
 use crate::recorder::Recorder;
 use crate::thread_state::{CachedFrame, FRAME_CACHE, ThreadState};
+use interpose_base::frame_role::FrameRole;
+use interpose_base::loaded_objects;
+use interpose_base::locks;
+use interpose_python::walk::CodeIdentity;
 
 /// A function of every package that PyTorch looks up when it loads one.
 pub const ENTRY: &CStr = c"AOTInductorModelContainerRun";

@@ -8,9 +8,9 @@ pub mod nvtx;
 pub mod open;
 pub mod table;
 
-use crate::config::enabled;
-use crate::panics;
 use crate::recorder::Recorder;
+use interpose_base::config::enabled;
+use interpose_base::panics;
 use open::Domain;
 
 /// The calling thread enters a range. It may hold any lock.

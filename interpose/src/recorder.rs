@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::Step;
 
-use crate::clock::monotonic_ns;
-use crate::cuda::device;
 use crate::intern::Interner;
 use crate::limit::card;
-use crate::log::Log;
 use crate::python::state::Python;
-use crate::python::walk::Interpreter;
 use crate::ranges::{open, table::Ranges};
 use crate::sampler::Sampler;
-use crate::stderr::say;
 use crate::thread_state::ThreadState;
+use interpose_base::clock::monotonic_ns;
+use interpose_base::log::Log;
+use interpose_base::stderr::say;
+use interpose_driver::device;
+use interpose_python::walk::Interpreter;
 
 pub struct Recorder {
     pub log: Log,
@@ -29,7 +29,7 @@ pub struct Recorder {
     pub facts: ProcessFacts,
     /// Counts recorders across forks, from 1.
     serial: u64,
-    /// When the trace began, by [`clock`](crate::clock).
+    /// When the trace began, by [`clock`](interpose_base::clock).
     start: u64,
     last_thread: AtomicU32,
     /// One bit per device ordinal that the trace has defined.
@@ -61,7 +61,7 @@ impl Recorder {
         self.since_start(monotonic_ns())
     }
 
-    /// A time of [`clock`](crate::clock), in nanoseconds since the trace began.
+    /// A time of [`clock`](interpose_base::clock), in nanoseconds since the trace began.
     #[inline]
     pub fn since_start(&self, nanoseconds: u64) -> u64 {
         nanoseconds.saturating_sub(self.start)
@@ -112,6 +112,11 @@ impl Recorder {
         self.log.append(encode::device(&mut line, device, &facts.name, facts.total_bytes, bus_id));
         self.sampler.watch(device, facts.bus_id);
         card::record(&self.log, device);
+    }
+
+    /// Samples the use of the cards that changed, or of all. The calling thread must be inside memlab.
+    pub fn sample_cards(&self, always: bool) {
+        self.sampler.sample(&self.log, self.facts.pid, || self.elapsed_ns(), always);
     }
 
     #[cold]

@@ -1,20 +1,26 @@
 //! The cards' memory use, from NVML: the whole device's, and this process's as the driver accounts it; and how fast their links to
 //! the host are.
 //!
-//! Sampled by the control thread after driver memory changed, never by the program's own threads.
+//! Sampled by the control thread after driver memory changed, and by a thread of the program that reads the recording before
+//! the control thread has: never in a hook.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
-use crate::log::Log;
-use crate::nvml::Nvml;
+use interpose_base::log::Log;
+use interpose_base::nvml::Nvml;
 
 #[derive(Default)]
 pub struct Sampler {
     changed: AtomicBool,
     watched: Mutex<Vec<Watched>>,
+    /// Loaded by the first sample; `None`: not installed.
+    nvml: OnceLock<Option<Nvml>>,
+    /// Held by the thread that samples.
+    sampling: Mutex<()>,
 }
 
 struct Watched {
@@ -35,13 +41,21 @@ impl Sampler {
     /// Samples `device` from now on. NVML numbers cards differently; the bus id identifies a card in both.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
         self.watched.lock().push(Watched { device, bus_id, last: None, last_others: Vec::new(), link_asked: false });
+        self.driver_memory_changed();
+    }
+
+    /// Whether use changed since the last sample, or a sample is being taken.
+    pub fn is_due(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) || self.sampling.is_locked()
     }
 
     /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs the
     /// changes.
     ///
     /// `pid` is this process, and `now` returns the trace's time.
-    pub fn sample(&self, log: &Log, pid: u32, now: impl Fn() -> u64, nvml: &Nvml, always: bool) {
+    pub fn sample(&self, log: &Log, pid: u32, now: impl Fn() -> u64, always: bool) {
+        let Some(nvml) = self.nvml.get_or_init(Nvml::load) else { return };
+        let _sampling = self.sampling.lock();
         if !self.changed.swap(false, Ordering::Relaxed) && !always {
             return;
         }

@@ -13,8 +13,8 @@ use std::time::SystemTime;
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
-use crate::config::config;
-use crate::log::Log;
+use interpose_base::config::config;
+use interpose_base::log::Log;
 
 /// Larger files are not read.
 const LARGEST_FILE: u64 = 4 << 20;

@@ -5,10 +5,11 @@ use std::ptr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use crate::frame_role::FrameRole;
+use crate::cuda::graph_captures::ThreadCapture;
 use crate::intern::Frame;
-use crate::python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
-use crate::thread_sanitizer::{handed_over, taken_over};
+use interpose_base::frame_role::FrameRole;
+use interpose_base::thread_sanitizer::{handed_over, taken_over};
+use interpose_python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
 
 /// One frame of the last stack (outermost first), with the attribution of the frames up to it.
 #[derive(Clone, Copy)]
@@ -146,6 +147,7 @@ pub struct ThreadState {
     pub id: u32,
     /// Inside a function that fetches a library's workspace.
     pub workspace: bool,
+    pub capture: ThreadCapture,
     pub ranges: ThreadRanges,
     pub backward: Backward,
     pub nodes: Nodes,

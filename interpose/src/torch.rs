@@ -1,4 +1,5 @@
-//! Hooks on PyTorch's own libraries: the caching allocator's reports, the autograd engine, cuBLAS workspaces.
+//! Hooks on PyTorch's own libraries: the caching allocator's reports, the autograd engine, cuBLAS workspaces,
+//! captures of CUDA graphs.
 //!
 //! PyTorch calls these functions across its libraries by their mangled names, so exporting the same names from a
 //! preloaded library intercepts them. They are C++ functions that may throw through the hooks, hence `extern
@@ -7,6 +8,7 @@
 pub mod allocator;
 pub mod autograd;
 pub mod expected;
+pub mod graphs;
 pub mod hook;
 pub mod hooks;
 pub mod package;

@@ -15,6 +15,7 @@ The ``memlab`` command (``memlab run -- python train.py``) is in the same packag
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -167,9 +168,39 @@ _MODULES = {
 _WHOLE = {"allocator", "training_warnings"}
 
 
+# The oldest PyTorch of modules that use its internals; the others work with 2.1.
+_OLDEST_TORCH = {
+    **dict.fromkeys(("chunking", "loading", "paging"), (2, 6)),
+    **dict.fromkeys(("accumulation", "activations", "courtesy", "infinity_batch", "inspection"), (2, 4)),
+    **dict.fromkeys(("iteration_profiler", "lightning_batches", "network_inspection", "reporter", "trainers"), (2, 4)),
+}
+
+
+def _refuse_old(name: str) -> None:
+    """Raises an ImportError that names the version which a public name needs."""
+    from importlib import metadata  # Not for the command, which starts through this file.
+
+    if sys.version_info < (3, 10):  # noqa: UP036 - the command starts from a source tree on older ones.
+        raise ImportError(f"memlab.{name} needs CPython 3.10 or newer, and this is {sys.version.split()[0]}")
+    oldest = _OLDEST_TORCH.get(_MODULES[name])
+    try:
+        installed = metadata.version("torch")  # PyTorch itself is not imported yet.
+        version = tuple(map(int, installed.split(".")[:2]))
+    except (metadata.PackageNotFoundError, ValueError):
+        return
+    if oldest is not None and version < oldest:
+        needed = ".".join(map(str, oldest))
+        raise ImportError(f"memlab.{name} needs PyTorch {needed} or newer, and {installed} is installed")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'memlab' has no attribute {name!r}")
+    _refuse_old(name)
     module = importlib.import_module(f"memlab.{_MODULES[name]}")
     value = module if name in _WHOLE else getattr(module, name)
     globals()[name] = value  # The next use costs no call.

@@ -243,11 +243,12 @@ class HostShare:
     """This process's part in memory that processes of one user hold once. It goes when the last of them does."""
 
     @staticmethod
-    def join(name: str, nbytes: int) -> HostShare:
+    def join(name: str, nbytes: int, waiting: Callable[[int], None] | None = None) -> HostShare:
         """Joins those that share `nbytes`, a multiple of 4096, under a name of letters, digits and dashes.
 
-        Waits while another process fills the memory, without the GIL; signals are handled. Raises RuntimeError if another
-        user's process has the name, MemoryError with the system's reason.
+        Waits while another process fills the memory or does not answer, without the GIL; signals are handled. Calls
+        `waiting` meanwhile, about ten times a second, with the number of that process (0: not known); what it raises ends
+        the wait. Raises RuntimeError if another user's process has the name, MemoryError with the system's reason.
         """
 
     @property

@@ -19,10 +19,11 @@ The model has the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_A
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import pickle
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -112,7 +113,8 @@ def replay(
         recorded_with, requests = _recorded(requests)
         torch = torch or recorded_with
     model = _native.AllocatorModel(settings, size, size, _version(torch) if torch else None)
-    failed, figures = model.apply(_numbered(model, requests), keep_going, timeline)
+    with _as_value_error("a request is not valid"):
+        failed, figures = model.apply(_numbered(model, requests), keep_going, timeline)
     counters = model.counters()
     return Replay(
         allocated=counters["allocated_bytes.all.current"],
@@ -134,10 +136,15 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
     best: what goes back to a full card looks like ``torch.cuda.empty_cache()``.
 
     Raises:
-        ValueError: the snapshot has no history of the device.
+        ValueError: the snapshot has no history of the device, or is not as PyTorch writes it.
     """
+    with _as_value_error("the snapshot is not as PyTorch writes it"):
+        return _requests_of(snapshot, device)
+
+
+def _requests_of(snapshot: Mapping[str, Any], device: int) -> list[Request]:
     traces = snapshot.get("device_traces", ())
-    entries = traces[device] if device < len(traces) else ()
+    entries = traces[device] if 0 <= device < len(traces) else ()
     if not entries:
         raise ValueError(
             f"the snapshot has no history of device {device}: call torch.cuda.memory._record_memory_history() before what "
@@ -177,6 +184,15 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
             requests.append(("empty_cache",))
         given_back = action in ("segment_free", "segment_unmap")
     return requests
+
+
+@contextlib.contextmanager
+def _as_value_error(what: str) -> Iterator[None]:
+    """Raises a ValueError for the errors that missing keys, wrong types and numbers out of range lead to."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _recorded(path: str | PathLike[str]) -> tuple[str, list[Request]]:
@@ -263,9 +279,10 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
             snapshot = _PlainData(file).load()
-    # What a broken pickle raises is not limited to UnpicklingError.
-    except (ValueError, EOFError, LookupError, AttributeError, TypeError, MemoryError, pickle.UnpicklingError) as error:
-        raise ValueError(f"it cannot be read: {error}") from error
+    except OSError:
+        raise
+    except Exception as error:  # A broken pickle raises anything.
+        raise ValueError(f"it cannot be read: {str(error) or type(error).__name__}") from error
     if not isinstance(snapshot, dict) or "device_traces" not in snapshot:
         raise ValueError("it is not a snapshot of PyTorch's allocator (torch.cuda.memory._dump_snapshot)")
     return snapshot
@@ -321,16 +338,29 @@ def _main(arguments: Sequence[str] | None = None) -> int:
             settings: replay(requests, settings, options.card, timeline=True, torch=torch) for settings in all_settings
         }
     except (OSError, ValueError) as error:
-        print(f"memlab: {options.recording}: {error}", file=sys.stderr)
-        return 2
+        return _failed(options.recording, error)
     print(_table(replays))
     if options.timeline:
-        with options.timeline.open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(("request", "allocated_bytes", "reserved_bytes", "unused_bytes"))
-            timeline = replays[all_settings[0]].timeline
-            table.writerows((at, *figures, figures[1] - figures[0]) for at, figures in enumerate(timeline))
+        try:
+            _write_timeline(options.timeline, replays[all_settings[0]].timeline)
+        except OSError as error:
+            return _failed(options.timeline, error)
     return 0
+
+
+def _failed(path: Path, error: Exception) -> int:
+    reason = str(error.strerror) if isinstance(error, OSError) else str(error)
+    # It may quote the file, and stays one line without terminal escapes.
+    line = "".join(letter if letter.isprintable() else " " for letter in reason)
+    print(f"memlab: {path}: {line}", file=sys.stderr)
+    return 2
+
+
+def _write_timeline(path: Path, timeline: Sequence[tuple[int, int]]) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("request", "allocated_bytes", "reserved_bytes", "unused_bytes"))
+        table.writerows((at, *figures, figures[1] - figures[0]) for at, figures in enumerate(timeline))
 
 
 if __name__ == "__main__":

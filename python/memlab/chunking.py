@@ -76,7 +76,7 @@ def chunk(
             weight.tensors.clear()  # The pager would take these references for a user's, who may edit the weights.
         return page(model, where, budget=capacity)
     chunked = ChunkedModel(model, weights, residents, where, capacity)
-    chunked.patch.mark(Plan(chunked.state, PlanQueries()), chunked.patch.release)
+    chunked.patch.mark(Plan(chunked.state, PlanQueries()), chunked.patch.release, where)
     return model
 
 

@@ -151,10 +151,10 @@ class LineProfiler:
     ) -> None:
         self.disable()
 
-    def __del__(self) -> None:
-        # While the interpreter ends, modules' names are taken away first.
-        if getattr(self, "_profile", 0) and not self._enabled and _native is not None:
-            _native.profile_drop(self._profile)
+    def __del__(self, drop: Callable[[int], None] = _native.profile_drop) -> None:
+        # A default argument outlives the names of modules, which the interpreter clears at its end.
+        if getattr(self, "_profile", 0) and not self._enabled:
+            drop(self._profile)
 
     def profiles(self, func: Any = None) -> list[FunctionProfile]:
         """The figures of all functions, or of `func`, by line.

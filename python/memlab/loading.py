@@ -83,7 +83,7 @@ def load(
         fill(weights, memory, lambda some: read_weights(some, sources, memory), sources)
         read_residents(residents, sources)
     pager = start_paging(model, weights, residents, memory, settings)
-    pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
+    pager.patch.mark(Plan(pager.state, pager.queries), pager.release, settings.device)
     return model
 
 

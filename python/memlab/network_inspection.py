@@ -36,6 +36,9 @@ class InspectNetwork:
         self._batch = torch.zeros(1, *input_shape) if is_shape else input_shape
         self._options = options
 
+    def __repr__(self) -> str:
+        return f"<memlab.InspectNetwork: {type(self.network).__name__} of {self.get_parameter_count()} parameters>"
+
     @cached_property
     def report(self) -> Report:
         """The plan of `memlab.inspect`."""

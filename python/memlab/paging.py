@@ -115,7 +115,7 @@ def page_with(model: Model, settings: Settings) -> Model:
     with torch.no_grad(), torch.inference_mode(False):
         fill_from_model(weights, memory)
     pager = start_paging(model, weights, residents, memory, settings)
-    pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
+    pager.patch.mark(Plan(pager.state, pager.queries), pager.release, settings.device)
     return model
 
 
@@ -136,7 +136,7 @@ def _page_with_several(model: Model, settings: list[Settings]) -> Model:
     with torch.no_grad(), torch.inference_mode(False):
         fill_from_model(weights, memory)
     pager = start_spreading(model, weights, residents, memory, settings)
-    pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
+    pager.patch.mark(Plan(pager.state, pager.queries), pager.release, settings[0].device)
     return model
 
 

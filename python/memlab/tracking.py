@@ -10,6 +10,7 @@ from typing import NamedTuple
 from memlab import _native
 from memlab._tools import devices
 from memlab._tools.devices import Device
+from memlab._tools.rows import Rows
 from memlab._tools.source import text_of
 from memlab.recording import ensure_started, why_not
 
@@ -119,6 +120,15 @@ class Tracker:
     def __init__(self) -> None:
         self._marks: list[Mark] = []
 
+    def __repr__(self) -> str:
+        if not self.active:  # Printing starts no recording.
+            return f"<memlab.tracker: nothing is recorded: {self.why_not or 'call memlab.start()'}>"
+        size, totals = _native.format_size, self.totals()
+        return (
+            f"<memlab.tracker: {size(totals.allocated)} allocated, {size(totals.reserved)} reserved, "
+            f"{size(totals.used)} used; peak {size(totals.peak_allocated)} allocated>"
+        )
+
     @property
     def active(self) -> bool:
         """Whether books are kept.
@@ -170,7 +180,7 @@ class Tracker:
         []
         """
         self._ask()
-        return [Block(*row) for row in _native.blocks(devices.index_of(device))]
+        return Rows(Block(*row) for row in _native.blocks(devices.index_of(device)))
 
     def by_line(self, device: Device = None) -> list[LineMemory]:
         """What every line of the program holds, the largest first. They sum to what is allocated.
@@ -181,7 +191,7 @@ class Tracker:
         """
         ensure_started()
         rows = _native.lines(devices.index_of(device))
-        return [LineMemory(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows]
+        return Rows(LineMemory(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows)
 
     def by_layer(self, device: Device = None) -> list[LayerMemory]:
         """What every layer holds, the largest first. They sum to what is allocated.
@@ -191,7 +201,7 @@ class Tracker:
         True
         """
         self._ask()
-        return [LayerMemory(*row) for row in _native.layers(devices.index_of(device))]
+        return Rows(LayerMemory(*row) for row in _native.layers(devices.index_of(device)))
 
     def by_category(self, device: Device = None) -> list[CategoryMemory]:
         """What memory is used for: parameters, gradients, optimizer state, activations and so on, then what is no block of
@@ -202,7 +212,7 @@ class Tracker:
         True
         """
         self._ask()
-        return [CategoryMemory(*row) for row in _native.categories(devices.index_of(device))]
+        return Rows(CategoryMemory(*row) for row in _native.categories(devices.index_of(device)))
 
     def peak(self, device: Device = None) -> Peak:
         """The moment at which most was allocated, since the last `reset_peak`.

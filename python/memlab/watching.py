@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from memlab import _native
 from memlab._tools import devices
 from memlab._tools.devices import Device
+from memlab._tools.rows import Rows
 from memlab._tools.source import text_of
 from memlab.recording import ensure_started
 
@@ -87,9 +88,10 @@ class watch:
     0
     """
 
+    _id = 0  # Of the class, so that `__del__` finds it where `__init__` was given wrong arguments.
+
     def __init__(self, device: Device = None) -> None:
         self._wanted = device
-        self._id = 0
         self.device = 0
         self.last: watch | None = None
 
@@ -117,12 +119,12 @@ class watch:
         return watched  # type: ignore[return-value]
 
     def __del__(self) -> None:
-        if _native is not None:  # While the interpreter ends, modules' names are taken away first.
-            self._drop()
+        self._drop()
 
-    def _drop(self) -> None:
+    def _drop(self, drop: Callable[[int], None] = _native.watch_drop) -> None:
+        # A default argument outlives the names of modules, which the interpreter clears at its end.
         if self._id:
-            _native.watch_drop(self._id)
+            drop(self._id)
             self._id = 0
 
     def _figures(self) -> tuple[int, int, int, int, bool]:
@@ -225,7 +227,7 @@ class watch:
         True
         """
         rows = _native.watch_lines(self._id, self.device)
-        return [WatchedLine(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows]
+        return Rows(WatchedLine(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows)
 
     @property
     def layers(self) -> list[WatchedLayer]:
@@ -237,7 +239,7 @@ class watch:
         >>> sum(layer.at_peak for layer in watched.layers) == watched.peak
         True
         """
-        return [WatchedLayer(*row) for row in _native.watch_layers(self._id, self.device)]
+        return Rows(WatchedLayer(*row) for row in _native.watch_layers(self._id, self.device))
 
     @property
     def categories(self) -> list[WatchedCategory]:
@@ -249,7 +251,7 @@ class watch:
         >>> all(row.at_peak >= 0 for row in watched.categories)
         True
         """
-        return [WatchedCategory(*row) for row in _native.watch_categories(self._id, self.device)]
+        return Rows(WatchedCategory(*row) for row in _native.watch_categories(self._id, self.device))
 
     @property
     def timeline(self) -> Timeline:
@@ -264,14 +266,21 @@ class watch:
         duration, peak_time, width, points = _native.watch_timeline(self._id, self.device)
         return Timeline(duration, peak_time, width, [TimelinePoint(*point) for point in points])
 
-    def __str__(self) -> str:
+    def _summary(self) -> str:
         size = _native.format_size
         kept, start = self.kept, self.start
         sign = "-" if kept < 0 else "+"
-        rows = [
+        return (
             f"peak {size(self.peak)} ({size(self.growth)} above the start), "
             f"kept {sign}{size(abs(kept))}, start {size(start)}"
-        ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<memlab.watch: {self._summary() if self._id else 'no block was measured'}>"
+
+    def __str__(self) -> str:
+        size = _native.format_size
+        rows = [self._summary()]
         for line in self.lines[:10]:
             where = f"{line.file}:{line.line}" if line.file else "(no Python line)"
             rows.append(

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use memlab_allocator::{Allocator, BlockState, Card, OutOfMemory, Place, Request, Requests, Settings};
-use memlab_plan::Recording;
+use memlab_predict::allocator::{Allocator, BlockState, Card, OutOfMemory, PoolKey, Request, Requests, Settings};
+use memlab_predict::plan::Recording;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -20,7 +20,7 @@ pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<((u32, u32), Vec
         let without_size = |kind, id| Some((kind, id, 0, 0, (0, 0)));
         match request {
             Request::Allocate { id, place, size } => {
-                let Place { stream, pool } = places[usize::from(place)];
+                let PoolKey { stream, pool } = places[usize::from(place)];
                 Some(("alloc", id, size, stream, pool))
             }
             Request::Free { id } => without_size("free", id),
@@ -67,7 +67,7 @@ impl AllocatorModel {
 
     /// Makes a stream of a pool known, and returns its number for requests.
     fn place(&self, stream: u64, pool: (u64, u64)) -> u16 {
-        self.allocator.lock().place(Place { stream, pool })
+        self.allocator.lock().place(PoolKey { stream, pool })
     }
 
     /// Carries out requests, (kind, id, bytes, place), up to the first that fails; with `keep_going`, all. Returns the indices
@@ -127,7 +127,7 @@ impl AllocatorModel {
         let named = segments.into_iter().map(|segment| {
             let blocks =
                 segment.blocks.iter().map(|block| (block.size, block.requested, name_of(block.state))).collect();
-            let Place { stream, pool } = segment.place;
+            let PoolKey { stream, pool } = segment.place;
             (segment.address, stream, pool, segment.is_small, segment.is_expandable, blocks)
         });
         named.collect()

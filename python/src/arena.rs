@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memlab_loader::arena;
-use memlab_loader::checkpoint::Part;
-use memlab_loader::sharing;
+use memlab_paging::arena;
+use memlab_paging::checkpoint::FileRange;
+use memlab_paging::sharing;
 use pyo3::prelude::*;
 
 use crate::error::raised;
@@ -105,8 +105,8 @@ impl Arena {
 
     /// Reads parts of files: (path, offset in the file, offset in the arena, bytes).
     fn read(&self, py: Python, parts: Vec<(PathBuf, u64, u64, u64)>) -> PyResult<()> {
-        let part = |(path, file_offset, offset, bytes)| Part { path, file_offset, offset, bytes };
-        let parts: Vec<Part> = parts.into_iter().map(part).collect();
+        let part = |(path, file_offset, offset, bytes)| FileRange { path, file_offset, offset, bytes };
+        let parts: Vec<FileRange> = parts.into_iter().map(part).collect();
         py.detach(|| self.inner.read(&parts)).map_err(raised)
     }
 
@@ -134,13 +134,21 @@ pub struct HostShare {
 
 #[pymethods]
 impl HostShare {
-    /// Joins those that share `nbytes` under a name. Waits while another process fills the memory.
+    /// Joins those that share `nbytes` under a name. Waits while another process fills the memory, and calls `waiting` with its
+    /// number.
     #[staticmethod]
-    fn join(py: Python, name: &str, nbytes: u64) -> PyResult<Self> {
+    #[pyo3(signature = (name, nbytes, waiting=None))]
+    fn join(py: Python, name: &str, nbytes: u64, waiting: Option<Py<PyAny>>) -> PyResult<Self> {
         let mut interrupt = None;
+        let look = |process: i32| {
+            Python::attach(|py| {
+                py.check_signals()?;
+                waiting.as_ref().map_or(Ok(()), |waiting| waiting.call1(py, (process,)).map(drop))
+            })
+        };
         let joined = py.detach(|| {
-            sharing::HostShare::join(name, nbytes, &mut |_| {
-                interrupt = Python::attach(|py| py.check_signals()).err();
+            sharing::HostShare::join(name, nbytes, &mut |process| {
+                interrupt = look(process).err();
                 interrupt.is_none()
             })
         });

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use memlab_loader::checkpoint;
+use memlab_paging::checkpoint;
 use pyo3::prelude::*;
 
 use crate::error::raised;

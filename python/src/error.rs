@@ -1,6 +1,6 @@
 //! The loader's errors as Python's.
 
-use memlab_loader::Error;
+use memlab_paging::Error;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 

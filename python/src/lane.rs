@@ -1,7 +1,7 @@
 //! `Lane` and `HostCopy`.
 
-use memlab_loader::lane;
-use memlab_loader::{Error, Stream};
+use memlab_paging::lane;
+use memlab_paging::{Error, Stream};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 

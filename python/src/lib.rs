@@ -1,4 +1,4 @@
-//! `memlab._native`: the loader and the live books, for Python. Says in Python what `memlab-loader` and `memlab-live` say in
+//! `memlab._native`: the loader and the live books, for Python. Says in Python what `memlab-paging` and `memlab-live` say in
 //! Rust, and nothing else.
 //!
 //! # Layers
@@ -48,15 +48,15 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
-    module.add("PAGE_SIZE", memlab_loader::arena::PAGE_SIZE)?;
-    module.add("PIN_GRANULE", memlab_loader::arena::PIN_GRANULE)?;
+    module.add("PAGE_SIZE", memlab_paging::arena::PAGE_SIZE)?;
+    module.add("PIN_GRANULE", memlab_paging::arena::PIN_GRANULE)?;
     module.add_class::<allocator::AllocatorModel>()?;
     module.add_function(wrap_pyfunction!(allocator::recorded_requests, module)?)?;
     module.add_class::<reporter::names::TensorNames>()?;
     module.add_class::<reporter::reader::TensorReader>()?;
     module.add_class::<reporter::table::TensorTable>()?;
     module.add_class::<plan_family::PlanFamily>()?;
-    module.add("SETTINGS_TO_TRY", memlab_plan::SETTINGS_TO_TRY.to_vec())?;
+    module.add("SETTINGS_TO_TRY", memlab_predict::plan::SETTINGS_TO_TRY.to_vec())?;
     module.add_function(wrap_pyfunction!(plan_family::card, module)?)?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<arena::HostShare>()?;

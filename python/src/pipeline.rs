@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use memlab_loader::pipeline::{self, Configuration};
-use memlab_loader::{ByteRange, Error, Result, Stream, WeightRange};
+use memlab_paging::pipeline::{self, Configuration};
+use memlab_paging::{ByteRange, Error, Result, Stream, WeightRange};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 

@@ -1,7 +1,7 @@
 //! The planner.
 
-use memlab_loader::plan as planner;
-use memlab_loader::plan::{Bus, Goal, Host, PlanError, Point, Problem};
+use memlab_paging::plan as planner;
+use memlab_paging::plan::{Bus, Goal, Host, PlanError, Point, Problem};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

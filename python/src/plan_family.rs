@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use memlab_allocator::{Card, Settings};
-use memlab_plan::{Holding, PeakView, Program, Recording, Search, Steadiness};
+use memlab_predict::allocator::{Card, Settings};
+use memlab_predict::plan::{Holding, PeakView, Program, Recording, Search, Steadiness};
 use memlab_trace::{BlockLayer, Category, Line};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -1,6 +1,6 @@
 //! `choose_recomputation`.
 
-use memlab_loader::recomputation::{Forward, Operation};
+use memlab_paging::recomputation::{Forward, Operation};
 use pyo3::prelude::*;
 
 use crate::error::raised;

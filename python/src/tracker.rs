@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::live_books;
 
 /// File, line, function and text of a line; all None: no Python frame.
-type Place = (Option<String>, Option<u32>, Option<String>, Option<String>);
+type SourceLine = (Option<String>, Option<u32>, Option<String>, Option<String>);
 /// A line: its place, then live, at_peak, peak, allocated, allocations, blocks, backward.
 type LineRow = (Option<String>, Option<u32>, Option<String>, Option<String>, u64, u64, u64, u64, u64, u64, u64);
 /// Root, name and class of a layer, then live, at_peak, parameters, gradients, optimizer_state, buffers, activations.
@@ -135,7 +135,7 @@ fn line_row(view: &LineView, model: &Model) -> LineRow {
     )
 }
 
-fn place(view: &LineView, model: &Model) -> Place {
+fn place(view: &LineView, model: &Model) -> SourceLine {
     match &view.line {
         None => (None, None, None, None),
         Some(line) => {

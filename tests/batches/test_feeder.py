@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import readers
 import torch
+from conftest import ROOT
 from feeders import EACH_READER, feeder_of, rows
 from waiting import HANG_SECONDS
 
@@ -191,6 +192,16 @@ def test_readers_are_called_anew(tmp_path, workers, processes):
         for path in ids:
             np.save(path, np.full(2, value))
         assert rows(feeder) == [(value, value, 0)] * 5
+
+
+@pytest.mark.parametrize("make, stack", [(torch.ones, torch.stack), (np.ones, np.stack)], ids=["tensors", "arrays"])
+def test_batches_are_stacked_as_the_docs_say(make, stack):
+    # GIVEN readers that yield tensors or arrays, and a function that joins the samples of a batch
+    with feeder_of([1, 2], read=lambda number: make(2), apply_on_input_batch=lambda samples: stack(list(samples))) as feeder:
+        # THEN it gets what the readers yield, as docs/feeding.md says
+        ((inputs, _),) = feeder
+    assert type(inputs) is type(make(2)) and inputs.shape == (2, 2)
+    assert f"{stack.__module__.partition('.')[0]}.stack(list(samples))" in (ROOT / "docs" / "feeding.md").read_text()
 
 
 def test_tensors():

@@ -54,7 +54,7 @@ def following(memlab, kind, *advice):
     return json.loads(done.output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["gpt", "gpt-eager", "resnet", "stages", "unet", "llama-lora", "lengths"])
+@pytest.mark.parametrize("kind", ["micro-batches", "gpt", "gpt-eager", "resnet", "stages", "unet", "llama-lora", "lengths"])
 def test_checkpointing_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind):
     # GIVEN a training without checkpointing, and advice on its recording
     trace, before = recorded(kind)
@@ -194,6 +194,43 @@ def test_a_leak_is_named_by_its_line(memlab, recorded):
     advice = of_kind(advise(memlab, trace), "leak")
     assert "advised.py" in advice["where"] or "planned.py" in advice["where"]
     assert advice["how"]
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "train"])
+def test_stopping_a_leak_gives_the_peak_that_it_is_said_to_give(memlab, mode):
+    # GIVEN a program that keeps its outputs, which a line makes that also makes temporaries
+    program = PROGRAMS / "kept_results.py"
+    leaking = memlab.python(program, mode, "keep")
+    assert leaking.code == 0, leaking.errors
+    # WHEN the leak is stopped
+    advice = of_kind(advise(memlab, leaking.trace), "leak")
+    fixed = memlab.run(PYTHON, program, mode, preload=False)
+    # THEN the peak is what was said: temporaries are not counted as leaked
+    assert advice["bytes_after"] == int(fixed.output)
+    assert advice["saved_bytes"] == int(leaking.output) - int(fixed.output) > 0
+
+
+OUT_OF_MEMORY = "import torch; torch.empty(64 << 30, dtype=torch.uint8, device='cuda')"
+BY_THE_DRIVER = """
+import ctypes, torch
+torch.cuda.synchronize()
+ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 20))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(OUT_OF_MEMORY, "first allocation ran out of memory"), (BY_THE_DRIVER, "allocated GPU memory by other means")],
+)
+def test_what_allocated_nothing_is_not_said_to_have_used_no_gpu(memlab, program, said):
+    # GIVEN a program that uses the GPU, but whose PyTorch has allocated nothing
+    trace = memlab.python("-c", program).trace
+    # WHEN advice is asked for
+    command = [memlab.command, "advise", trace]
+    done = subprocess.run(command, capture_output=True, text=True, env=memlab.environment())
+    # THEN the error has the reason, and not that it used no GPU
+    assert done.returncode != 0
+    assert said in done.stderr and "did not use a GPU" not in done.stderr
 
 
 def test_what_does_not_help_is_said(memlab, recorded):

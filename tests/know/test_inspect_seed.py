@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import PYTHON
 from torch import nn
+from waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 import inspected
@@ -42,6 +43,26 @@ class Named(nn.Linear):
 
 def counted(network, input_shape, **options):
     return package.InspectNetwork(network, input_shape, source="simulated", **options)
+
+
+def test_a_network_prints_its_parameters():
+    # GIVEN a network of 20 parameters; THEN it prints them, and plans nothing
+    assert repr(package.InspectNetwork(nn.Linear(4, 4), (4,))) == "<memlab.InspectNetwork: Linear of 20 parameters>"
+
+
+def test_a_slow_plan_is_reported(monkeypatch, capsys):
+    # GIVEN a plan that takes longer than users wait without a sign, and fails then
+    def plan(*arguments, **options):
+        wait_until(lambda: said.append(capsys.readouterr().err) or "".join(said))
+        return SimpleNamespace(returncode=1, stderr="memlab: no")
+
+    said = []
+    monkeypatch.setattr("memlab._inspection.recorded._SLOW_SECONDS", 0)
+    monkeypatch.setattr("memlab._inspection.recorded.subprocess.run", plan)
+    with pytest.raises(package.InspectionError):
+        package.Config("1GiB", "1GiB", 10, (4,), (), nn.Linear(4, 4), "float32", "float32")
+    # THEN one line says what runs
+    assert "".join(said).startswith("memlab: still recording the model: ") and "".join(said).count("\n") == 1
 
 
 def test_intermediate_variables_are_those_of_one_sample():

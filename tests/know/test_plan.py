@@ -183,6 +183,47 @@ def test_a_program_without_a_batch_size_is_planned_as_it_is(memlab):
     assert max(map(len, done.stdout.split("What to do")[0].splitlines())) <= 120
 
 
+UNEVEN = """
+import sys, torch
+batch = int(sys.argv[1])
+weights = torch.nn.Parameter(torch.zeros(1 << 20, device="cuda"))
+optimizer = torch.optim.SGD([weights], lr=1.0)
+for _ in range(4):
+    pairs = torch.zeros(batch, batch, 1 << 10, device="cuda")
+    (weights.sum() + pairs.sum()).backward()
+    optimizer.step()
+"""
+OF_A_LIBRARY = """
+import sys, torch, transformers
+config = transformers.GPT2Config(n_layer=2, n_embd=128, n_head=2, vocab_size=500, n_positions=64)
+model = transformers.GPT2LMHeadModel(config).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    words = torch.zeros(int(sys.argv[1]), 64, dtype=torch.long, device="cuda")
+    model(input_ids=words, labels=words).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_batches_that_were_not_recorded_are_named(memlab):
+    """GIVEN a program without convolutions whose memory grows with the square of the batch
+    WHEN batches are planned of which one is too far to be recorded
+    THEN the warning names it, and does not blame cuDNN."""
+    answer = planned(memlab, "--batch", "4,8", "--predict", "16,100", program=("-c", UNEVEN, "{batch}"))
+    (warning,) = [text for text in answer["warnings"] if "grow evenly" in text]
+    assert 16 in answer["recorded_batches"] and 100 not in answer["recorded_batches"]
+    assert "batch 100 was not recorded itself" in warning and "cuDNN" not in warning
+
+
+def test_lines_of_libraries_are_named_where_those_of_the_program_say_nothing(memlab):
+    """GIVEN a training that calls a model of a library in one line
+    WHEN it is planned
+    THEN the plan has the lines of the library, as its report does."""
+    answer = planned(memlab, "--predict", "8", program=("-c", OF_A_LIBRARY, "{batch}"))
+    assert sum("modeling_gpt2.py" in row["name"] for row in answer["lines"]) > 1
+
+
 FAILING = "import torch; torch.zeros(9, device='cuda'); print('on the way'); raise SystemExit('no such dataset')"
 READING = """
 import sys, torch

@@ -1,9 +1,13 @@
 """`memlab plan` of trainings that evaluate and save: these phases are planned from the same two small recordings."""
 
+import importlib.util
+import sys
+import types
+import weakref
 from pathlib import Path
 
 import pytest
-from conftest import full
+from conftest import ROOT, full
 from test_plan import planned
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -148,3 +152,54 @@ def test_only_the_training_is_planned_on_request(memlab):
     (phase,) = answer["phases"]
     assert phase["name"] == "training"
     assert phase["peak_allocated_bytes"] == answer["batches"][0]["peak_allocated_bytes"]
+
+
+class Loop:
+    """A training whose loop calls a method that evaluates."""
+
+    def __init__(self, phases):
+        self.phases = phases
+
+    def eval(self):
+        pass
+
+    def check(self):
+        self.eval()
+
+    def run(self):
+        found, alive = [], []
+        for _ in range(2):
+            batch, closed = Loop(None), Loop(None)
+            known = weakref.WeakSet([batch, closed])
+
+            def shared():
+                return closed  # noqa: B023
+
+            found.append(self.phases.evaluates_in_its_loop(sys._getframe()))
+            del batch, shared
+            closed = None
+            alive.append(len(known))
+            self.check()
+        return found, alive
+
+    def with_its_variables(self):
+        for _ in range(1):
+            held = locals()
+            found = self.phases.evaluates_in_its_loop(sys._getframe())
+            self.check()
+        return found, held["self"]
+
+
+def test_looking_at_a_loop_keeps_nothing_of_it(monkeypatch):
+    # GIVEN the code that looks for an evaluation in the loop of a program
+    monkeypatch.setitem(sys.modules, "_memlab_outside", types.ModuleType("_memlab_outside"))
+    spec = importlib.util.spec_from_file_location(
+        "_memlab_phases", ROOT / "viewer" / "cli" / "src" / "recording" / "phases.py"
+    )
+    phases = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(phases)
+    loop = Loop(phases)
+    # WHEN it looks at one that evaluates in a method of its own THEN it finds that, AND what the loop deletes is gone
+    assert loop.run() == ([True, True], [0, 0])
+    # AND a program's own dictionary of its variables stays as it is
+    assert loop.with_its_variables() == (True, loop)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import PYTHON, full
+from conftest import PYTHON, ROOT, full
 from test_plan import plan, planned
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -138,3 +138,22 @@ def test_ranks_of_a_real_gpu_are_refused(memlab):
     assert done.returncode != 0
     assert "leave out --on gpu" in done.stderr
     assert not list(Path(memlab.folder).glob("*.jsonl"))
+
+
+WITHOUT_MESHES = """
+import importlib.util, sys, torch
+sys.modules["torch.distributed.device_mesh"] = None
+specification = importlib.util.spec_from_file_location("alone", sys.argv[1])
+alone = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(alone)
+alone.patch(torch)
+print(torch.distributed.distributed_c10d.rendezvous is alone.rendezvous)
+"""
+
+
+def test_a_pytorch_without_device_meshes_is_prepared(memlab):
+    """GIVEN a PyTorch that has no torch.distributed.device_mesh, as 2.1
+    WHEN a plan's process replaces what ranks do
+    THEN it replaces the rest."""
+    run = memlab.python("-c", WITHOUT_MESHES, ROOT / "viewer" / "cli" / "src" / "recording" / "alone.py", preload=False)
+    assert (run.code, run.output) == (0, "True\n"), run.errors

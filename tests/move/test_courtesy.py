@@ -78,6 +78,22 @@ def test_memory_that_only_autograd_holds(memlab, offload):
     assert during == (start if offload else 0)
 
 
+def test_a_pytorch_that_hides_what_autograd_saved_is_named(memlab):
+    # GIVEN a PyTorch that does not show what autograd saved; THEN what stays is reported, with that reason
+    found, errors = outcome(memlab, "unshown")
+    assert found["held"]
+    nbytes, why = found["stayed"][0]
+    assert nbytes == 4 * MIB and "or saved for backward, which PyTorch" in why and why in errors
+
+
+def test_no_code_of_the_program_runs(memlab):
+    # GIVEN classes, proxies and tensors that record whatever they are asked
+    found, _ = outcome(memlab, "watchful")
+    # THEN the searches for memory ask them nothing
+    assert found["moved"] == 4 * MIB
+    assert (found["courteous"], found["reported"]) == ([], [])
+
+
 def test_memory_that_python_cannot_reach_is_reported(memlab):
     # GIVEN a tensor that only a list in TorchScript holds
     found, errors = outcome(memlab, "unreachable")

@@ -269,3 +269,38 @@ def test_a_full_card(memlab):
         is_right(program)
         assert program.do("other.end()") == 0
         program.end()
+
+
+@pytest.mark.parametrize("function", ["cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
+def test_an_allocation_that_fails_harms_no_other(memlab, function):
+    # GIVEN a driver on which every seventh call of a function fails, as on a full card
+    failing = ",".join(f"{function}:2@{nth}" for nth in range(3, 700, 7))
+    with Console(memlab, env={"SIMGPU_FAIL": failing}) as program:
+        free = program.do("free_bytes()")
+        # WHEN threads allocate, and free what other threads have allocated
+        program.do(*(f"later({seed}, lambda: churn({seed}, 200))" for seed in range(4)))
+        program.do(*(f"ended({seed})" for seed in range(4)))
+        # THEN some calls have failed, and all memory that was given holds its bytes
+        failed = program.do("sum(outcome[0][0] for _, outcome in threads.values())")
+        assert failed >= 10
+        program.do("check()")
+        # AND nothing is left when all is freed
+        program.do("[memory.free() for memory in list(everything)]")
+        assert program.do("free_bytes()") == free
+        program.end()
+
+
+@pytest.mark.parametrize("function", ["cuMemUnmap", "cuCtxSynchronize"])
+def test_memory_that_cannot_be_freed_stays(memlab, function):
+    # GIVEN a driver on which every fifth call fails that frees memory
+    failing = ",".join(f"{function}:999@{nth}" for nth in range(2, 500, 5))
+    with Console(memlab, env={"SIMGPU_FAIL": failing}) as program:
+        program.do("kept = [allocate(3 * PAGE) for _ in range(20)]")
+        # WHEN it frees, THEN calls that fail leave the memory as it was
+        assert 3 <= program.do("sum(not is_freed(memory) for memory in kept)") < 20
+        program.do("check()")
+        # AND it can be freed later
+        for _ in range(2):
+            program.do("[is_freed(memory) for memory in list(everything)]")
+        assert program.do("len(everything)") == 0
+        program.end()

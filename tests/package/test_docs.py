@@ -1,9 +1,13 @@
-"""Links of the docs: to files that there are, and to headings as GitHub and mdBook name them."""
+"""Links of the docs: to files that there are, and to headings as GitHub and mdBook name them. Figures: those that commands
+print."""
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import PYTHON, ROOT
 
 SITE = ROOT / "docs" / "site"
 PAGES = sorted(
@@ -50,3 +54,29 @@ def test_every_page_is_in_the_site():
     # GIVEN the site's contents THEN they are the pages
     listed = re.findall(r"\]\((.*)\)", (SITE / "SUMMARY.md").read_text())
     assert sorted(ROOT / name for name in listed) == PAGES
+
+
+# Documented commands whose output is memory on the simulated GPU, and does not depend on the machine.
+REPEATABLE = ("memlab plan --card a100-40gb", "python examples/plan_gpt.py", "memlab simulate --card a100-40gb")
+
+
+def documented_outputs():
+    """Repeatable commands of all pages, and the lines that each is documented to print."""
+    for page in PAGES:
+        for found in re.finditer(r"(?m)^    \$ (.*)\n((?:    .+\n|\n(?= {4}))+)", page.read_text()):
+            if found[1].startswith(REPEATABLE):
+                lines = [line.strip() for line in found[2].splitlines() if line.strip() not in ("", "…")]
+                yield pytest.param(found[1], lines, id=f"{page.name}: {found[1][:30]}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command, lines", list(documented_outputs()))
+def test_commands_print_the_documented_figures(memlab, command, lines):
+    # GIVEN a documented command and its output; WHEN it runs
+    programs = [str(memlab.command.parent), str(Path(PYTHON).parent), os.environ["PATH"]]
+    env = memlab.environment(PATH=":".join(programs), PYTHONPATH=ROOT / "python")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, env=env)
+    # THEN it prints these lines
+    assert done.returncode == 0, done.stderr
+    printed = [line.strip() for line in done.stdout.splitlines()]
+    assert [line for line in lines if line not in printed] == []

@@ -79,6 +79,45 @@ def test_trained_weights_are_on_the_gpu(memlab):
     assert found["tied"]
 
 
+def test_methods_that_compute_run_on_the_gpu(memlab):
+    # GIVEN a program that calls a method of a paged model, and never its forward; THEN it runs as a forward does
+    (found,) = lines(memlab.python(PROGRAMS / "methods.py", preload=False, env=environment()))
+    assert found == {"devices": ["cuda:0"], "stage": "settled"}
+
+
+def test_what_is_added_to_a_paged_model_is_named_and_taken(memlab):
+    pytest.importorskip("peft")
+    # GIVEN adapters that are added to a paged model; WHEN it is called
+    (found,) = lines(memlab.python(PROGRAMS / "adapters.py", preload=False, env=environment()))
+    assert found["before"] == ["cuda:0"] * 3
+    # THEN the error names an adapter's weight, how many more there are, and what to do
+    assert found["added"] == (
+        "0.lora_A.default.weight (and 3 more) was added after the model was paged, and lies on cpu, where the model does "
+        "not run: call model.memlab.refresh() to move it to cuda:0 for good, or memlab.unpage(model) before adding to the "
+        "model"
+    )
+    # AND that works: the adapters are on the device, and copies and the unpaged model on the CPU
+    assert found["after"] == ["cuda:0"] * 3
+    assert found["kept"]["added after the model was paged"] == 4 * 64 * 4 * 4
+    assert found["copy"] == found["unpaged"] == ["cpu"]
+    # AND a chunked model says so, too
+    assert found["chunked"].startswith("0.lora_A.default.weight (and 3 more) was added after the model was chunked")
+    # AND a weight that another module was given is refused by name
+    assert found["tied"].startswith("4.weight (and 1 more) was added after the model was paged")
+    assert found["refused"].startswith("4.weight is a weight of the paged model: unpage the model before tying it")
+
+
+@pytest.mark.long
+def test_a_pipeline_of_paged_models(memlab):
+    pytest.importorskip("diffusers")
+    # GIVEN a pipeline of diffusers, of which one model or all are paged; WHEN it runs
+    (found,) = lines(memlab.python(PROGRAMS / "pipeline.py", preload=False, env=environment()))
+    # THEN it makes its latents where the models run (images are compared on a real GPU, with --real)
+    assert found["images"] == {"unet": ["cuda:0", None], "unet+vae+text_encoder": ["cuda:0", None]}
+    # AND the unpaged pipeline is on the CPU again
+    assert found["device"] == "cpu"
+
+
 def test_share_of_the_card(memlab):
     # GIVEN a process that PyTorch allows 448 MiB of the card, a model of 512 MiB, and a larger budget
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "share", preload=False, env=environment()))

@@ -14,8 +14,8 @@ PACKAGE = ROOT / "python" / "memlab"
 FILES = [file for file in PACKAGE.rglob("*.py") if file.name != "torch_private.py"]
 VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 SOURCE = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
-# Private attributes of memlab, and one of CPython.
-ALLOWED = {*re.findall(r"\b(?:self|def|class)[. ](_\w+)", SOURCE), "_getframe"}
+# Private attributes of memlab, and two documented ones of CPython.
+ALLOWED = {*re.findall(r"\b(?:self|def|class)[. ](_\w+)", SOURCE), "_getframe", "_fields"}
 
 
 def exists(expression):

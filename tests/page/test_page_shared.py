@@ -128,6 +128,40 @@ def test_a_rank_that_dies_while_it_fills(ranks, group, tmp_path):
     assert third.ask("computes(model, expected)")
 
 
+def test_a_rank_that_waits_names_whom(ranks, group):
+    # GIVEN a rank that is stopped while it fills the memory, and one that has waited longer than a user does without a sign
+    first, second = ranks(2)
+    all_asked([first, second], "model, expected = make()")
+    first.ask("stop = lambda: os.kill(os.getpid(), signal.SIGSTOP)")
+    first.ask("host_sharing.copy_in = lambda weights, memory: (weights and stop(), arena.copy_in(weights, memory))")
+    second.ask("host_sharing.SILENT_SECONDS = 0")
+    first.tell(f"model = page(model, shared={group!r})")
+    wait_until(lambda: len(names_of(first)) == 1)
+    second.tell(f"model = page(model, shared={group!r})")
+    # THEN it prints one line, which says whom it waits for, and what to do
+    wait_until(lambda: f"kill -CONT {first.pid}" in second.errors.read_text())
+    line = second.errors.read_text().splitlines()[-1]
+    assert line.startswith(f'memlab: shared="host" waits for process {first.pid} (python') and " told_rank.py;" in line
+    # AND both have the weights afterwards
+    os.kill(first.pid, signal.SIGCONT)
+    first.answer()
+    second.answer()
+    assert all(all_asked([first, second], "computes(model, expected)"))
+    # WHEN one that has them is stopped while a third asks for them
+    (third,) = ranks(1)
+    third.ask("model, expected = make()")
+    third.ask("host_sharing.SILENT_SECONDS = 0")
+    os.kill(first.pid, signal.SIGSTOP)
+    os.kill(second.pid, signal.SIGSTOP)
+    third.tell(f"model = page(model, shared={group!r})")
+    # THEN it names them
+    wait_until(lambda: "kill -CONT" in third.errors.read_text())
+    os.kill(first.pid, signal.SIGCONT)
+    os.kill(second.pid, signal.SIGCONT)
+    third.answer()
+    assert third.ask("computes(model, expected)")
+
+
 def test_waiting_can_be_interrupted(ranks, group):
     # GIVEN a rank that waits for one that fills the memory
     first, second = ranks(2)

@@ -36,5 +36,5 @@ def outside(report):
     """The share of activations in no named layer."""
     activations = Counter()
     for row in report["layers"]:
-        activations[bool(row["name"])] += row["activation_bytes"]
+        activations[bool(row["root"] and row["name"])] += row["activation_bytes"]
     return activations[False] / activations.total()

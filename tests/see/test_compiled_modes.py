@@ -95,7 +95,9 @@ def held(memlab, case):
         for row in report["lines"]
         if row["file"] == str(PROGRAM) and row["function"].endswith(".forward")
     }
-    activations = {row["name"]: row["activation_bytes"] for row in report["layers"] if row["activation_bytes"]}
+    activations = {
+        row["name"]: row["activation_bytes"] for row in report["layers"] if row["root"] and row["activation_bytes"]
+    }
     return lines, activations
 
 

@@ -58,7 +58,7 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     text = subprocess.run([memlab.command, "report", trace], capture_output=True, text=True).stdout
     page = subprocess.run([memlab.command, "report", "--html", "-", trace], capture_output=True, text=True).stdout
     view = subprocess.run(
-        [memlab.command, "view", "--once", "--size", "300x40", trace], capture_output=True, text=True
+        [memlab.command, "view", "--once", "--size", "600x40", trace], capture_output=True, text=True
     ).stdout
     assert text.index("What to look at") < text.index("=== Device")
     assert "never used by backward" in " ".join(text.split())

@@ -21,6 +21,7 @@ CASES = [
     "addresses_used_again",
     "replicas",
     "one_module_in_threads",
+    "threads_in_turn",
     "short_lived",
     "functional",
 ]
@@ -87,12 +88,13 @@ def test_backward_belongs_to_the_forward_line(memlab):
 
 
 def test_models_of_one_class_have_different_names(memlab):
-    # GIVEN models of one class, held by a variable of the program, of a function, by attributes and by a list
+    # GIVEN models of one class, held by a variable of the program, of a function, of closures, by attributes and by a list
     run = memlab.python(PROGRAMS / "roots.py")
     assert (run.code, run.errors) == (0, "")
-    roots = {row["root"]: (row["root_type"], row["root_name"]) for row in memlab.report(run.trace)["layers"]}
+    rows = memlab.report(run.trace)["layers"]
+    roots = {row["root"]: (row["root_type"], row["root_name"]) for row in rows if row["root"]}
     # THEN each has its own name, and a class with one model gives that model its name
-    held = [("Net", name) for name in ("D", "G", "Net #5", "Net #6", "Trainer.encoder", "Whole.decoder")]
+    held = [("Net", name) for name in ("A", "C", "D", "G", "Net #5", "Net #6", "Trainer.encoder", "Whole.decoder")]
     assert sorted(roots.values()) == [*held, ("Sequential", "Sequential")]
 
 
@@ -110,3 +112,61 @@ def test_replicas_have_the_names_of_their_model(memlab):
     layers = {f"module.encoder.layer.{number}.{part}" for number in range(2) for part in range(2)} | {"module.head"}
     assert layers <= names[0] & names[1]
     assert not [name for name in names[0] | names[1] if "<" in name]
+
+
+@pytest.fixture
+def odd_modules(memlab):
+    """The report of a training of unusual modules, the rows of its layers, without what is outside, and the bytes of its
+    parameters."""
+
+    def report(kind):
+        run = memlab.python(PROGRAMS / "odd_modules.py", kind, env={"MEMLAB_TIME": "1"})
+        assert run.code == 0, run.errors
+        report = memlab.report(run.trace)
+        return report, [row for row in report["layers"] if row["root_type"]], int(run.output)
+
+    return report
+
+
+def at_peak(report, category):
+    return next(row["bytes_at_peak"] for row in report["categories"] if row["name"] == category)
+
+
+def test_modules_that_are_called_one_by_one_are_counted_once(odd_modules):
+    # GIVEN a list of modules, which are called one by one
+    report, layers, parameters = odd_modules("one_by_one")
+    # THEN their parameters are counted at the modules, AND not at the list as well
+    assert sum(row["parameter_bytes"] for row in report["layers"]) == parameters
+    assert {row["root_type"] for row in layers} == {"EmbeddingBag"}
+
+
+def test_the_bytes_of_parameters_are_those_of_their_blocks(odd_modules):
+    # GIVEN a parameter of 51,463,168 bytes, for which PyTorch's allocator takes 52,428,800
+    report, (layer,), parameters = odd_modules("large")
+    # THEN its layer holds what was taken for it, and its gradient
+    assert parameters <= 51_463_168 < layer["parameter_bytes"] == at_peak(report, "parameter") == 52_428_800
+    assert layer["gradient_bytes"] == 52_428_800
+
+
+def test_sparse_gradients_belong_to_their_layer(odd_modules):
+    # GIVEN a parameter with sparse gradients; THEN its layer holds their indices and values
+    report, (layer,), _ = odd_modules("sparse")
+    assert layer["gradient_bytes"] == at_peak(report, "gradient") > 0
+
+
+def test_a_class_with_a_call_of_its_own_has_its_layers(odd_modules):
+    # GIVEN a model whose class does not use PyTorch's `__call__`
+    _, layers, parameters = odd_modules("own_call")
+    # THEN its layers are named in it
+    assert {(row["root_type"], row["name"]) for row in layers} == {("Called", "first"), ("Called", "second")}
+    assert sum(row["parameter_bytes"] for row in layers) == parameters
+
+
+def test_layers_sum_to_the_device(odd_modules):
+    # GIVEN a training that also allocates outside of layers; THEN a row has that, and all rows sum to the device's figures
+    report, layers, _ = odd_modules("one_by_one")
+    (device,) = report["devices"]
+    (outside,) = [row for row in report["layers"] if row not in layers]
+    assert outside["live_bytes_at_peak"] == device["outside_layers_bytes_at_peak"] > 0
+    assert sum(row["live_bytes_at_peak"] for row in report["layers"]) == device["peak_allocated_bytes"]
+    assert sum(row["gpu_time_ns"] for row in report["layers"]) == device["gpu_time_ns"]

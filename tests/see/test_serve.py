@@ -1,8 +1,10 @@
 """`memlab serve`: figures as PyTorch has them, a real Prometheus, a real browser, and who may do what."""
 
+import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -241,6 +243,74 @@ def test_reading_is_open_here_and_moving_needs_the_token(served):
     assert (status, text) == (404, "this process no longer runs: nothing was moved\n")
     assert served.ask(f"/fragment/{id}?at=step:7")[0] == 404
     assert "12' of what?" in served.ask(f"/fragment/{id}?at=12")[2]
+
+
+def test_connections_of_others_leave_room_for_the_owner(served):
+    # GIVEN a thousand connections whose request never ends, more than a server may have files open
+    served.serve()
+    port = int(served.address.rsplit(":", 1)[1])
+    resource.prlimit(served.server.pid, resource.RLIMIT_NOFILE, (512, 512))
+
+    def connection(request):
+        stream = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        stream.sendall(request)
+        return stream
+
+    held = [connection(b"GET / HTTP/1.1\r\nHost: localhost\r\n") for _ in range(1000)]
+    # THEN a request is answered all the same
+    assert served.ask("/metrics")[0] == 200
+    # AND WHEN somebody without the token holds as many event streams as there are
+    events = b"GET /events HTTP/1.1\r\nHost: localhost\r\n"
+    statuses = []
+    for _ in range(100):
+        held.append(connection(events + b"\r\n"))
+        statuses.append(held[-1].recv(12).split()[1])
+        if statuses[-1] == b"503":
+            break
+    assert statuses[-1] == b"503" and len(statuses) < 100
+    # THEN the owner's page has its own
+    held.append(connection(events + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()))
+    assert held[-1].recv(12).split()[1] == b"200"
+    for stream in held:
+        stream.close()
+
+
+def test_a_request_that_does_not_end_is_given_up(served):
+    # GIVEN a connection whose request does not end
+    served.serve()
+    with socket.create_connection(("127.0.0.1", int(served.address.rsplit(":", 1)[1])), timeout=PATIENCE) as stream:
+        stream.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        # THEN the server ends it
+        while stream.recv(1024):
+            pass
+
+
+@pytest.mark.long
+def test_an_answer_that_nobody_reads_is_given_up(served):
+    # GIVEN a connection that asks for the page a thousand times, more than the kernel holds, and reads no answer
+    served.serve()
+    port = int(served.address.rsplit(":", 1)[1])
+    length = len(served.ask("/")[2])
+    with socket.socket() as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.settimeout(PATIENCE)
+        stream.connect(("127.0.0.1", port))
+        ends = [f"0100007F:{number:04X}" for number in (port, stream.getsockname()[1])]
+
+        def is_open():
+            """The server's end is among the connections that the kernel lists."""
+            return any(line.split()[1:3] == ends for line in Path("/proc/net/tcp").read_text().splitlines())
+
+        until(is_open, "the server has its end")
+        stream.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        # THEN the server ends it
+        until(lambda: not is_open(), "it is ended")
+        # AND not because all was written
+        read = 0
+        with contextlib.suppress(ConnectionResetError):
+            while piece := stream.recv(1 << 16):
+                read += len(piece)
+        assert 0 < read < 1000 * length / 2
 
 
 def test_other_machines_need_the_token_for_all(served):

@@ -102,6 +102,14 @@ def test_endings(memlab, ending, code, recorded):
         assert oom["file"].endswith("endings.py")
 
 
+def test_an_exit_code_is_what_the_parent_sees(memlab):
+    # GIVEN a program that exits with more than a byte
+    run = memlab.python(PROGRAMS / "endings.py", "exit-300", fresh=True)
+    # THEN its trace has the code that the system reports
+    assert run.code == 44
+    assert memlab.report(run.trace)["process"]["exit"] == 44
+
+
 @pytest.mark.parametrize("workers", ["workers", "subprocess"])
 def test_forked_children_are_silent(memlab, workers):
     run = memlab.python(PROGRAMS / "endings.py", workers, fresh=True)

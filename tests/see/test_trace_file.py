@@ -212,6 +212,17 @@ def test_children_that_only_free_memory_have_no_trace(memlab, recorded):
     assert memlab.report(trace)["devices"][0]["allocations"] == 1
 
 
+def test_a_trace_that_cannot_be_written_is_not_a_program_without_memory(memlab, recorded):
+    # GIVEN a limit of no bytes for a file
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    run = recorded("forks", 0, command=[memlab.command, "run", "-o", "t.jsonl", "--"], preexec_fn=limited)
+    # THEN the summary names the limit
+    assert "no trace was written: files can have at most 0 B here" in run.stderr
+    assert "no CUDA memory" not in run.stderr
+
+
 def test_a_limit_on_files_does_not_end_memlab_run(memlab, recorded):
     # GIVEN a file size limit that the trace reaches
     def limited():

@@ -116,6 +116,18 @@ def test_a_pytorch_without_cuda_is_reported(memlab):
     assert without.returncode == 0 and "built without CUDA" in without.stderr
 
 
+def test_a_replaced_ld_preload_is_reported(memlab):
+    # GIVEN a program whose LD_PRELOAD is set within the simulation, without what was there
+    library = f"LD_PRELOAD={memlab.library}"
+    done = simulate(memlab, "env", library, PYTHON, "-c", "import torch; torch.cuda.init()")
+    # THEN NVIDIA's own runtime fails, and one line says why
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("simgpu: LD_PRELOAD was replaced")] != []
+    # AND with what was there it runs
+    kept = simulate(memlab, "sh", "-c", f'{library}:$LD_PRELOAD exec "$0" "$@"', PYTHON, "-c", FREE)
+    assert kept.returncode == 0 and "simgpu:" not in kept.stderr
+
+
 def test_what_cannot_be_run_is_said(memlab):
     # GIVEN a card that nobody made
     done = simulate(memlab, "--card", "a100", "true")

@@ -1,6 +1,7 @@
 """`memlab.log` and the callbacks of trainers: real loggers have PyTorch's own figures, to the byte."""
 
 import json
+import weakref
 from textwrap import dedent
 
 import logged_trainings
@@ -8,7 +9,6 @@ import loggers
 import memlab as package
 import pytest
 from conftest import ROOT
-from context import WAITING
 from tool_runs import START, run_tool
 
 for needed in ("tensorboard", "wandb", "mlflow"):
@@ -18,9 +18,7 @@ for needed in ("tensorboard", "wandb", "mlflow"):
 OFFLINE = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": "file:./mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
 # Longer than any machine takes, instead of half a minute and one and a half.
 OFFLINE |= {"WANDB__SERVICE_WAIT": "240", "WANDB_INIT_TIMEOUT": "240"}
-PLAIN = (
-    WAITING
-    + """
+PLAIN = """
 import json, mlflow, torch, wandb, memlab
 from torch.utils.tensorboard import SummaryWriter
 
@@ -43,14 +41,12 @@ with mlflow.start_run():
         returned.append(memlab.log(step, [writer, run, mlflow]))
         torch.cuda.reset_peak_memory_stats()
     torch.zeros(1 << 20, device="cuda")
-    wait_for_context()
     memlab.log(logger=keep, prefix="own/")
     active = memlab.log()
 writer.close()
 run.finish()
 json.dump([truth, returned, seen, torch.cuda.max_memory_allocated(), active], open("result", "w"))
 """
-)
 
 
 @START
@@ -204,3 +200,28 @@ def test_hugging_faces_reports_have_the_memory_beside_the_loss(memlab, fails):
     assert ("Out of memory" in (memlab.folder / "out" / "memlab-report.html").read_text()) == fails
     assert files == ["memlab-report.html"]
     assert artifacts == [("memlab-report", "memlab-report.html")]
+
+
+def test_what_a_callback_deletes_is_gone_while_the_trainer_logs():
+    # GIVEN a callback of Hugging Face's that finds those who report, and then drops an object
+    transformers = pytest.importorskip("transformers")
+    from memlab.integrations.transformers import _reporters
+    from transformers.integrations import TensorBoardCallback
+    from transformers.trainer_callback import CallbackHandler
+
+    class Asking(transformers.TrainerCallback):
+        def on_log(self, *_arguments, **_named):
+            dropped = set()
+            reference = weakref.ref(dropped)
+            self.found = _reporters()
+            del dropped
+            self.kept = reference()
+
+    asking, reporting = Asking(), object.__new__(TensorBoardCallback)
+    reporting.on_log = lambda *_arguments, **_named: None
+    handler = CallbackHandler([asking], None, None, None, None)
+    handler.callbacks.append(reporting)
+    handler.call_event("on_log", None, None, None)
+    # THEN it has found them, and the object is gone
+    assert asking.found == [reporting]
+    assert asking.kept is None

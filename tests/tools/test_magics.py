@@ -4,7 +4,6 @@ import re
 import subprocess
 
 from conftest import PYTHON
-from context import WAITING
 from notebooks import environment, run_cells
 from tool_runs import START
 
@@ -273,7 +272,7 @@ def test_a_cell_runs_as_without_the_magic(memlab):
 def test_the_gpu_now(memlab, preload):
     # GIVEN two GPUs in use
     setup = LOAD + TRAINING + "model(torch.ones(8, 1024, device='cuda')).sum().backward()\noptimizer.step()\n"
-    setup += "other = torch.ones(1 << 20, device='cuda:1')\n" + WAITING + "wait_for_context(0, 1)"
+    setup += "other = torch.ones(1 << 20, device='cuda:1')"
     value = """[[[m.totals.allocated, sum(line.live for line in m.lines), sum(row.live for row in m.categories),
         m.totals.used, torch.cuda.memory_allocated(m.device)] for m in both], one.device, one.totals.allocated]""".replace(
         "\n", ""

@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 from conftest import PYTHON, ROOT
-from context import WAITING
 
 EITHER_WAY = pytest.mark.parametrize("preload", [True, False], ids=["preloaded", "loaded late"])
 
@@ -250,11 +249,8 @@ del kept[3]
 reporter = MemReporter()
 """,
 }
-SUMS = (
-    WAITING
-    + """
+SUMS = """
 import json
-wait_for_context()
 report = reporter.collect(0)
 device = report.devices["cuda:0"]
 print(json.dumps({
@@ -267,7 +263,6 @@ print(json.dumps({
     "what": [[row.category, row.layer, row.file and row.file.split("/")[-1], row.line] for row in device.unseen],
 }))
 """
-)
 
 
 @EITHER_WAY
@@ -464,3 +459,26 @@ print([row[1:4] for row in rows if row.elements > 1_000_000])
     assert run(memlab, MIXED + ODD + shown) == before
     # also of one whose block is larger than the tensor: the allocator does not split off a rest of 1 MiB
     assert f"('(11534336,)', {11 << 20}, {12 << 20})" in before
+
+
+FROZEN = """
+import gc, torch
+from memlab import MemReporter
+linear = torch.nn.Linear(1024, 1024).cuda()
+gc.freeze()
+for _ in range(2):
+    MemReporter(linear).report()
+"""
+
+
+def test_frozen_tensors_are_reported_as_hidden(memlab):
+    # GIVEN tensors from before a gc.freeze(); WHEN they are reported twice
+    script = memlab.folder / "program.py"
+    script.write_text(FROZEN)
+    run = memlab.python(script, preload=False, env={"PYTHONPATH": ROOT / "python"})
+    # THEN one line says why they are missing
+    assert run.code == 0
+    assert run.errors.count("gc.freeze() hides the tensors") == len(run.errors.splitlines()) == 1
+    # AND not without it
+    script.write_text(FROZEN.replace("gc.freeze()", ""))
+    assert memlab.python(script, preload=False, env={"PYTHONPATH": ROOT / "python"}).errors == ""

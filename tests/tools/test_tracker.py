@@ -3,7 +3,8 @@
 from textwrap import dedent
 
 import pytest
-from context import WAITING
+from memlab._tools.rows import Rows
+from memlab.tracking import CategoryMemory
 from tool_runs import START, run_tool
 
 TRAINING = """
@@ -43,14 +44,13 @@ def test_the_figures_are_those_of_pytorch(memlab, preload):
         optimizer.zero_grad()
         pairs.append([own(), truth()])
     tracker = memlab.tracker
-    wait_for_context()
     now = torch.cuda.memory_allocated()
     sums = [sum(row.live for row in rows) for rows in (tracker.by_line(), tracker.by_layer())]
     blocks = sum(block.nbytes for block in tracker.live_blocks())
     categories = {row.category: row.live for row in tracker.by_category()}
     write([pairs, now, sums, blocks, categories, tracker.totals().used])
     """
-    (pairs, now, sums, blocks, categories, used), _ = run_tool(memlab, TRAINING + WAITING + dedent(program), preload)
+    (pairs, now, sums, blocks, categories, used), _ = run_tool(memlab, TRAINING + dedent(program), preload)
     # THEN every figure is PyTorch's, and lines, layers, blocks and categories sum to them
     assert all(own == truth for own, truth in pairs)
     assert sums == [now, now] and blocks == now
@@ -58,6 +58,35 @@ def test_the_figures_are_those_of_pytorch(memlab, preload):
     parameters = (1024 * 1024 + 1024 + 10 * 1024) * 4 + 512  # The last bias takes a block of 512 bytes.
     assert categories["parameter"] == parameters
     assert categories["optimizer_state"] >= 2 * parameters
+
+
+@START
+def test_the_use_of_a_whole_card_is_known_at_once(memlab, preload):
+    # GIVEN a program that has not used its GPUs
+    program = """
+    import json, torch, memlab
+
+    def own(card):
+        whole = reporter.collect(card).devices[f"cuda:{card}"]
+        rows = memlab.tracker.by_category(card)
+        return [memlab.tracker.totals(card).used, sum(row.live for row in rows), whole.used]
+
+    def driver(card):
+        free, total = torch.cuda.mem_get_info(card)
+        return total - free
+
+    reporter, kept, found = memlab.MemReporter(), [], []
+    before = [memlab.tracker.totals(0).used, torch.cuda.is_initialized()]
+    for card in range(4):  # WHEN it makes its first tensors there, and more of them
+        for mib in (1, 500):
+            kept.append(torch.empty(mib << 20, dtype=torch.uint8, device=card))
+            found.append([own(card), driver(card)])
+    json.dump([before, found], open("result", "w"))
+    """
+    (before, found), _ = run_tool(memlab, program, preload, devices=4)
+    # THEN the use is the driver's right after each, with the context, AND no question before that has made one
+    assert before == [0, False]
+    assert all(own == [driver] * 3 for own, driver in found), found
 
 
 def test_memory_from_before_is_counted(memlab):
@@ -253,6 +282,33 @@ def test_a_recorded_program_keeps_its_trace(memlab):
     (said, allocated), run = run_tool(memlab, TRAINING + dedent(program), preload=True)
     assert "is recorded to" in said and str(run.trace) in said
     assert memlab.report(run.trace)["devices"][0]["allocated_bytes"] == allocated
+
+
+def test_objects_print_their_figures(memlab):
+    # GIVEN a recorded program that has allocated; WHEN it prints the tools' objects
+    program = """
+    unmeasured, idle = repr(memlab.watch()), repr(memlab.tracker)
+    with memlab.watch() as watched:
+        held = torch.zeros(1 << 20, device="cuda")
+    write([unmeasured, idle, repr(watched), repr(memlab.tracker), repr(memlab.tracker.by_category())])
+    """
+    (unmeasured, idle, watched, tracker, categories), _ = run_tool(memlab, TRAINING + dedent(program))
+    # THEN what has no figures yet says so, and starts no recording
+    assert unmeasured == "<memlab.watch: no block was measured>"
+    assert idle == "<memlab.tracker: nothing is recorded: call memlab.start()>"
+    # AND the rest shows them in units that fit
+    assert watched == "<memlab.watch: peak 4.00 MiB (4.00 MiB above the start), kept +4.00 MiB, start 0 B>"
+    assert tracker.startswith("<memlab.tracker: 4.00 MiB allocated, ")
+    assert categories.splitlines()[0].split() == ["category", "live", "at_peak"]
+    assert ["workspace", "0", "B", "0", "B"] in [row.split() for row in categories.splitlines()]
+
+
+def test_long_tables_are_cut():
+    # GIVEN more rows than a screen has; THEN the first print, and the number of the others
+    rows = Rows(CategoryMemory(f"kind {number}", number << 20, 0) for number in range(25))
+    assert repr(rows).splitlines()[-2:] == ["kind 19   19.0 MiB      0 B", "… 5 more"]
+    # AND they are a list of named tuples as before
+    assert rows == list(rows) and rows[3].live == 3 << 20 and repr(Rows()) == "[]"
 
 
 def test_importing_touches_neither_cuda_nor_torch(memlab):

@@ -208,6 +208,8 @@ fn write_definitions(out: &mut impl Write, buffer: &mut LineBuffer<4096>) -> io:
             stack: 5,
             layer: 7,
             flags: 129,
+            graph: 0,
+            stream: 0,
         };
         out.write_all(encode::driver_alloc(buffer, &event))?;
     }

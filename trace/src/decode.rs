@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::record::{
-    Alloc, Busy, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, Ran, ReadBack,
-    Record, Step, StepWork, Tag, TagCategory, Unmap, Used, Work,
+    Alloc, Busy, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, GraphCaptured, GraphGone, InRange, Lost, Map,
+    Moved, Oom, Ran, ReadBack, Record, Step, StepWork, Tag, TagCategory, Unmap, Used, Work,
 };
 use elements::Elements;
 pub use error::DecodeError;
@@ -120,7 +120,8 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     let after_quote = inner.strip_prefix(b"\"").ok_or(DecodeError::new("the event has no tag"))?;
     let length = memchr::memchr2(b'"', b'\\', after_quote).ok_or(DecodeError::new("the event has no tag"))?;
     let (tag, rest) = after_quote.split_at(length);
-    let numeric = matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"read" | b"range");
+    let numeric =
+        matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"read" | b"range" | b"g+" | b"g-");
     let after_tag = rest.get(1..).unwrap_or_default().trim_ascii_start();
     let Some(rest) = after_tag.strip_prefix(b",").filter(|_| numeric) else {
         return decode_mixed_event(tag, line);
@@ -160,6 +161,20 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
             bytes: numbers.next()?,
             stack: numbers.next_u32()?,
         }),
+        b"g+" => Record::GraphCaptured(GraphCaptured {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            device: numbers.next_i32()?,
+            graph: numbers.next()?,
+            pool: (numbers.next()?, numbers.next()?),
+            stack: numbers.next_u32()?,
+        }),
+        b"g-" => Record::GraphGone(GraphGone {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            device: numbers.next_i32()?,
+            graph: numbers.next()?,
+        }),
         b"range" => {
             Record::InRange(InRange { time: numbers.next()?, thread: numbers.next_u32()?, range: numbers.next_u32()? })
         }
@@ -190,6 +205,8 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
             stack: elements.number()?,
             layer: elements.number()?,
             flags: Flags(elements.number()?),
+            graph: elements.number_if_there()?.unwrap_or(0),
+            stream: elements.number_if_there()?.unwrap_or(0),
         }),
         b"d-" => Record::DriverFree(DriverFree {
             time: elements.number()?,
@@ -260,7 +277,7 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         b"end" => {
             Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
         }
-        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"read" | b"range" => {
+        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"read" | b"range" | b"g+" | b"g-" => {
             return Err(DecodeError::new("an element is missing"));
         }
         _ => Record::Unknown,

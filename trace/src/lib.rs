@@ -81,6 +81,7 @@
 //! model::step_work                        what ran on a device, by step
 //! model::passes                           accumulation over forward passes
 //! model::growth, model::driver_memory     which lines grow over steps; memory taken from the driver
+//! model::private_pools                    segments of CUDA graphs
 //! model::trainings                        what a training says of its steps
 //! model::blocks, model::tags, model::timeline, model::category_timeline, model::steps, model::device_totals
 //! model::ledger                           the books: bytes by stack, layer and category, now and at the peak

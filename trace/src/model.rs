@@ -30,6 +30,7 @@ mod lines;
 mod long_lived;
 mod ooms;
 mod passes;
+mod private_pools;
 mod process_state;
 mod queries;
 mod scope;

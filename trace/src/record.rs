@@ -71,6 +71,10 @@ pub enum Record<'a> {
     DriverAlloc(DriverAlloc<'a>),
     /// Driver memory was freed.
     DriverFree(DriverFree),
+    /// A CUDA graph was captured.
+    GraphCaptured(GraphCaptured),
+    /// A CUDA graph is gone.
+    GraphGone(GraphGone),
     /// Physical memory mapped.
     Map(Map),
     /// Physical memory unmapped.
@@ -114,6 +118,8 @@ impl Record<'_> {
             Self::Free(event) => Some(event.time),
             Self::DriverAlloc(event) => Some(event.time),
             Self::DriverFree(event) => Some(event.time),
+            Self::GraphCaptured(event) => Some(event.time),
+            Self::GraphGone(event) => Some(event.time),
             Self::Map(event) => Some(event.time),
             Self::Unmap(event) => Some(event.time),
             Self::Oom(event) => Some(event.time),

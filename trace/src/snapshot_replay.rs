@@ -177,6 +177,12 @@ impl Sink for SnapshotReplay<'_> {
 }
 
 impl ResolvedSnapshot {
+    /// What lines and layers of a device hold at the moment: PyTorch's blocks, and arrays of other libraries.
+    pub fn attributed(&self, device: i32) -> impl Iterator<Item = BlockView> {
+        let blocks = self.blocks.iter().filter(move |(on, _)| *on == device).map(|(_, block)| *block);
+        blocks.chain(self.model.arrays(device))
+    }
+
     /// What every category held on a device at the moment, in the order of [`Category::ALL`]. The sum is the use of the device
     /// plus what was in host memory.
     pub fn categories(&self, device: i32) -> [(Category, u64); Category::COUNT] {

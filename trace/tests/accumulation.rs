@@ -70,14 +70,14 @@ fn an_evaluation_that_keeps_its_results_accumulates_until_it_returns() {
     let kept: Vec<u64> = (0..8).map(|_| training.forward(3, 5)).collect();
     kept.into_iter().for_each(|address| training.free(address));
     (0..4).for_each(|_| training.step());
-    // THEN the accumulation at the peak has the stack, and the fact that no backward followed
+    // THEN the accumulation at the peak is what the earlier passes left, with the stack, and the fact that no backward followed
     let piles = training.model.accumulations(0);
     assert_eq!(piles.len(), 1, "{piles:?}");
     assert_eq!((piles[0].span, piles[0].stacks.len()), (AccumulationSpan::Passes, 1));
     let piled = &piles[0].stacks[0];
     assert_eq!(
         (piled.stack, piled.bytes, piled.category, piled.makes_graph),
-        (3, 8 * 4096, Category::Activation, true)
+        (3, 7 * 4096, Category::Activation, true)
     );
     assert!(!training.model.reached_by_backward(0, 1) && training.model.reached_by_backward(0, 4));
     let callers: Vec<_> =
@@ -100,6 +100,21 @@ fn passes_before_one_backward_do_not_accumulate() {
         kept.into_iter().chain([gradient]).for_each(|address| training.free(address));
         training.line(r#"["step",9,1,0]"#);
     }
+    assert_eq!(training.model.accumulations(0), []);
+}
+
+#[test]
+fn gradients_on_the_line_of_passes_do_not_make_them_a_leak() {
+    // GIVEN steps that run eight passes before one backward, whose gradients count for the same line and stay
+    let mut training = Training::new();
+    for _ in 0..4 {
+        let kept: Vec<u64> = (0..8).map(|_| training.forward(3, 5)).collect();
+        let gradients = training.block(16 * 4096, 3, 1, 2 | 16);
+        kept.into_iter().for_each(|address| training.free(address));
+        training.line(r#"["step",9,1,0]"#);
+        training.free(gradients);
+    }
+    // THEN nothing accumulates: backward has used what the passes made
     assert_eq!(training.model.accumulations(0), []);
 }
 

@@ -1,6 +1,6 @@
 //! The categories of blocks in small programs of known memory.
 
-use crate::common::{TRAINING, category, layer, line, model_of};
+use crate::common::{NAMES, TRAINING, category, layer, line, model_of, replay};
 use memlab_trace::Category;
 
 #[test]
@@ -72,6 +72,33 @@ fn a_flat_block_has_the_category_of_most_of_its_bytes() {
 }
 
 #[test]
+fn a_layer_holds_the_block_that_its_parameter_was_given() {
+    // GIVEN a parameter whose block is larger, as PyTorch splits off no small rest, and a block that is mostly for others
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,10240,1,0,0]"#,
+        r#"["tag",2,0,1000,"parameter",8000,3,"h.0.mlp.fc.weight"]"#,
+        r#"["a",3,1,0,20000,10240,1,0,0]"#,
+        r#"["tag",4,0,20000,"buffer",1000,3,"running_mean"]"#,
+    ]);
+    // THEN the layer of the first holds its block, AND that of the second its tensor
+    assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 10240);
+    assert_eq!(layer(&model, "").buffer_bytes, 1024);
+}
+
+#[test]
+fn a_module_that_is_called_later_is_counted_once() {
+    // GIVEN a parameter of a list that is not called, and then of its module, which is
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,1024,1,0,0]"#,
+        r#"["tag",2,0,1000,"parameter",1024,0,"ModuleList.1.weight"]"#,
+        r#"["tag",3,0,1000,"parameter",1024,3,"h.0.mlp.fc.weight"]"#,
+    ]);
+    // THEN it counts for the module only
+    assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 1024);
+    assert_eq!(model.layers(0).iter().map(|layer| layer.parameter_bytes).sum::<u64>(), 1024);
+}
+
+#[test]
 fn a_program_that_ends_in_its_first_forward_has_activations() {
     // GIVEN a layer with a temporary, and two results that are live when the trace ends
     let model = model_of(&[
@@ -123,6 +150,70 @@ fn buffers_for_communication_are_told_apart_by_what_they_are_for() {
     );
     assert_eq!([held(Category::Communication), held(Category::Parameter)], [512, 0]);
     assert_eq!([held(Category::Nccl), held(Category::Workspace)], [32 << 20, 4 << 20]);
+}
+
+#[test]
+fn arrays_of_other_libraries_have_lines_and_layers() {
+    // GIVEN a program with a block of PyTorch, a workspace, and arrays of other libraries: in a layer and outside, one freed
+    let events = [
+        r#"["d+",1,1,0,100000,20000,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["a",2,1,0,100000,8000,1,0,0]"#,
+        r#"["d+",3,1,0,200000,3000,"device","cudaMalloc","runtime.cpython-312-x86_64-linux-gnu.so",3,7,1]"#,
+        r#"["d+",4,1,0,300000,500,"async","cuMemAllocAsync","libffi.so.8",1,0,0]"#,
+        r#"["d+",5,1,0,400000,70,"device","cuMemAlloc_v2","libcudnn_ops.so.9",1,0,0]"#,
+        r#"["a",6,1,0,110000,1000,1,0,0]"#,
+        r#"["d-",7,1,0,200000,"device"]"#,
+        r#"["d+",8,1,0,200000,600,"managed","cuMemAllocManaged","libffi.so.8",3,0,0]"#,
+    ];
+    let model = model_of(&events);
+    // THEN they have a category, now and when most was allocated, and so have the workspaces
+    assert_eq!(category(&model, Category::OtherArrays), (1100, 3500));
+    assert_eq!(category(&model, Category::Workspace), (70, 70));
+    // AND they count on their lines and layers, but not as allocated by PyTorch
+    assert_eq!(line(&model, 12).live_bytes, 600);
+    assert_eq!(line(&model, 12).live_bytes_at_peak, 3000);
+    assert_eq!(line(&model, 31).live_bytes_at_peak, 9000 + 500);
+    assert_eq!(layer(&model, "h.0.mlp.fc").live_bytes_at_peak, 3000);
+    let device = model.device(0).unwrap();
+    assert_eq!((device.allocated_bytes, device.peak_allocated_bytes, device.used_bytes), (9000, 9000, 21_170));
+    assert_eq!(model.categories(0).iter().map(|view| view.bytes).sum::<u64>(), device.used_bytes);
+    // AND the chart by category has them
+    let points = model.timeline(0).categories;
+    assert_eq!(points.last().map(|point| point.last[Category::OtherArrays as usize]), Some(1100));
+    // AND a keyframe keeps them, so that what is freed later is no longer counted
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    let later = [&br#"["d-",9,1,0,300000,"async"]"#[..], br#"["d-",10,1,0,200000,"managed"]"#];
+    let restored = replay(
+        [NAMES[0].as_bytes()]
+            .into_iter()
+            .chain(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()))
+            .chain(later),
+    );
+    assert_eq!(category(&restored, Category::OtherArrays), (0, 3500));
+    assert_eq!((line(&restored, 12).live_bytes, restored.anomalies().total()), (0, 0));
+    // AND the most that each library held is still known
+    let peak =
+        |library: &str| restored.driver_peaks(0).iter().filter(|(name, _)| &**name == library).map(|peak| peak.1).max();
+    assert_eq!([peak("runtime.cpython-312-x86_64-linux-gnu.so"), peak("libffi.so.8")], [Some(3000), Some(600)]);
+}
+
+#[test]
+fn a_build_of_nccl_under_another_name_is_counted_once() {
+    let model = model_of(&[r#"["d+",1,1,0,200000,3000,"device","cudaMalloc","my_nccl.so",3,7,1]"#]);
+    assert_eq!([category(&model, Category::Nccl).0, category(&model, Category::OtherArrays).0], [3000, 0]);
+    assert_eq!(model.categories(0).iter().map(|view| view.bytes).sum::<u64>(), model.device(0).unwrap().used_bytes);
+}
+
+#[test]
+fn an_array_at_an_address_whose_free_was_missed_replaces_the_other() {
+    let model = model_of(&[
+        r#"["d+",1,1,0,200000,3000,"device","cudaMalloc","mine.so",3,7,1]"#,
+        r#"["d+",2,1,0,200000,500,"device","cudaMalloc","mine.so",1,0,0]"#,
+    ]);
+    assert_eq!(category(&model, Category::OtherArrays).0, 500);
+    assert_eq!((line(&model, 12).live_bytes, line(&model, 31).live_bytes), (0, 500));
+    assert_eq!(model.anomalies().lost_driver_frees, 1);
 }
 
 #[test]

@@ -265,9 +265,16 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                     stack,
                     layer,
                     flags,
+                    graph: u64::from(id % 3),
+                    stream: u64::from(id % 2),
                 })
             }
         ),
+        (n(), i(), device(), n(), n(), n(), i()).prop_map(|(time, thread, device, graph, first, second, stack)| {
+            Record::GraphCaptured(GraphCaptured { time, thread, device, graph, pool: (first, second), stack })
+        }),
+        (n(), i(), device(), n())
+            .prop_map(|(time, thread, device, graph)| { Record::GraphGone(GraphGone { time, thread, device, graph }) }),
         (n(), i(), device(), n(), kind()).prop_map(|(time, thread, device, address, kind)| {
             Record::DriverFree(DriverFree { time, thread, device, address, kind })
         }),

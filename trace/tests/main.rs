@@ -7,6 +7,7 @@ mod categories;
 mod common;
 mod format;
 mod gpu_work;
+mod memory;
 mod model_limits;
 mod model_reference;
 mod model_stories;

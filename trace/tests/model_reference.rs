@@ -80,6 +80,7 @@ fn record(event: &Event, time: u64) -> Record<'static> {
             address,
             bytes,
             kind: DRIVER_KIND,
+            library: "libcublas.so.13".into(),
             flags: Flags(if segment { Flags::SEGMENT } else { 0 }),
             ..DriverAlloc::default()
         }),

@@ -52,10 +52,27 @@ fn without_pytorch_the_peak_is_that_of_the_used_bytes() {
         r#"["d-",5,1,0,4096,"device"]"#,
     ]);
     let device = model.device(0).unwrap();
-    assert_eq!((device.peak_allocated_bytes, device.peak_used_bytes, device.peak_time), (0, 20_000, 3));
-    assert_eq!(category(&model, Category::Workspace), (0, 6000));
+    assert_eq!((device.peak_allocated_bytes, device.peak_used_bytes, device.peak_time), (0, 20_000, 2));
+    assert_eq!(category(&model, Category::OtherArrays), (0, 6000));
+    assert_eq!(category(&model, Category::Workspace), (0, 0));
     assert_eq!(category(&model, Category::Context), (3000, 3000));
     assert_eq!(device.used_bytes_at_peak, 20_000);
+}
+
+#[test]
+fn a_first_sample_that_comes_late_is_no_peak() {
+    // GIVEN a program without PyTorch whose use is sampled for the first time when an array is gone
+    let model = model_of(&[
+        r#"["d+",1,1,0,4096,1000,"device","cuMemAlloc_v2","mine.so",3,0,0]"#,
+        r#"["d+",2,1,0,8192,5000,"device","cuMemAlloc_v2","mine.so",1,0,0]"#,
+        r#"["d-",3,1,0,8192,"device"]"#,
+        r#"["used",4,0,10000,1048576,10000]"#,
+    ]);
+    // THEN the peak is when both were there, with the context that the sample told of
+    let device = model.device(0).unwrap();
+    assert_eq!((device.peak_time, device.peak_used_bytes, device.used_bytes_at_peak), (2, 15_000, 15_000));
+    assert_eq!(category(&model, Category::OtherArrays), (1000, 6000));
+    assert_eq!(line(&model, 31).live_bytes_at_peak, 5000);
 }
 
 #[test]
@@ -581,14 +598,14 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
         format!(r#"["d-",6,1,0,40000,"{kind}"]"#),
         r#"["d-",7,1,0,90000,"async"]"#.into(),
     ]));
-    // THEN they are blocks, with line, layer and category; the library's memory is library memory
+    // THEN they are blocks, with line, layer and category; the library's memory is that of other arrays
     let device = model.device(0).unwrap();
     assert_eq!((device.allocated_bytes, device.reserved_bytes, device.used_bytes), (12_000, 12_000, 12_000));
     assert_eq!((device.peak_allocated_bytes, device.async_allocations, device.live_blocks), (12_600, 3, 2));
     assert_eq!((line(&model, 12).live_bytes, line(&model, 31).live_bytes), (8000, 4000));
     assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 8000);
     assert_eq!(category(&model, Category::Parameter), (4000, 4000));
-    assert_eq!(category(&model, Category::Workspace), (0, 3000));
+    assert_eq!(category(&model, Category::OtherArrays), (0, 3000));
     assert_eq!((model.anomalies().total(), model.driver_memory(0).len()), (0, 0));
     assert!(model.segments(0).segments.is_empty());
     // AND a keyframe has the same
@@ -601,6 +618,51 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
             .chain(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())),
     );
     assert_eq!(common::all_views(&restored), common::all_views(&model));
+}
+
+#[test]
+fn private_pools_of_graphs_are_told_apart() {
+    // GIVEN a common segment, two graphs with a pool of their own, one of them in memory that is mapped, and a third graph that
+    // shares the first one's pool
+    let events = [
+        r#"["d+",1,1,0,100000,20000,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["a",2,1,0,100000,8000,1,0,0]"#,
+        r#"["d+",3,1,0,200000,20000,"device","cudaMalloc","libc10_cuda.so",1,0,128,11]"#,
+        r#"["a",4,1,0,200000,5000,1,0,0]"#,
+        r#"["a",5,1,0,205000,7000,1,0,0]"#,
+        r#"["f",6,1,0,205000]"#,
+        r#"["g+",7,1,0,11,0,1,3]"#,
+        r#"["d+",8,1,0,1,30000,"physical","cuMemCreate","libc10_cuda.so",1,0,128,12]"#,
+        r#"["map",9,1,0,300000,30000,1]"#,
+        r#"["a",10,1,0,300000,1000,1,0,0]"#,
+        r#"["g+",11,1,0,12,0,2,3]"#,
+        r#"["d+",12,1,0,400000,2000,"device","cudaMalloc","libc10_cuda.so",1,0,128,13]"#,
+        r#"["g+",13,1,0,13,0,1,3]"#,
+    ];
+    let model = model_of(&events);
+    // THEN each pool has its segments and graphs, AND what is free in it is apart from the rest
+    let pools = |model: &Model| -> Vec<_> {
+        let pools = model.private_pools(0).into_iter();
+        pools.map(|p| (p.pool, p.id, p.graphs, p.captured, p.segments, p.reserved_bytes, p.free_bytes)).collect()
+    };
+    let first = (11, Some((0, 1)), 2, 2, 2, 22000, 17000);
+    assert_eq!(pools(&model), [(12, Some((0, 2)), 1, 1, 1, 30000, 29000), first]);
+    let map = model.segments(0);
+    assert_eq!((map.free_bytes, map.private_free_bytes, map.largest_common_free_bytes), (58000, 46000, 12000));
+    let device = model.device(0).unwrap();
+    assert_eq!((device.private_reserved_bytes_at_peak, device.private_allocated_bytes_at_peak), (20000, 12000));
+    // AND a keyframe has the same
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
+    assert_eq!(pools(&restored), pools(&model));
+    assert_eq!(common::all_views(&restored), common::all_views(&model));
+    // AND a pool whose graphs are gone is there until its memory goes back
+    let gone = [r#"["f",14,1,0,300000]"#, r#"["g-",15,1,0,12]"#];
+    let model = model_of(&[&events[..], &gone].concat());
+    assert_eq!(pools(&model), [(12, Some((0, 2)), 0, 1, 1, 30000, 30000), first]);
+    let given_back = [r#"["unmap",16,1,0,300000,30000]"#, r#"["d-",17,1,0,1,"physical"]"#];
+    assert_eq!(pools(&model_of(&[&events[..], &gone, &given_back].concat())), [first]);
 }
 
 #[test]

@@ -48,6 +48,8 @@ fn training(events: usize) -> Vec<Vec<u8>> {
                 stack: 0,
                 layer: 0,
                 flags: Flags(Flags::SEGMENT),
+                graph: 0,
+                stream: 0,
             }),
             2 if !live.is_empty() => Record::Tag(Tag {
                 time,

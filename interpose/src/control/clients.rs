@@ -8,8 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::descriptors::{inode_of, move_up};
-use crate::request;
+use interpose_base::descriptors::{inode_of, move_up};
+use interpose_base::request;
 
 /// Time from connecting until the client must have received its whole reply.
 const DEADLINE: Duration = Duration::from_secs(5);

@@ -11,16 +11,16 @@ use cudarc::driver::sys;
 use memlab_trace::record::DriverKind::{Array, Async, Device, Imported, Managed, Pinned, Registered};
 
 use super::answers::{answer_ourselves_or, answer_with_movable};
-use super::arrays::{array_bytes, array3d_bytes, mipmapped_bytes, pitch as pitch_of};
-use super::calls::CUDA_SUCCESS;
-use super::device::range_bytes;
 use super::driver_memory::{self, Space};
 use super::hook::{driver_hook, driver_hook_table};
-use super::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, Handle, In, Out};
 use crate::limit;
 use crate::limit::calls::{Call, PoolCall};
-use crate::panics;
-use crate::vmm::{allocations, gate};
+use interpose_base::panics;
+use interpose_driver::arrays::{array_bytes, array3d_bytes, mipmapped_bytes, pitch as pitch_of};
+use interpose_driver::calls::CUDA_SUCCESS;
+use interpose_driver::device::range_bytes;
+use interpose_driver::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, Handle, In, Out};
+use interpose_driver::vmm::{allocations, gate};
 
 /// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {

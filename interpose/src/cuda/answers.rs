@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use super::calls::Code;
 use super::driver_memory::library_at;
-use crate::panics;
-use crate::vmm::mode;
+use interpose_base::panics;
+use interpose_driver::calls::Code;
+use interpose_driver::vmm::mode;
 
 /// Answers a call from memlab's own virtual memory management if that holds memory of the program's and `answer`
 /// recognises the argument; otherwise calls the driver.

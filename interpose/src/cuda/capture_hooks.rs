@@ -3,11 +3,11 @@
 
 use std::ffi::c_int;
 
-use super::calls::CUDA_SUCCESS;
 use super::hook::{driver_hook, driver_hook_table};
-use super::types::Handle;
-use crate::panics;
-use crate::vmm::{allocations, captures, gate, mode};
+use interpose_base::panics;
+use interpose_driver::calls::CUDA_SUCCESS;
+use interpose_driver::types::Handle;
+use interpose_driver::vmm::{allocations, captures, gate, mode};
 
 /// Records the start of a capture, for the threads that have to wait for its end.
 macro_rules! begins_capture {

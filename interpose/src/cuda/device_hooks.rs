@@ -4,18 +4,18 @@ use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::answers::answer_ourselves_or;
-use super::calls::CUDA_SUCCESS;
-use super::device::{current_device, device_of, primary_context};
 use super::driver_memory;
 use super::hook::{driver_hook, driver_hook_table};
-use super::pools;
-use super::types::{Handle, Out};
 use crate::limit;
 use crate::limit::in_flight::InFlight;
 use crate::limit::overhead;
-use crate::panics;
-use crate::stderr::say;
-use crate::vmm::{allocations, gate, mode, queries};
+use interpose_base::panics;
+use interpose_base::stderr::say;
+use interpose_driver::calls::CUDA_SUCCESS;
+use interpose_driver::device::{current_device, device_of, primary_context};
+use interpose_driver::pools;
+use interpose_driver::types::{Handle, Out};
+use interpose_driver::vmm::{allocations, gate, mode, queries};
 
 driver_hook_table! {
     driver_hook[] cuMemPoolDestroy(pool: Handle) 11020: cuMemPoolDestroy => { |real| {

@@ -7,11 +7,11 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use super::hook_lookup;
-use crate::config::enabled;
-use crate::got_patch;
-use crate::loaded_objects::{base_of, program_base};
 use crate::packages;
-use crate::symbols::{REAL_DLSYM, real_dlsym};
+use interpose_base::config::enabled;
+use interpose_base::got_patch;
+use interpose_base::loaded_objects::{base_of, program_base};
+use interpose_base::symbols::{REAL_DLSYM, real_dlsym};
 
 /// The hook.
 ///
@@ -72,7 +72,7 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
         return ptr::null_mut();
     }
     // memlab comes next in lookup order only for the program itself.
-    if handle == libc::RTLD_NEXT && base_of(caller) != program_base() {
+    if handle == libc::RTLD_NEXT && base_of(caller.addr()) != program_base() {
         return ptr::null_mut();
     }
     // SAFETY: a NUL-terminated string, as `dlsym` wants it.

@@ -8,15 +8,17 @@ use memlab_trace::record::{DriverKind, Flags};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
-use super::device::{current_device, primary_context};
-use super::{caller, calls};
+use super::graph_captures;
 use crate::attribution;
 use crate::attribution::result::Attribution;
 use crate::limit::card::{self, footprint};
-use crate::loaded_objects;
-use crate::locks;
 use crate::recorder::Recorder;
 use crate::recorder::session::{DriverBlock, Session};
+use interpose_base::loaded_objects;
+use interpose_base::locks;
+use interpose_driver::caller;
+use interpose_driver::calls;
+use interpose_driver::device::{current_device, primary_context};
 
 /// Which kind of handle or pointer: values of different kinds may be equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,6 +48,10 @@ struct DriverAllocation {
     call: &'static str,
     library: &'static str,
     attribution: Attribution,
+    /// The capture of a CUDA graph for whose pool PyTorch took it; 0: none.
+    graph: u64,
+    /// PyTorch's number of the stream for which it took it; 0: the default stream.
+    stream: u64,
     /// In host memory, because the device's limit was reached.
     spilled: bool,
 }
@@ -137,7 +143,18 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let attribution = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
     let (kind, context) = (DriverKind::Device, primary_context(device));
     let (call, library) = ("cudaMalloc", "libc10_cuda.so");
-    let allocation = DriverAllocation { device, bytes, kind, context, call, library, attribution, spilled: false };
+    let allocation = DriverAllocation {
+        device,
+        bytes,
+        kind,
+        context,
+        call,
+        library,
+        attribution,
+        graph: 0,
+        stream: 0,
+        spilled: false,
+    };
     log_allocated(&session, address, &allocation);
     MEMORY.lock().live.insert(key, allocation);
     card::taken(device, footprint(kind, bytes));
@@ -328,6 +345,8 @@ fn describe(
         call,
         library,
         attribution,
+        graph: if segment { graph_captures::taking(session.thread.capture) } else { 0 },
+        stream: if segment { graph_captures::current_stream(device) } else { 0 },
         spilled: false,
     }
 }
@@ -340,8 +359,8 @@ fn is_uncached() -> bool {
 }
 
 fn log_allocated(session: &Session, address: u64, allocation: &DriverAllocation) {
-    let &DriverAllocation { device, bytes, kind, call, library, attribution, .. } = allocation;
-    session.driver_allocated(address, &DriverBlock { device, bytes, kind, call, library, attribution });
+    let &DriverAllocation { device, bytes, kind, call, library, attribution, graph, stream, .. } = allocation;
+    session.driver_allocated(address, &DriverBlock { device, bytes, kind, call, library, attribution, graph, stream });
 }
 
 fn log_freed(session: &Session, address: u64, allocation: &DriverAllocation) {

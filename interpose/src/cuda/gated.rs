@@ -6,8 +6,8 @@
 use std::ffi::{c_int, c_uint};
 
 use super::hook::{driver_hook, driver_hook_table};
-use super::types::Handle;
-use crate::vmm::gate;
+use interpose_driver::types::Handle;
+use interpose_driver::vmm::gate;
 
 /// A function that passes the gate and calls the real one.
 macro_rules! gated {

@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::calls::CUDA_SUCCESS;
 use super::hook::{DefaultStream, DriverHook, driver_hook, driver_hook_table};
 use super::hook_table;
-use super::types::Out;
-use crate::config::enabled;
+use interpose_base::config::enabled;
+use interpose_driver::calls::CUDA_SUCCESS;
+use interpose_driver::types::Out;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;

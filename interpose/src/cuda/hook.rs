@@ -73,13 +73,13 @@ macro_rules! driver_hook {
         mod $name {
             use super::*;
 
-            static REAL: $crate::symbols::Real<unsafe extern "C" fn($($type),*) -> std::ffi::c_int> =
-                $crate::symbols::Real::in_library(c"libcuda.so.1", $crate::cuda::hook::c_name!($name));
+            static REAL: interpose_base::symbols::Real<unsafe extern "C" fn($($type),*) -> std::ffi::c_int> =
+                interpose_base::symbols::Real::in_library(c"libcuda.so.1", $crate::cuda::hook::c_name!($name));
 
             $crate::cuda::hook::entry_point! { $name [$($count)?]
                 ($($arg: $type),*) ($($caller)?) {
                     let Some(function) = REAL.get() else {
-                        return $crate::cuda::calls::CUDA_ERROR_NOT_INITIALIZED;
+                        return interpose_driver::calls::CUDA_ERROR_NOT_INITIALIZED;
                     };
                     // SAFETY: the driver's own function, of this signature; it checks its arguments.
                     let $real = |$($arg: $type),*| unsafe { function($($arg),*) };

@@ -1,12 +1,17 @@
 //! All hooks on CUDA: a table per file. The hook on `cuGetProcAddress` reads this table, so
 //! [`get_proc_address`](super::get_proc_address) adds its own rows.
 
+use super::allocation_hooks;
+use super::capture_hooks;
+use super::device_hooks;
+use super::gated;
 use super::hook::DriverHook;
-use super::{
-    allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, read_back_hooks, runtime_hooks, vmm_hooks,
-};
-use crate::config;
-use crate::vmm::mode;
+use super::offload_hooks;
+use super::read_back_hooks;
+use super::runtime_hooks;
+use super::vmm_hooks;
+use interpose_base::config;
+use interpose_driver::vmm::mode;
 
 /// Hooks on the driver that every program needs.
 const ALWAYS: [&[DriverHook]; 4] =

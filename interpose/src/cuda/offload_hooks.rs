@@ -4,12 +4,12 @@
 use std::ffi::{c_int, c_uint};
 
 use super::answers::answer_ourselves_or;
-use super::calls::{CUDA_SUCCESS, Code};
 use super::hook::{driver_hook, driver_hook_table};
-use super::types::{Handle, In, Out};
-use crate::panics;
-use crate::vmm::queries::Fact;
-use crate::vmm::{contexts, gate, handles, mode, queries};
+use interpose_base::panics;
+use interpose_driver::calls::{CUDA_SUCCESS, Code};
+use interpose_driver::types::{Handle, In, Out};
+use interpose_driver::vmm::queries::Fact;
+use interpose_driver::vmm::{contexts, gate, handles, mode, queries};
 
 /// Memory that multicast objects reach (NCCL's NVLS), by its handle: it must not move, and the driver needs its own
 /// handle.

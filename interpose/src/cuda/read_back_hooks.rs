@@ -4,14 +4,14 @@
 //! They are in force in programs started for offloading (they pass the gate, as those of [`gated`](super::gated) do), and
 //! where read-backs are recorded.
 
-use super::calls::CUDA_SUCCESS;
 use super::hook::{driver_hook, driver_hook_table};
-use super::types::Handle;
 use crate::attribution;
-use crate::config;
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::vmm::gate;
+use interpose_base::config;
+use interpose_base::panics;
+use interpose_driver::calls::CUDA_SUCCESS;
+use interpose_driver::types::Handle;
+use interpose_driver::vmm::gate;
 
 macro_rules! reads_back {
     ($name:ident [] ($to:ident: $host:ty, $from:ident: $device:ty, $bytes:ident: $size:ty $(, $stream:ident: $handle:ty)?)

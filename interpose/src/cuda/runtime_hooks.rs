@@ -6,19 +6,23 @@ use std::ffi::{c_int, c_uint, c_void};
 use cudarc::driver::sys;
 use memlab_trace::record::DriverKind::{self, Array, Async, Device, Imported, Managed, Pinned, Registered};
 
-use super::caller::RuntimeCall;
-use super::calls::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
-use super::device::{current_device, range_bytes};
 use super::driver_memory::{self, Space};
 use super::hook::{c_name, entry_point};
-use super::types::{ExternalMemory, Handle, In, Out};
 use crate::limit;
 use crate::limit::card::{self, footprint};
-use crate::panics;
-use crate::symbols::{self, Real};
+use crate::recorder::Recorder;
+use interpose_base::panics;
+use interpose_base::symbols::{self, Real};
+use interpose_driver::caller::RuntimeCall;
+use interpose_driver::calls::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
+use interpose_driver::device::{current_device, range_bytes};
+use interpose_driver::types::{ExternalMemory, Handle, In, Out};
 
 /// Returned by a hook that cannot find the real function (`cudaErrorInitializationError`).
 const CUDA_ERROR_INITIALIZATION: c_int = 3;
+
+/// `cudaStreamCaptureStatusActive`
+const CAPTURE_IS_ACTIVE: c_int = 1;
 
 /// One hooked function.
 pub struct RuntimeHook {
@@ -102,6 +106,21 @@ macro_rules! frees {
     };
 }
 
+/// A call that asks about the capture of a stream. In CUDA 11 and 12 the first one has three parameters, and others have up to
+/// seven: passing all of them on is right for each.
+macro_rules! asks_about_capture {
+    ($name:ident [] ($stream:ident: Handle, $status:ident: Out<c_int>, $id:ident: Out<u64> $(, $arg:ident: $type:ty)*) {}) => {
+        runtime_hook! { $name [] ($stream: Handle, $status: Out<c_int>, $id: Out<u64> $(, $arg: $type)*) { |real| {
+            let result = real($stream, $status, $id $(, $arg)*);
+            if let Some(session) = Recorder::enter_if_recording() {
+                let is_captured = result == CUDA_SUCCESS && $status.get() == Some(CAPTURE_IS_ACTIVE);
+                session.thread.capture.answer = if is_captured { $id.get().unwrap_or(0) } else { 0 };
+            }
+            result
+        } } }
+    };
+}
+
 /// A call that returns a device's properties, its memory included.
 macro_rules! tells_properties {
     ($name:ident [] ($properties:ident: Properties, $device:ident: c_int) {}) => {
@@ -158,6 +177,16 @@ runtime_hook_table! {
     } };
     tells_properties[] cudaGetDeviceProperties(properties: Properties, device: c_int) => {};
     tells_properties[] cudaGetDeviceProperties_v2(properties: Properties, device: c_int) => {};
+
+    asks_about_capture[] cudaStreamGetCaptureInfo(
+        stream: Handle, status: Out<c_int>, id: Out<u64>, graph: Handle, dependencies: Handle, edges: Handle, count: Handle
+    ) => {};
+    asks_about_capture[] cudaStreamGetCaptureInfo_v2(
+        stream: Handle, status: Out<c_int>, id: Out<u64>, graph: Handle, dependencies: Handle, edges: Handle, count: Handle
+    ) => {};
+    asks_about_capture[] cudaStreamGetCaptureInfo_v3(
+        stream: Handle, status: Out<c_int>, id: Out<u64>, graph: Handle, dependencies: Handle, edges: Handle, count: Handle
+    ) => {};
 
     frees[] cudaFree(pointer: u64) => { Space::Address, pointer };
     frees[] cudaFreeAsync(pointer: u64, stream: Handle) => { Space::Address, pointer };

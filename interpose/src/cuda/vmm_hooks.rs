@@ -3,14 +3,14 @@
 use std::ffi::{c_int, c_void};
 
 use super::answers::{answer_ourselves_or, answer_with_movable};
-use super::calls::{CUDA_SUCCESS, Code};
 use super::driver_memory;
 use super::hook::{driver_hook, driver_hook_table};
-use super::types::{Access, In, Out, Properties};
 use crate::limit;
 use crate::limit::in_flight::InFlight;
-use crate::panics;
-use crate::vmm::{gate, handles, mode};
+use interpose_base::panics;
+use interpose_driver::calls::{CUDA_SUCCESS, Code};
+use interpose_driver::types::{Access, In, Out, Properties};
+use interpose_driver::vmm::{gate, handles, mode};
 
 driver_hook_table! {
     driver_hook[4] cuMemCreate(handle: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) 10020:

@@ -5,12 +5,12 @@ use parking_lot::Mutex;
 use super::busy::Busy;
 use super::done::Done;
 use super::launches::Launch;
-use super::names::Names;
+use super::names::KernelNames;
 use super::steps::StepSums;
 use super::sums::Sums;
 use super::timeline::Timeline;
-use crate::locks;
 use crate::recorder::Recorder;
+use interpose_base::locks;
 
 /// The trace grows by at most this many bytes a second, without a timeline, and by `BYTES_AHEAD` beyond that: of a program that
 /// is killed early, little is missing.
@@ -31,7 +31,7 @@ pub fn reset_in_child() {
 
 #[derive(Default)]
 pub struct Books {
-    names: Names,
+    names: KernelNames,
     sums: Sums,
     steps: StepSums,
     busy: Busy,

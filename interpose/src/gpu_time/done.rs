@@ -50,7 +50,7 @@ pub struct Done<'a> {
     pub device: u32,
     pub stream: u32,
     pub what: What<'a>,
-    /// By [`clock`](crate::clock).
+    /// By [`clock`](interpose_base::clock).
     pub start: u64,
     pub nanoseconds: u64,
     pub bytes: u64,

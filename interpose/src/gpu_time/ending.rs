@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::background;
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::recursion::RecursionGuard;
-use crate::waker::Waker;
+use interpose_base::background;
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
+use interpose_base::waker::Waker;
 
 static THREAD: Waker = Waker::new();
 static IS_WANTED: AtomicBool = AtomicBool::new(false);

@@ -33,7 +33,7 @@ const MAX_LAYER: u32 = 1 << (32 - FLAG_BITS);
 #[derive(Clone, Copy, Default)]
 pub struct Launch {
     pub place: Attribution,
-    /// When it began, by [`clock`](crate::clock); 0: not known.
+    /// When it began, by [`clock`](interpose_base::clock); 0: not known.
     pub time: u64,
     /// The optimizer steps that had ended then.
     pub step: u64,

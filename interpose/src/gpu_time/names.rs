@@ -10,13 +10,13 @@ use crate::recorder::Recorder;
 const MAX_NAMES: usize = 1 << 16;
 
 #[derive(Default)]
-pub struct Names {
+pub struct KernelNames {
     numbers: HashMap<Vec<u8>, u32>,
     /// Those that the trace does not know yet.
     unwritten: Vec<(u32, Vec<u8>)>,
 }
 
-impl Names {
+impl KernelNames {
     /// The number of what ran, from 1; 0 if there are too many.
     pub fn number(&mut self, what: What<'_>) -> u32 {
         let copy;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::library::CUPTI;
 use crate::attribution::result::Attribution;
-use crate::locks;
+use interpose_base::locks;
 
 /// The callbacks that say of nodes.
 pub const CALLBACKS: [CUpti_CallbackIdResource; 2] = [

@@ -13,10 +13,10 @@ use cupti_sys::bindings::{
 use parking_lot::Mutex;
 
 use super::library::CUPTI;
-use crate::clock::unix_ns;
-use crate::got_patch::{self, Replacements};
-use crate::locks;
-use crate::panics;
+use interpose_base::clock::unix_ns;
+use interpose_base::got_patch::{self, Replacements};
+use interpose_base::locks;
+use interpose_base::panics;
 
 /// The library that PyTorch's profiler is in.
 const PROFILER: &str = "libtorch_cpu.so";

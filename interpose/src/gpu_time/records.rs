@@ -15,8 +15,8 @@ use super::done::{Done, Memory, What};
 use super::launches;
 use super::library::CUPTI;
 use super::nodes;
-use crate::panics;
-use crate::recursion::RecursionGuard;
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
 
 /// Records of some two thousand kernels: while they are not all done, CUPTI keeps it back.
 const BUFFER: Layout = match Layout::from_size_align(1 << 18, 8) {

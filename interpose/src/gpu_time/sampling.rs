@@ -4,8 +4,8 @@
 
 use std::sync::OnceLock;
 
-use crate::config::config;
 use crate::recorder::Recorder;
+use interpose_base::config::config;
 
 /// Of so many steps in a row, one is recorded. Not set: all are.
 static EVERY: OnceLock<u64> = OnceLock::new();

@@ -4,7 +4,7 @@ use cupti_sys::bindings::{CUpti_ActivityKind, CUpti_CallbackDomain, CUpti_Callba
 use cupti_sys::{CallError, Cupti, Subscription};
 
 use super::{nodes, records};
-use crate::clock;
+use interpose_base::clock;
 
 /// The activities that are recorded.
 const KINDS: [CUpti_ActivityKind; 4] = [

@@ -8,8 +8,8 @@ use memlab_trace::record::{Flags, Ran};
 
 use super::done::Done;
 use crate::attribution::result::Attribution;
-use crate::config::config;
 use crate::recorder::Recorder;
+use interpose_base::config::config;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ fn wanted() -> Wanted {
     WANTED.get().copied().unwrap_or(BY_DEFAULT)
 }
 
-/// One piece of work. Its start is in nanoseconds of [`clock`](crate::clock).
+/// One piece of work. Its start is in nanoseconds of [`clock`](interpose_base::clock).
 #[derive(Clone, Copy)]
 struct Piece {
     device: u32,

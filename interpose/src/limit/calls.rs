@@ -11,15 +11,15 @@ use super::admission::{Admission, Reservation, admit, decide, seen, seen_total};
 use super::card::{self, footprint, limited};
 use super::in_flight::InFlight;
 use super::{overhead, spill};
-use crate::cuda::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
-use crate::cuda::device::current_device;
 use crate::cuda::driver_memory::{self, Space};
-use crate::cuda::pools;
-use crate::cuda::types::{In, Out, Properties};
-use crate::locks;
 use crate::moved_bytes;
-use crate::panics;
-use crate::request::DEVICES;
+use interpose_base::locks;
+use interpose_base::panics;
+use interpose_base::request::DEVICES;
+use interpose_driver::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
+use interpose_driver::device::current_device;
+use interpose_driver::pools;
+use interpose_driver::types::{In, Out, Properties};
 
 /// An allocation call, with its hook's arguments.
 pub struct Call {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::DriverKind;
 
-use crate::log::Log;
-use crate::request::DEVICES;
+use interpose_base::log::Log;
+use interpose_base::request::DEVICES;
 
 /// The driver allocates large blocks in multiples of this.
 pub const GRANULE: u64 = 2 << 20;

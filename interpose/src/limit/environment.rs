@@ -3,7 +3,7 @@
 use memlab_sizes::parse_limits;
 
 use super::card::OnLimit;
-use crate::request::{DEVICES, is_limit};
+use interpose_base::request::{DEVICES, is_limit};
 
 /// The settings in the two variables.
 #[derive(Debug, PartialEq, Eq)]

@@ -17,13 +17,14 @@ use parking_lot::Mutex;
 
 use super::card::{CARDS, CHANGED, Card, NEVER, limited};
 use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
-use crate::clock::monotonic_ns;
-use crate::cuda::device::current_device;
-use crate::cuda::{calls, pools};
-use crate::locks;
-use crate::nvml::Nvml;
-use crate::request::DEVICES;
-use crate::vmm::totals;
+use interpose_base::clock::monotonic_ns;
+use interpose_base::locks;
+use interpose_base::nvml::Nvml;
+use interpose_base::request::DEVICES;
+use interpose_driver::calls;
+use interpose_driver::device::current_device;
+use interpose_driver::pools;
+use interpose_driver::vmm::totals;
 
 /// How long a looked-up figure stays fresh.
 const FRESH_MS: u64 = 250;

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::card::{self, CARDS, OnLimit, limited};
 use super::{environment, overhead, spill};
-use crate::config::Config;
-use crate::cuda::calls;
-use crate::locks;
 use crate::recorder::{self, Recorder};
-use crate::request::DEVICES;
-use crate::vmm::totals;
+use interpose_base::config::Config;
+use interpose_base::locks;
+use interpose_base::request::DEVICES;
+use interpose_driver::calls;
+use interpose_driver::vmm::totals;
 
 /// One thread at a time changes limits.
 static SETTING: Mutex<()> = Mutex::new(());

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use super::card::GRANULE;
-use crate::cuda::caller;
-use crate::cuda::calls::{self, Code, Current, RelaxedCaptures};
-use crate::cuda::device::current_device;
-use crate::cuda::types::Properties;
-use crate::loaded_objects;
-use crate::locks;
-use crate::vmm::{allocations, handles, host_memory, mode, queries, totals};
+use interpose_base::loaded_objects;
+use interpose_base::locks;
+use interpose_driver::caller;
+use interpose_driver::calls::{self, Code, Current, RelaxedCaptures};
+use interpose_driver::device::current_device;
+use interpose_driver::types::Properties;
+use interpose_driver::vmm::{allocations, handles, host_memory, mode, queries, totals};
 
 /// A pinned block that replaces a device allocation.
 struct Pinned {

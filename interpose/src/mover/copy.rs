@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::cuda::calls::{self, Code, Event, Stream};
-use crate::vmm::arena::{Growing, Span};
+use interpose_driver::calls::{self, Code, Event, Stream};
+use interpose_driver::vmm::arena::{Growing, Span};
 
 /// One copy between a device's address space and the arena, or within the address space.
 #[derive(Clone, Copy, Debug)]

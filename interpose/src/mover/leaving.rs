@@ -2,11 +2,11 @@
 
 use super::copy::{self, Copy, Transfer};
 use super::mappings::{MappingError, map_at_all, piece_of_mut, unmap_from_all};
-use crate::cuda::calls;
-use crate::vmm::arena::{Arena, Span};
-use crate::vmm::contexts;
-use crate::vmm::movable_memory::{MappedAddress, MovableMemory};
-use crate::vmm::physical::Place;
+use interpose_driver::calls;
+use interpose_driver::vmm::arena::{Arena, Span};
+use interpose_driver::vmm::contexts;
+use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
+use interpose_driver::vmm::physical::PhysicalPlace;
 
 pub(super) struct Leaving {
     number: u64,
@@ -22,10 +22,10 @@ pub(super) struct Leaving {
     addresses: Vec<MappedAddress>,
     /// Whether the device's memory is kept until all pieces are copied.
     keeps: bool,
-    state: State,
+    state: Departure,
 }
 
-enum State {
+enum Departure {
     Mapped,
     /// But not released.
     Unmapped,
@@ -40,11 +40,11 @@ impl Transfer for Leaving {
 
     fn finish(&mut self) {
         self.state = match unmap_from_all(&self.addresses, self.bytes, self.handle) {
-            Err(error) => State::Failed(error),
-            Ok(()) if self.keeps => State::Unmapped,
+            Err(error) => Departure::Failed(error),
+            Ok(()) if self.keeps => Departure::Unmapped,
             Ok(()) => {
                 calls::release(self.handle);
-                State::Released
+                Departure::Released
             }
         };
     }
@@ -55,23 +55,23 @@ impl Leaving {
     pub fn settle(self, memory: &mut MovableMemory, all_are_copied: bool) -> Option<Vec<Span>> {
         let piece = piece_of_mut(memory, self.number, self.index)?;
         let has_left = match self.state {
-            State::Released => true,
-            State::Unmapped if all_are_copied => {
+            Departure::Released => true,
+            Departure::Unmapped if all_are_copied => {
                 calls::release(self.handle);
                 true
             }
-            State::Unmapped => {
+            Departure::Unmapped => {
                 piece.lost_mapping = map_at_all(&self.addresses, self.bytes, self.handle).is_err();
                 false
             }
-            State::Failed(error) => {
+            Departure::Failed(error) => {
                 piece.lost_mapping = error.lost_mapping;
                 false
             }
-            State::Mapped => false,
+            Departure::Mapped => false,
         };
         if has_left {
-            piece.place = Place::Arena(self.spans);
+            piece.place = PhysicalPlace::Arena(self.spans);
             return None;
         }
         Some(self.spans)
@@ -86,11 +86,11 @@ pub(super) fn plan(memory: &MovableMemory, arena: &mut Arena, numbers: &[u64], k
         let Some(physical) = memory.physicals.get(&number) else { continue };
         let context = contexts::of_device(physical.device);
         for (index, piece) in physical.pieces.iter().enumerate() {
-            let Place::Device(handle) = piece.place else { continue };
+            let PhysicalPlace::Device(handle) = piece.place else { continue };
             let Some(spans) = arena.take(piece.bytes) else { continue };
             let to_host = copy::of_spans(&spans, from + piece.offset, |to, from| Copy::ToHost { from, to });
             let (bytes, copies, addresses) = (piece.bytes, to_host.collect(), memory.addresses(number, piece.offset));
-            let state = State::Mapped;
+            let state = Departure::Mapped;
             leaving.push(Leaving { number, index, bytes, handle, context, spans, copies, addresses, keeps, state });
         }
     }

@@ -2,9 +2,9 @@
 //! was.
 
 use super::progress::Failure;
-use crate::cuda::calls::{self, Code};
-use crate::vmm::movable_memory::{MappedAddress, MovableMemory};
-use crate::vmm::physical::Piece;
+use interpose_driver::calls::{self, Code};
+use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
+use interpose_driver::vmm::physical::Piece;
 
 pub(super) fn piece_of(memory: &MovableMemory, number: u64, index: usize) -> Option<&Piece> {
     memory.physicals.get(&number)?.pieces.get(index)

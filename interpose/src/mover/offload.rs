@@ -10,11 +10,11 @@ use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
 use super::restore::bring_back_what_left;
 use super::staging::{begin_to_secure, refuse_beside_storage};
-use crate::cuda::pools;
-use crate::vmm::arena::ARENA;
-use crate::vmm::contexts;
-use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
-use crate::vmm::physical::Place;
+use interpose_driver::pools;
+use interpose_driver::vmm::arena::ARENA;
+use interpose_driver::vmm::contexts;
+use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
+use interpose_driver::vmm::physical::PhysicalPlace;
 
 pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
 /// Moves everything to the arena. The gate stays closed.
@@ -95,7 +95,7 @@ struct Movable {
 fn movable(memory: &MovableMemory) -> Result<Movable, Failure> {
     let numbers: Vec<u64> = memory.physicals.keys().copied().filter(|&number| memory.is_movable(number)).collect();
     let pieces = numbers.iter().filter_map(|number| memory.physicals.get(number)).flat_map(|it| &it.pieces);
-    let bytes = pieces.filter(|piece| matches!(piece.place, Place::Device(_))).map(|piece| piece.bytes).sum();
+    let bytes = pieces.filter(|piece| matches!(piece.place, PhysicalPlace::Device(_))).map(|piece| piece.bytes).sum();
     if bytes == 0 {
         return Err(NOTHING_TO_MOVE.into());
     }

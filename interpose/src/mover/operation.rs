@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::progress::{self, Phase, Progress};
 use super::{offload, parts, restore};
-use crate::background;
-use crate::cuda::calls;
 use crate::limit::overhead;
 use crate::moved_bytes;
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::recursion::RecursionGuard;
-use crate::vmm::{gate, mode};
+use interpose_base::background;
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
+use interpose_driver::calls;
+use interpose_driver::vmm::{gate, mode};
 
 pub const NOT_STARTED_FOR_IT: &str = "this process was not started for offloading";
 

@@ -10,14 +10,14 @@ use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
 use super::returns::{Return, Window, return_all};
 use super::staging::{refuse_beside_storage, secure};
-use crate::cuda::calls::{self, Code};
-use crate::cuda::types::Properties;
 use crate::limit::admission;
-use crate::vmm::allocations::LEAST;
-use crate::vmm::arena::ARENA;
-use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
-use crate::vmm::physical::{Piece, Place};
-use crate::vmm::{contexts, host_memory};
+use interpose_driver::calls::{self, Code};
+use interpose_driver::types::Properties;
+use interpose_driver::vmm::allocations::LEAST;
+use interpose_driver::vmm::arena::ARENA;
+use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
+use interpose_driver::vmm::physical::{PhysicalPlace, Piece};
+use interpose_driver::vmm::{contexts, host_memory};
 
 /// Moves ranges of pages to host memory that is mapped at the same addresses; the program continues.
 pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]) -> Result<Option<String>, Failure> {
@@ -113,7 +113,7 @@ fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
         }
         let Some(at) = memory.reach(number) else { continue };
         for (index, piece) in physical.pieces.iter().enumerate() {
-            if !matches!(piece.place, Place::Device(_)) {
+            if !matches!(piece.place, PhysicalPlace::Device(_)) {
                 continue;
             }
             let mut runs: Vec<(u64, u64, bool)> = Vec::new();
@@ -147,7 +147,7 @@ fn split_piece(
     let at = memory.reach(split.number).ok_or(Code::INVALID_VALUE)?;
     let physical = memory.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
     let piece = &physical.pieces[split.index];
-    let Place::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
+    let PhysicalPlace::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
     let (start, device, properties) = (piece.offset, physical.device, physical.properties);
     let on_host = Properties::on_host(device).ok_or(Code::NOT_SUPPORTED)?;
     let staying = split.bytes - split.going();
@@ -158,13 +158,13 @@ fn split_piece(
     let copied = (|| {
         for &(offset, bytes, goes) in &split.runs {
             let place = if goes {
-                Place::Host(calls::create(bytes, &on_host)?)
+                PhysicalPlace::Host(calls::create(bytes, &on_host)?)
             } else if fits_twice && let Ok(handle) = calls::create(bytes, &properties) {
-                Place::Device(handle)
+                PhysicalPlace::Device(handle)
             } else {
                 secure(bytes, memory.mapped_host_bytes(), contexts).map_err(|_| Code::OUT_OF_MEMORY)?;
                 progress.expect(bytes); // It comes back.
-                Place::Arena(ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?)
+                PhysicalPlace::Arena(ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?)
             };
             pieces.push(Piece::new(start + offset, bytes, place));
         }
@@ -173,10 +173,10 @@ fn split_piece(
         for &Piece { offset, bytes, ref place, .. } in &pieces {
             let from = at + offset;
             match place {
-                Place::Arena(spans) => {
+                PhysicalPlace::Arena(spans) => {
                     copies.extend(copy::of_spans(spans, from, |to, from| Copy::ToHost { from, to }));
                 }
-                &Place::Host(handle) | &Place::Device(handle) => {
+                &PhysicalPlace::Host(handle) | &PhysicalPlace::Device(handle) => {
                     let window = Window::open(handle, bytes, device)?;
                     copies.push(Copy::OnDevice { from, to: window.address, bytes });
                     windows.push(window);
@@ -217,7 +217,7 @@ fn split_piece(
     // room, it stays in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
-        let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(memory, split.number, index) else {
+        let Some(Piece { bytes, place: PhysicalPlace::Arena(_), .. }) = piece_of(memory, split.number, index) else {
             continue;
         };
         let made = calls::create(*bytes, &properties).map(|handle| (handle, true));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
-use crate::locks;
+use interpose_base::locks;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {

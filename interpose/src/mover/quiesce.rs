@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::background;
-use crate::cuda::calls::{self, Code};
-use crate::vmm::{captures, gate};
+use interpose_base::background;
+use interpose_driver::calls::{self, Code};
+use interpose_driver::vmm::{captures, gate};
 
 /// The closed gate: opens again when dropped, unless it is to stay closed. After a panic of memlab's it stays closed,
 /// since memory may be missing: `restore` opens it if none is.

@@ -7,14 +7,14 @@ use memlab_sizes::format as size;
 
 use super::progress::{self, Progress};
 use super::staging::{begin_to_secure, wait_until_pinned};
-use crate::background;
-use crate::cuda::calls;
-use crate::panics;
-use crate::recursion::RecursionGuard;
-use crate::stderr::say;
-use crate::vmm::arena::ARENA;
-use crate::vmm::movable_memory::MOVABLE_MEMORY;
-use crate::vmm::{contexts, gate};
+use interpose_base::background;
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
+use interpose_base::stderr::say;
+use interpose_driver::calls;
+use interpose_driver::vmm::arena::ARENA;
+use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
+use interpose_driver::vmm::{contexts, gate};
 
 const INTERVAL: Duration = Duration::from_millis(200);
 /// How long memory must not have grown before the user is told how much it is.

@@ -9,12 +9,12 @@ use super::mappings::remap_lost;
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::{Closed, quiesce};
 use super::returns::{Return, return_all};
-use crate::cuda::calls::{self, Code};
 use crate::limit::admission;
-use crate::vmm::arena::ARENA;
-use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
-use crate::vmm::physical::Place;
-use crate::vmm::{contexts, gate};
+use interpose_driver::calls::{self, Code};
+use interpose_driver::vmm::arena::ARENA;
+use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
+use interpose_driver::vmm::physical::PhysicalPlace;
+use interpose_driver::vmm::{contexts, gate};
 
 pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
 
@@ -90,8 +90,8 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
         for (&number, physical) in &memory.physicals {
             for (index, piece) in physical.pieces.iter().enumerate() {
                 match piece.place {
-                    Place::Arena(_) if waited_for => {}
-                    Place::Host(_) if !waited_for => {}
+                    PhysicalPlace::Arena(_) if waited_for => {}
+                    PhysicalPlace::Host(_) if !waited_for => {}
                     _ => continue,
                 }
                 let bytes = piece.bytes;

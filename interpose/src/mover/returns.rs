@@ -3,12 +3,12 @@
 use super::copy::{self, Copy, Transfer};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
 use super::progress::{Phase, Progress};
-use crate::cuda::calls::{self, Code};
-use crate::cuda::types::Access;
-use crate::vmm::arena::{ARENA, Growing};
-use crate::vmm::contexts;
-use crate::vmm::movable_memory::{MappedAddress, MovableMemory};
-use crate::vmm::physical::Place;
+use interpose_driver::calls::{self, Code};
+use interpose_driver::types::Access;
+use interpose_driver::vmm::arena::{ARENA, Growing};
+use interpose_driver::vmm::contexts;
+use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
+use interpose_driver::vmm::physical::PhysicalPlace;
 
 /// A temporary mapping, to access memory that is not, or not usably, mapped at the program's addresses.
 pub(super) struct Window {
@@ -123,18 +123,18 @@ fn prepare_copies(memory: &MovableMemory, it: &mut Return) -> Result<(), Code> {
     it.context = contexts::of_device(device);
     let reached = memory.reach(it.number).map(|at| at + piece.offset);
     match &piece.place {
-        Place::Arena(spans) => {
+        PhysicalPlace::Arena(spans) => {
             it.addresses = memory.addresses(it.number, piece.offset);
             // The program may have unmapped it meanwhile, or not given the device itself write access.
             let to = reached.map_or_else(|| it.open_window(it.handle, device), Ok)?;
             it.copies.extend(copy::of_spans(spans, to, |from, to| Copy::ToDevice { from, to }));
         }
-        &Place::Host(old) => {
+        &PhysicalPlace::Host(old) => {
             let from = reached.map_or_else(|| it.open_window(old, device), Ok)?;
             let to = it.open_window(it.handle, device)?;
             it.copies.push(Copy::OnDevice { from, to, bytes: it.bytes });
         }
-        Place::Device(_) => {}
+        PhysicalPlace::Device(_) => {}
     }
     Ok(())
 }
@@ -157,11 +157,11 @@ fn settle(memory: &mut MovableMemory, mut it: Return) -> Result<(), Code> {
             return Err(error.code);
         }
     }
-    let place = if it.on_device { Place::Device(it.handle) } else { Place::Host(it.handle) };
+    let place = if it.on_device { PhysicalPlace::Device(it.handle) } else { PhysicalPlace::Host(it.handle) };
     let Some(piece) = piece_of_mut(memory, it.number, it.index) else { return Ok(()) };
     match std::mem::replace(&mut piece.place, place) {
-        Place::Device(handle) | Place::Host(handle) => calls::release(handle),
-        Place::Arena(spans) => ARENA.lock().give_back(&spans),
+        PhysicalPlace::Device(handle) | PhysicalPlace::Host(handle) => calls::release(handle),
+        PhysicalPlace::Arena(spans) => ARENA.lock().give_back(&spans),
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Checks before an operation begins: that there is host memory, and that only the driver writes to device memory.
 
 use super::progress::Failure;
-use crate::cuda::calls;
-use crate::vmm::arena::ARENA;
-use crate::vmm::host_memory;
+use interpose_driver::calls;
+use interpose_driver::vmm::arena::ARENA;
+use interpose_driver::vmm::host_memory;
 
 /// GPUDirect Storage writes to device memory past the driver: a read in flight would be lost.
 pub(super) fn refuse_beside_storage() -> Result<(), Failure> {

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::operation::NOT_STARTED_FOR_IT;
 use super::progress::{self, Progress};
 use crate::cuda::driver_memory;
-use crate::vmm::allocations::LEAST;
-use crate::vmm::totals::{self, Seen};
-use crate::vmm::{gate, mode};
+use interpose_driver::vmm::allocations::LEAST;
+use interpose_driver::vmm::totals::{self, Seen};
+use interpose_driver::vmm::{gate, mode};
 
 /// The state in one or two words, for a table, and in full.
 pub fn status() -> (&'static str, Value) {

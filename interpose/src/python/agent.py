@@ -11,7 +11,7 @@ tag(device, address, category, bytes, root, name, sharding), parallel(json), ste
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
 compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
-finish(), and `reader`, the module.
+finish(), hold_signals(), release_signals(), and `reader`, the module.
 """
 
 import atexit
@@ -21,14 +21,14 @@ import itertools
 import os
 import re
 import sys
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # These are run before this file, in the same namespace.
     from graphs import _SCOPE
-    from guards import _Harmless, _interrupted
-    from tags import _TAGGING_SHARE, _Tagger
+    from guards import _dictionary, _Harmless, _interrupted
+    from tags import _Tagger
+    from throttle import _Throttle
 
     from compiled import _Compiled
 
@@ -68,7 +68,8 @@ class Agent:
         self.layers_of = {}  # id(module) -> its layer ids
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots: dict = {}  # layer id -> weak root module
-        self.next_search = 0.0
+        self.heap_searches = _Throttle()
+        self.put_off: list = []  # Layers of `resolve` whose modules the next search of the heap may find.
         self.compiled = _Compiled(native, self.reader)
         self.packages: dict = {}  # path of an AOTInductor package that no module calls -> its layer id
         self.compiled_roots: dict = {}  # (path, class) of a module that only compiled code runs -> its layer id
@@ -83,10 +84,12 @@ class Agent:
 
     def attach(self):
         self.register_step_hook()
+        atexit.register(self.native.release_signals)  # Called after `at_exit`: a handler runs in no frame of memlab's.
         atexit.register(self.at_exit)
 
     def detach(self):
         atexit.unregister(self.at_exit)
+        atexit.unregister(self.native.release_signals)
 
     def register_step_hook(self):
         """Registers a function of the library's that PyTorch calls after each optimizer's step. It is registered once
@@ -142,9 +145,12 @@ class Agent:
     def name_all(self, unnamed):
         graph_modules: dict = {}
         found: dict = {}  # Keeps them alive until they are named.
+        unnamed = [*self.put_off, *unnamed]
+        put_off: dict = {}
+        is_searched = True
         with _Harmless():
             self.forget_dead()
-            found.update(self.found_on_heap(unnamed))
+            is_searched = self.search(unnamed, found)
         for layer, parent, module, address, generated, line, kind, wrapper in unnamed:
             with _Harmless(functools.partial(self.warn_once, f"a layer keeps its class name, {kind}")):
                 if wrapper:
@@ -164,10 +170,15 @@ class Agent:
                         self.name_node(layer, parent, module, None)
                 elif generated:
                     self.name_generated(layer, parent, module, generated, line)
+                elif parent in put_off or (module is None and not is_searched):
+                    put_off[layer] = (layer, parent, None, address, 0, line, kind, "")
                 elif module is not None and self.reader.is_module(module):
                     self.name_module(layer, parent, module)
                 else:
                     self.native.forget(address)  # Died before it could be read; it keeps its class name.
+        self.put_off = list(put_off.values())
+        if put_off:
+            self.native.run_later()
 
     def name_module(self, layer, parent, module):
         self.watch(module)
@@ -185,6 +196,11 @@ class Agent:
             self.native.tensorless(layer)  # The next replica takes over this layer.
             self.native.layer(layer, name, "", "", original)
             return
+        root, name = self.running_root(module)
+        if root != 0:
+            self.add_layer(layer, module, root, name)
+            self.native.layer(layer, name, "", "", root)
+            return
         self.add_layer(layer, module, layer, "")
         self.roots[layer] = weakref.ref(module)
         variable = ""
@@ -198,6 +214,18 @@ class Agent:
         compiled = self.reader.compiled(module)
         kind = self.reader.class_name(type(compiled)) if compiled is not None else ""
         self.native.layer(layer, "", kind, variable)
+
+    def running_root(self, module):
+        """(layer, qualified name in it) of the outermost running module that runs `module` and whose class has a
+        `__call__` of its own, which need not call PyTorch's; 0 if there is none."""
+        for _, _, value in reversed(self.native.variables()):
+            if value is not module and self.reader.is_module(value) and self.reader.has_own_call(type(value)):
+                name = self.reader.name_in(value, module)
+                if name is not None:
+                    known = (layer for layer, reference in list(self.roots.items()) if reference() is value)
+                    kind = self.reader.class_name(type(value))
+                    return next(known, 0) or self.add_root(kind, self.variable_of(value), value), name
+        return 0, ""
 
     def original_of(self, replica):
         """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if
@@ -215,7 +243,7 @@ class Agent:
     def variable_of(self, module):
         """The variable, or attribute of an object, that holds an outermost module that is being called; "" if there is
         none."""
-        main = getattr(sys.modules.get("__main__"), "__dict__", {})
+        main = _dictionary(sys.modules.get("__main__"))
         named = self.reader.name_held(main, module)
         if named:
             return named
@@ -239,34 +267,33 @@ class Agent:
             self.warned = True
             self.native.warn(f"{what} ({_described(error)})")
 
-    def found_on_heap(self, unnamed):
-        """Modules by address that have no layer and that no thread runs any more: threads called them while the main
-        one waited. Unless they are replicas of `nn.DataParallel`, this searches the whole heap, so it is done
-        rarely."""
+    def search(self, unnamed, found):
+        """Fills `found` with the modules, by address, that have no layer and that no thread runs any more: threads called
+        them while the main one waited. Replicas of `nn.DataParallel` are on the stack. For others this searches the
+        whole heap, so it is done rarely. Returns whether another search is pointless: False if it is too early for one.
+        """
         wanted = {
             address: kind
             for _, _, module, address, generated, _, kind, _ in unnamed
             if module is None and not generated and self.alive_at(address) is None
         }
-        before = time.monotonic()
-        if not wanted or before < self.next_search:
-            return {}
-        try:
-            replicas = [module for modules in self.native.replicas() for module in self.reader.modules_in(modules)]
-            found = {id(part): part for replica in replicas for _, part in self.reader.parts(replica)}
-            if not wanted.keys() <= found.keys():
-                found = {
-                    id(module): module
+        if not wanted:
+            return True
+        replicas = [module for modules in self.native.replicas() for module in self.reader.modules_in(modules)]
+        found.update((id(part), part) for replica in replicas for _, part in self.reader.parts(replica))
+        is_complete = wanted.keys() <= found.keys()
+        if not is_complete and self.heap_searches.is_open():
+            with self.heap_searches:
+                found.update(
+                    (id(module), module)
                     for module in self.reader.on_heap(self.torch.nn.Module)
                     if wanted.get(id(module)) == self.reader.class_name(type(module))
-                }
-            for module in [*replicas, *found.values()]:
-                for _, part in self.reader.parts(module):
-                    self.watch(part)
-        finally:  # After a signal handler has interrupted a search, the next is not begun at once.
-            after = time.monotonic()
-            self.next_search = after + (after - before) / _TAGGING_SHARE
-        return found
+                )
+                is_complete = True
+        for module in [*replicas, *found.values()]:
+            for _, part in self.reader.parts(module):
+                self.watch(part)
+        return is_complete
 
     # Code generated by torch.fx (torch.compile's backends) ------------------------------------------------------------
 
@@ -322,7 +349,7 @@ class Agent:
             owner = traced if traced is not None else module if module is not None else caller()
             if owner is not None:
                 self.add_layer(layer, owner, self.layers[parent][1], name)
-        self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]), "")
+        self.native.layer(layer, name, self.reader.name_of_class(kind), "")
 
     def name_as_caller(self, layer, parent):
         if parent in self.layers:
@@ -378,13 +405,18 @@ class Agent:
             module = self.compiled.outermost_at(address)
             held = _SCOPE.fullmatch(path)
             variable = (self.variable_of(module) if module is not None else "") or (held[2] if held else "")
-            self.compiled_roots[key] = layer = self.native.compiled_root(kind, variable)
-            if module is not None:
-                self.watch(module)
-                self.add_layer(layer, module, layer, "")
-                self.roots[layer] = weakref.ref(module)
-                self.tags.met_model()
+            self.compiled_roots[key] = self.add_root(kind, variable, module)
         return self.compiled_roots[key], ""
+
+    def add_root(self, kind, variable, module):
+        """The layer of an outermost module that PyTorch's `__call__` does not call."""
+        layer = self.native.compiled_root(kind, variable)
+        if module is not None:
+            self.watch(module)
+            self.add_layer(layer, module, layer, "")
+            self.roots[layer] = weakref.ref(module)
+            self.tags.met_model()
+        return layer
 
     def alive_at(self, address):
         watched = self.watched.get(address)
@@ -433,8 +465,12 @@ class Agent:
         """Tags the live tensors once more before Python tears the program down."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
+            self.native.hold_signals()
             try:
                 with _Harmless():
+                    if self.put_off:
+                        self.heap_searches.reopen()
+                        self.name_all([])
                     self.tags.last()
             finally:
                 self.native.finish()

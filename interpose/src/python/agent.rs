@@ -8,17 +8,21 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::api::{Api, Object};
 use super::embedded::{GUARDS_SOURCE, none, run_sources, source, started};
-use super::running_agent::{self, call, untraced};
+use super::frame_evaluation;
+use super::native;
+use super::program;
 use super::stacks::each_stack;
-use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
-use super::{frame_evaluation, native, program};
 use crate::intern::UnnamedLayer;
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::recursion::RecursionGuard;
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
+use interpose_python::api::{Api, Object};
+use interpose_python::held_signals::HeldSignals;
+use interpose_python::running_agent::{self, call, untraced};
+use interpose_python::walk::{Interpreter, MAX_DEPTH, RawFrame};
 
+const THROTTLE_SOURCE: &CStr = source!("throttle.py");
 const PARALLEL_SOURCE: &CStr = source!("parallel.py");
 const TAGS_SOURCE: &CStr = source!("tags.py");
 const GRAPHS_SOURCE: &CStr = source!("graphs.py");
@@ -54,6 +58,13 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     let Some(recorder) = Recorder::current() else { return 0 };
     recorder.python.scheduled.store(false, Ordering::Release);
     let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else { return 0 };
+    let _held = HeldSignals::hold();
+    // SAFETY: the GIL is held.
+    if unsafe { (api.PyErr_CheckSignals)() } != 0 {
+        // A signal came just before: its handler has raised in the program.
+        recorder.python.run_again();
+        return -1;
+    }
     // SAFETY: the GIL is held; a pending exception of the program's is saved and restored.
     unsafe {
         let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -229,7 +240,15 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
-        let sources = [GUARDS_SOURCE, PARALLEL_SOURCE, TAGS_SOURCE, GRAPHS_SOURCE, COMPILED_SOURCE, AGENT_SOURCE];
+        let sources = [
+            GUARDS_SOURCE,
+            THROTTLE_SOURCE,
+            PARALLEL_SOURCE,
+            TAGS_SOURCE,
+            GRAPHS_SOURCE,
+            COMPILED_SOURCE,
+            AGENT_SOURCE,
+        ];
         started(api, &sources, c"memlab_agent", native)
     }
 }

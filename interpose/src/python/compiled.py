@@ -27,6 +27,7 @@ _MADE_BY = ("torch._dynamo", "torch._functorch", "torch._inductor", "functools")
 _FORWARD_AND_BACKWARD = 2
 _MOST_OBJECTS = 5000  # That are looked at to find the wrappers of one compiled function; some hundreds are usual.
 _MOST_ITEMS = 64  # Of a collection.
+_qualified_name = type.__dict__["__qualname__"].__get__
 _TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known graph.
 
 
@@ -76,14 +77,15 @@ class _Compiled:
         if self.pid != os.getpid():
             return
         with _Harmless(self.failed):
+            # Before CPython 3.13, a frame keeps what `f_locals` copies until it ends: soon, in this one of TorchDynamo's.
             caller = sys._getframe(1).f_locals
             tracer = caller.get("tracer_output")  # Before PyTorch 2.11, the graph itself is there.
             output = caller["output"] if tracer is None else tracer.output_graph
             for name in made.co_names:
                 function = output.global_scope.get(name) if name.startswith("__compiled_fn") else None
                 if type(function) is types.FunctionType:
-                    description = _Description(output)
-                    self.outermost.update(description.outermost(self.reader))
+                    description = _Description(output, self.reader)
+                    self.outermost.update(description.outermost())
                     number = self.native.compiled_graph(description.as_json())
                     graph = _Graph(number, function, self.reader)
                     self.graphs.append(graph)
@@ -157,9 +159,9 @@ def _wrappers_of(function, reader):
         elif kind in (staticmethod, classmethod):
             waiting.append(thing.__func__)
         elif reader.is_kind(thing, type):
-            if "<locals>" in thing.__qualname__ and str(thing.__module__).startswith(_MADE_BY):
-                waiting += vars(thing).values()
-        elif str(kind.__module__).startswith(_MADE_BY) or _is_runner(kind):
+            if "<locals>" in _qualified_name(thing) and reader.module_name(thing).startswith(_MADE_BY):
+                waiting += reader.namespace(thing).values()
+        elif reader.module_name(kind).startswith(_MADE_BY) or _is_runner(kind, reader):
             if kind.__name__ == "partial":
                 waiting += [thing.func, *thing.args]
             waiting += [*(getattr(thing, "__dict__", None) or {}).values()]
@@ -167,7 +169,7 @@ def _wrappers_of(function, reader):
     return found
 
 
-def _is_runner(kind):
+def _is_runner(kind, reader):
     """Whether it is the class `Runner` of a wrapper."""
-    call = kind.__dict__.get("call")
+    call = reader.namespace(kind).get("call")
     return type(call) is types.FunctionType and _WRAPPER.fullmatch(call.__code__.co_filename) is not None

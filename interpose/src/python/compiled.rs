@@ -6,14 +6,14 @@ use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use hashbrown::HashMap;
-use memlab_compiled::{Definitions, Graph, Kind, Module, Origin, Origins, Wrapper, origins};
+use memlab_inductor::{Definitions, Graph, Kind, Module, Origin, Origins, Wrapper, origins};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::api::{Api, Object, text};
-use crate::locks;
-use crate::panics;
 use crate::recorder::Recorder;
+use interpose_base::locks;
+use interpose_base::panics;
+use interpose_python::api::{Api, Object, text};
 
 /// The most graphs that are kept; a program that compiles more is compiling in a loop.
 const MAX_GRAPHS: usize = 4096;

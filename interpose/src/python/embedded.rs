@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use super::api::{Api, Object};
+use interpose_python::api::{Api, Object};
 
 /// A Python source of this folder, as a C string.
 macro_rules! source {

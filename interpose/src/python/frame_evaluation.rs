@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::got_patch::{self, Replacements};
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::symbols;
+use interpose_base::got_patch::{self, Replacements};
+use interpose_base::panics;
+use interpose_base::symbols;
 
 const SYMBOL: &std::ffi::CStr = c"_PyInterpreterState_SetEvalFrameFunc";
 

@@ -16,12 +16,13 @@ _NO_ORIGIN = re.compile(r"/torch/_dynamo/compiled_autograd\.py\", line [0-9]+, i
 class _Description:
     """The operations of a graph in order, and of those that it calls, in their place."""
 
-    def __init__(self, output):
+    def __init__(self, output, reader):
         self.output = output
+        self.reader = reader
         self.traces, self.modules, self.nodes, self.results = {}, {}, [], []
-        self.parts = dict(output.graph.owning_module.named_modules())
+        self.parts = dict(reader.parts(output.graph.owning_module))
         captured = output.local_scope.get("self")
-        if type(captured).__name__.startswith("CompiledAutograd"):
+        if reader.class_name(type(captured)).startswith("CompiledAutograd"):
             self.add_backward(output.graph, _CapturedBackward(captured))
         else:
             self.add(output.graph, "", {})
@@ -32,7 +33,7 @@ class _Description:
             if node in numbers:
                 continue
             bodies = [used for used in node.all_input_nodes if used.op == "get_attr" and self.body(prefix, used) is not None]
-            is_autograd = str(node.target) == "autograd_function_apply"
+            is_autograd = self.operator(node) == "autograd_function_apply"
             for used in bodies:  # Of an operation such as activation checkpointing.
                 body = self.body(prefix, used)
                 given = [numbers[other] for other in node.all_input_nodes if other not in bodies]
@@ -45,7 +46,7 @@ class _Description:
             is_input = node.op == "placeholder" and not prefix
             trace, modules = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
             self.add_node(node.name, is_input, trace, modules, [numbers[used] for used in node.all_input_nodes])
-            self.nodes[-1]["parameters"] = _parameters(node, numbers)
+            self.nodes[-1]["parameters"] = self.parameters(node, numbers)
 
     def add_backward(self, graph, backward):
         """The graph is of a backward that compiled autograd has captured. Its inputs come in one list."""
@@ -63,7 +64,10 @@ class _Description:
                 self.add_node(node.name, backward.is_input(node), *backward.origin(node), inputs)
 
     def add_node(self, name, is_input, trace, modules, inputs):
-        around = tuple(_described_module(address, *known) for address, known in (modules or {}).items())
+        around = tuple(
+            (str(path), self.reader.name_of_class(kind), int(address) if str(address).isdigit() else 0)
+            for address, (path, kind) in (modules or {}).items()
+        )
         self.nodes.append(
             {
                 "name": name,
@@ -74,20 +78,33 @@ class _Description:
             }
         )
 
-    def outermost(self, reader):
+    def outermost(self):
         """Outermost modules that are called by no other, by address, as weak references."""
         found = {}
         for path, _, address in {around[0] for around in self.modules if around and around[0][2]}:
             held = _SCOPE.match(path)
             scope = held and (self.output.local_scope if held[1] == "L" else self.output.global_scope)
-            holder = reader.copied(scope).get(held[2]) if held else None
-            for _, part in reader.parts(holder) if reader.is_module(holder) else ():
+            holder = self.reader.copied(scope).get(held[2]) if held else None
+            for _, part in self.reader.parts(holder) if self.reader.is_module(holder) else ():
                 if id(part) == address:
                     found[address] = weakref.ref(part)
         return found
 
     def body(self, prefix, node):
-        return getattr(self.parts.get(f"{prefix}{node.target}"), "graph", None)
+        part = self.parts.get(f"{prefix}{node.target}")
+        return self.reader.attribute(part, "_graph") if self.reader.is_kind(part, self.reader.torch.fx.GraphModule) else None
+
+    def operator(self, node):
+        """The name of the operator of higher order that a node calls; "" for others, which may be the program's objects."""
+        is_operator = self.reader.is_kind(node.target, self.reader.torch._ops.HigherOrderOperator)
+        return str(node.target) if is_operator else ""
+
+    def parameters(self, node, numbers):
+        """What a call of a kernel that the program wrote takes, by parameter."""
+        given = node.kwargs.get("kwargs") if self.operator(node).startswith("triton_kernel_wrapper") else None
+        if not isinstance(given, dict):
+            return {}
+        return {name: numbers[taken] for name, taken in given.items() if type(taken) is type(node) and taken in numbers}
 
     def as_json(self):
         modules = [
@@ -147,21 +164,8 @@ class _CapturedBackward:
         return values[index] if index < len(values) and hasattr(values[index], "op") else None
 
 
-def _parameters(node, numbers):
-    """What a call of a kernel that the program wrote takes, by parameter."""
-    given = node.kwargs.get("kwargs") if str(node.target).startswith("triton_kernel_wrapper") else None
-    if not isinstance(given, dict):
-        return {}
-    return {name: numbers[taken] for name, taken in given.items() if type(taken) is type(node) and taken in numbers}
-
-
 def _flat(value):
     return [inner for item in value for inner in _flat(item)] if isinstance(value, (list, tuple)) else [value]
-
-
-def _described_module(address, path, kind):
-    name = getattr(kind, "__name__", None) or str(kind).rpartition(".")[2]
-    return str(path), name, int(address) if str(address).isdigit() else 0
 
 
 def _is_of_the_program(trace):

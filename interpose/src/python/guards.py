@@ -5,23 +5,39 @@ Embedded in libmemlab.so and run before program.py and agent.py, in their namesp
 
 import functools
 import signal
+import types
+
+# A class read through `type`: a metaclass of the program's may override what `kind.__mro__` and `kind.__dict__` ask.
+_bases = type.__dict__["__mro__"].__get__
+_namespace = type.__dict__["__dict__"].__get__
+
+
+def _dictionary(thing):
+    """The attributes of a module or another plain object, read without calling its class."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
 
 
 def _code_of(handler):
-    """The code that runs when a handler is called: the handler may be wrapped, a method, or a callable object."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if not callable(handler):
-        return None
-    return getattr(handler, "__code__", None) or getattr(handler.__call__, "__code__", None)
+    """The code that runs when a handler is called: the handler may be wrapped, a method, or a callable object. Asks no
+    object of the program's."""
+    while type(handler) in (functools.partial, types.MethodType):
+        handler = handler.func if type(handler) is functools.partial else handler.__func__
+    if type(handler) is not types.FunctionType:
+        called = (_namespace(base).get("__call__") for base in _bases(type(handler)))
+        handler = next(filter(None, called), None)
+    return handler.__code__ if type(handler) is types.FunctionType else None
 
 
 def _raised_by_the_program(error):
     """Whether a signal handler of the program raised this while the agent ran: then the exception is the program's."""
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    handlers = [_code_of(signal.getsignal(number)) for number in signal.valid_signals()]
     frames = error.__traceback__
     while frames is not None:
-        if frames.tb_frame.f_code in handlers:
+        if any(frames.tb_frame.f_code is code for code in handlers):
             return True
         frames = frames.tb_next
     return False

@@ -8,13 +8,16 @@ use memlab_trace::record::{CodeKind, Mesh, Stages, TagCategory};
 use memlab_trace::{Record, decode_line};
 use parking_lot::Mutex;
 
-use super::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
+use super::compiled;
+use super::frame_evaluation;
 use super::stacks::{arguments, is_compiling, is_in_backward, replicas, variables};
-use super::{compiled, frame_evaluation, step_hook};
+use super::step_hook;
 use crate::cuda::driver_memory;
-use crate::locks;
-use crate::panics;
 use crate::recorder::Recorder;
+use interpose_base::locks;
+use interpose_base::panics;
+use interpose_python::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
+use interpose_python::held_signals::{self, HeldSignals};
 
 /// Creates the module. Null if Python is out of memory.
 ///
@@ -41,9 +44,11 @@ pub unsafe fn module(api: &Api) -> Object {
 pub fn reset_in_child() {
     locks::unlock_in_child(&DEAD);
     compiled::reset_in_child();
+    held_signals::reset_in_child();
+    locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 31] = [
+static METHODS: [Method; 33] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -73,6 +78,8 @@ static METHODS: [Method; 31] = [
     method(c"run_again", run_again),
     method(c"run_later", run_later),
     method(c"finish", finish),
+    method(c"hold_signals", hold_signals),
+    method(c"release_signals", release_signals),
     method(c"found_segment", found_segment),
     method(c"found_block", found_block),
 ];
@@ -354,6 +361,13 @@ native_function!(await_backward, c"d", (seconds: f64 = 0.0), |recorder| {
 });
 
 native_function!(compilation_is_watched, c"", (), |_recorder| frame_evaluation::forget());
+
+/// Held while the agent runs outside of a pending call.
+static HELD_SIGNALS: Mutex<Option<HeldSignals>> = Mutex::new(None);
+
+native_function!(hold_signals, c"", (), |_recorder| *HELD_SIGNALS.lock() = Some(HeldSignals::hold()));
+
+native_function!(release_signals, c"", (), |_recorder| *HELD_SIGNALS.lock() = None);
 
 native_function!(finish, c"", (), |recorder| recorder.stop_events());
 

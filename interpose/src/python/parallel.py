@@ -1,46 +1,41 @@
 """How a program trains in parallel, as PyTorch's own objects say it: how tensors are sharded, which parameters FSDP
 manages, in which place of a mesh and at which stage of a pipeline the process is.
 
-Run in the namespace of `agent.py`, after `guards.py`. It reads attributes of PyTorch's objects, and no tensor's data.
+Run in the namespace of `agent.py`, after `guards.py` and `throttle.py`. It reads attributes of PyTorch's objects, and no
+tensor's data.
 """
 
 import json
 import sys
-import time
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
-    from guards import _Harmless
+if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+    from guards import _bases, _dictionary, _Harmless, _namespace
+    from throttle import _Throttle
 
-_SURVEY_SHARE = 0.01
 _MOST_DIMENSIONS = 64
 _MOST_STAGES = 1024
 
 
-def _attributes(thing):
-    """The attributes of an object of PyTorch's own classes, without calling their properties."""
-    return getattr(thing, "__dict__", {})
-
-
 def _slot(thing, name):
     """What an object holds in one of its slots, or as an attribute; None if it does not."""
-    for base in type(thing).__mro__:
-        slot = base.__dict__.get(name)
+    for base in _bases(type(thing)):
+        slot = _namespace(base).get(name)
         if type(slot) is types.MemberDescriptorType:
             try:
                 return slot.__get__(thing)
             except AttributeError:  # Not filled.
                 return None
-    return _attributes(thing).get(name)
+    return _dictionary(thing).get(name)
 
 
 class _Parallel:
     def __init__(self, native, reader):
         self.native = native
         self.reader = reader
-        self.next_survey = 0.0
+        self.surveys = _Throttle()
         self.told: dict = {"mesh": [], "stages": []}
 
     # Shards ----------------------------------------------------------------------------------------------------------
@@ -51,8 +46,8 @@ class _Parallel:
         if not self.reader.answers_for_itself(type(tensor)):
             return ""
         spec = _slot(tensor, "_spec")
-        placements = _attributes(spec).get("placements")
-        mesh = _attributes(spec).get("mesh")
+        placements = _dictionary(spec).get("placements")
+        mesh = _dictionary(spec).get("mesh")
         if type(placements) is not tuple or mesh is None:
             return ""
         dimensions = self.dimensions(mesh, len(placements))
@@ -63,8 +58,8 @@ class _Parallel:
             if kind == "Replicate":
                 replicated.append(f"Replicate on {name}" if name else "Replicate")
                 continue
-            along = getattr(placement, "dim", None)
-            text = f"Shard({along})/{size}" if kind in ("Shard", "StridedShard") else f"{kind}/{size}"
+            is_shard = kind in ("Shard", "StridedShard")
+            text = f"Shard({getattr(placement, 'dim', None)})/{size}" if is_shard else f"{kind}/{size}"
             said.append(f"{text} on {name}" if name else text)
         return ", ".join(said or replicated)
 
@@ -74,7 +69,7 @@ class _Parallel:
         return [(name, self.size(mesh, number)) for number, name in enumerate(names)]
 
     def names_of(self, mesh):
-        attributes = _attributes(mesh)
+        attributes = _dictionary(mesh)
         names = attributes.get("_mesh_dim_names") or attributes.get("mesh_dim_names")
         return [str(name) for name in names] if names else []
 
@@ -93,16 +88,16 @@ class _Parallel:
         shards: dict = {}
         states = sys.modules.get("torch.distributed._composable_state")
         mapping = getattr(states, "_module_state_mapping", None)
-        if mapping is None or len(_attributes(mapping).get("data", ())) == 0:
+        if mapping is None or len(_dictionary(mapping).get("data", ())) == 0:
             return shards
-        for state in dict.copy(_attributes(mapping)["data"]).values():
+        for state in dict.copy(_dictionary(mapping)["data"]).values():
             state = state() if type(state) is weakref.ReferenceType else state
-            held = _attributes(state)
+            held = _dictionary(state)
             groups = held.get("_fsdp_param_groups") or [held.get("_fsdp_param_group")]
             for group in groups:
-                for parameter in _attributes(group).get("fsdp_params", ()):
-                    shard = _attributes(parameter).get("sharded_param")
-                    of = _attributes(_attributes(parameter).get("_module_info"))
+                for parameter in _dictionary(group).get("fsdp_params", ()):
+                    shard = _dictionary(parameter).get("sharded_param")
+                    of = _dictionary(_dictionary(parameter).get("_module_info"))
                     modules = [of.get("module"), *of.get("shared_modules", ())]
                     names = [of.get("param_name"), *of.get("shared_param_names", ())]
                     if shard is not None:
@@ -113,15 +108,12 @@ class _Parallel:
 
     def survey(self):
         """Tells the library where the process is in meshes and pipelines. Searches the whole heap, so it is done rarely."""
-        before = time.monotonic()
-        if before < self.next_survey:
+        if not self.surveys.is_open():
             return
-        with _Harmless():
+        with self.surveys, _Harmless():
             self.tell("mesh", self.mesh())
             stages, count = self.stages()
             self.tell("stages", stages, of=count)
-        after = time.monotonic()
-        self.next_survey = after + (after - before) / _SURVEY_SHARE
 
     def tell(self, what, found, **more):
         if found and found != self.told[what]:
@@ -139,7 +131,7 @@ class _Parallel:
             return []
         meshes = []
         for mesh in self.on_heap("torch.distributed.device_mesh", "DeviceMesh"):
-            place = _attributes(mesh).get("_coordinate_on_dim")
+            place = _dictionary(mesh).get("_coordinate_on_dim")
             if place:
                 names = self.names_of(mesh)
                 sizes = [self.size(mesh, number) for number in range(len(place))]
@@ -157,7 +149,7 @@ class _Parallel:
     def stages(self):
         """The numbers of the stages of a pipeline that the process holds, and how many the pipeline has."""
         found = self.on_heap("torch.distributed.pipelining.stage", "_PipelineStageBase")
-        held = [_attributes(stage) for stage in found]
+        held = [_dictionary(stage) for stage in found]
         numbers = sorted({stage["stage_index"] for stage in held if type(stage.get("stage_index")) is int})
         count = max((stage["num_stages"] for stage in held if type(stage.get("num_stages")) is int), default=0)
         return numbers[:_MOST_STAGES], count

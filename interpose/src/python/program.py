@@ -12,7 +12,7 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
-    from guards import _Harmless
+    from guards import _dictionary, _Harmless
 
 # Programs that run other programs: the code that they call is the program.
 # fmt: off
@@ -29,15 +29,6 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 # File names that IPython gives to code compiled by a magic such as %%time.
 _TIMED = ("<timed exec>", "<timed eval>", "<magic-timeit>")
-
-
-def _dictionary(thing):
-    """The attributes of a module or another plain object, read without calling its class."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
 
 
 def _text(value):

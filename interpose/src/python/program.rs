@@ -5,10 +5,10 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::api::Api;
 use super::embedded::{GUARDS_SOURCE, source, started};
 use super::native;
 use crate::recorder::Recorder;
+use interpose_python::api::Api;
 
 const SOURCE: &CStr = source!("program.py");
 

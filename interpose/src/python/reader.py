@@ -10,9 +10,24 @@ import gc
 import sys
 import types
 
+# A metaclass of the program's may override what `kind.__name__`, `kind.__mro__` and `kind.__dict__` ask.
+class_name = type.__dict__["__name__"].__get__
+bases = type.__dict__["__mro__"].__get__
+namespace = type.__dict__["__dict__"].__get__
 
-def class_name(kind):
-    return type.__dict__["__name__"].__get__(kind)  # A metaclass may have a property of this name.
+
+_module = type.__dict__["__module__"].__get__
+
+
+def module_name(kind):
+    """The name of the module that a class was made in; "" if the class has something else in its place."""
+    name = _module(kind)
+    return name if type(name) is str else ""
+
+
+def name_of_class(kind):
+    """The name of a class, or of one that is given as the text `module.Class`."""
+    return class_name(kind) if is_kind(kind, type) else str(kind).rpartition(".")[2]
 
 
 _is_subclass = type.__dict__["__subclasscheck__"]
@@ -32,11 +47,22 @@ def listed(thing):
     return list.copy(thing) if is_kind(thing, list) else list(thing) if type(thing) is tuple else []
 
 
+_PARTS_OF_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
 _ARGUMENTS = 64  # The most items of a list of arguments that are read.
 
 
 class Reader:
     class_name = staticmethod(class_name)
+    module_name = staticmethod(module_name)
+    name_of_class = staticmethod(name_of_class)
+    namespace = staticmethod(namespace)
     is_kind = staticmethod(is_kind)
     copied = staticmethod(copied)
 
@@ -44,9 +70,10 @@ class Reader:
         self.torch = torch
         self.instances = instances
         base = torch.Tensor.__mro__[1]  # Its name differs between versions.
-        ask = base.__dict__
+        self.ask = ask = base.__dict__
         self.is_on_gpu = ask["is_cuda"].__get__
         self.device = ask["device"].__get__
+        self.layout = ask["layout"].__get__
         self.elements = ask["numel"]
         self.element_size = ask["element_size"]
         self.is_leaf = ask["is_leaf"].__get__
@@ -96,6 +123,10 @@ class Reader:
 
     def is_module(self, thing):
         return is_kind(thing, self.torch.nn.Module)
+
+    def has_own_call(self, kind):
+        called = next(base.__dict__["__call__"] for base in kind.__mro__ if "__call__" in base.__dict__)
+        return called is not self.torch.nn.Module.__dict__["__call__"]
 
     def attribute(self, module, name):
         return self.attributes_of_module(module).get(name)
@@ -163,7 +194,7 @@ class Reader:
 
     def has_tensors(self, root):
         return any(
-            known is not None and (not is_kind(known, dict) or len(known) > 0)
+            known is not None and (not is_kind(known, dict) or dict.__len__(known) > 0)
             for _, module in self.parts(root)
             for known in (self.attribute(module, "_parameters"), self.attribute(module, "_buffers"))
         )
@@ -178,8 +209,8 @@ class Reader:
         if self.is_module(holder):
             attributes = self.attributes_of_module(holder)
             return self.name_held(attributes.get("_modules"), thing) or self.name_held(attributes, thing)
-        for base in type.__dict__["__mro__"].__get__(type(holder)):
-            attributes = base.__dict__.get("__dict__")
+        for base in bases(type(holder)):
+            attributes = namespace(base).get("__dict__")
             if type(attributes) is types.GetSetDescriptorType:
                 return self.name_held(attributes.__get__(holder), thing)
         return ""
@@ -205,20 +236,25 @@ class Reader:
         """The tensor itself, or, for a subclass that overrides dispatch (whose methods are not called), the tensors it
         holds."""
         if not self.answers_for_itself(type(tensor)):
-            return [tensor]
+            return self.stored(tensor)
         held = list(copied(self.attributes_of_tensor(tensor)).values())
-        for base in type(tensor).__mro__:  # A DTensor's local shard.
-            slot = base.__dict__.get("_local_tensor")
+        for base in bases(type(tensor)):  # A DTensor's local shard.
+            slot = namespace(base).get("_local_tensor")
             if type(slot) is types.MemberDescriptorType:
                 held.append(slot.__get__(tensor))
-        return [part for part in held if self.is_tensor(part) and not self.answers_for_itself(type(part))]
+        plain = [part for part in held if self.is_tensor(part) and not self.answers_for_itself(type(part))]
+        return [part for tensor in plain for part in self.stored(tensor)]
+
+    def stored(self, tensor):
+        """The tensor itself; of a sparse one its indices and values."""
+        parts = _PARTS_OF_SPARSE.get(str(self.layout(tensor)), ())
+        return [self.ask[part](tensor) for part in parts] or [tensor]
 
     def answers_for_itself(self, kind):
         if any(kind is own for own in self.own_types):
             return False
-        dispatch = next(
-            (base.__dict__["__torch_dispatch__"] for base in kind.__mro__ if "__torch_dispatch__" in base.__dict__), None
-        )
+        named = map(namespace, bases(kind))
+        dispatch = next((names["__torch_dispatch__"] for names in named if "__torch_dispatch__" in names), None)
         return dispatch is not None and dispatch is not self.plain_dispatch
 
     def gradient_of(self, parameter):

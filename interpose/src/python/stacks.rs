@@ -2,10 +2,10 @@
 
 use std::ptr;
 
-use super::api::{Api, Object};
-use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
-use crate::panics;
 use crate::recorder::Recorder;
+use interpose_base::panics;
+use interpose_python::api::{Api, Object};
+use interpose_python::walk::{Interpreter, MAX_DEPTH, RawFrame};
 
 /// Passes the frames of each thread that runs Python to `look`, the innermost first.
 ///
@@ -57,8 +57,8 @@ unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, num
     }
 }
 
-/// The variables of the program's running functions, outermost first: (name, address of the value, the value if the
-/// variable is the function's first, else None), as a list.
+/// The variables of the program's running functions, also those that closures share with them, outermost first: (name, address
+/// of the value, the value if the variable is the function's first, else None), as a list.
 ///
 /// # Safety
 ///
@@ -83,27 +83,35 @@ unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, l
     // SAFETY: the caller holds the GIL; a frame keeps its code alive, and the variables that its code names are null or
     // objects.
     unsafe {
-        let names = (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), c"co_varnames".as_ptr());
-        if names.is_null() {
-            (api.PyErr_Clear)();
-            return;
-        }
-        let none = (api.Py_BuildValue)(c"".as_ptr());
-        for index in 0..(api.PyObject_Size)(names).max(0) {
-            let name = (api.PyTuple_GetItem)(names, index);
-            let value = interpreter.local(raw.frame, index as usize) as Object;
-            if name.is_null() || value.is_null() {
-                continue;
+        // Those that closures share with a function are not among its other variables, and come after them.
+        let kinds = [c"co_varnames", c"co_cellvars", c"co_freevars"]
+            .map(|kind| (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), kind.as_ptr()));
+        if !kinds.contains(&ptr::null_mut()) {
+            let mut names = Vec::new();
+            for kind in kinds {
+                for index in 0..(api.PyObject_Size)(kind).max(0) {
+                    let name = (api.PyTuple_GetItem)(kind, index);
+                    if kind != kinds[1] || interpreter.has_cells_of_arguments_apart() || !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
             }
-            let first = if index == 0 { value } else { none };
-            let item = (api.Py_BuildValue)(c"(OKO)".as_ptr(), name, value as u64, first);
-            if !item.is_null() {
-                (api.PyList_Append)(list, item);
-                (api.Py_DecRef)(item);
+            let none = (api.Py_BuildValue)(c"".as_ptr());
+            for (index, &name) in names.iter().enumerate() {
+                let value = interpreter.local(raw.frame, index) as Object;
+                if name.is_null() || value.is_null() {
+                    continue;
+                }
+                let first = if name == names[0] { value } else { none };
+                let item = (api.Py_BuildValue)(c"(OKO)".as_ptr(), name, value as u64, first);
+                if !item.is_null() {
+                    (api.PyList_Append)(list, item);
+                    (api.Py_DecRef)(item);
+                }
             }
+            (api.Py_DecRef)(none);
         }
-        (api.Py_DecRef)(none);
-        (api.Py_DecRef)(names);
+        kinds.into_iter().filter(|kind| !kind.is_null()).for_each(|kind| (api.Py_DecRef)(kind));
         (api.PyErr_Clear)();
     }
 }

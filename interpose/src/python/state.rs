@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
 
-use super::probe::Probe;
-use super::walk::{Interpreter, Unsupported};
-use crate::log::Log;
-use crate::stderr::say;
-use crate::symbols;
+use interpose_base::log::Log;
+use interpose_base::stderr::say;
+use interpose_base::symbols;
+use interpose_python::probe::Probe;
+use interpose_python::walk::{Interpreter, Unsupported};
 
 /// The function that the interpreter calls: the agent.
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;

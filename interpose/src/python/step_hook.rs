@@ -8,13 +8,13 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::api::{Api, Object, TypeSlot, TypeSpec};
-use super::running_agent::{self, untraced};
 use super::stacks::each_stack;
-use super::walk::MAX_DEPTH;
 use crate::gpu_time;
-use crate::panics;
 use crate::recorder::Recorder;
+use interpose_base::panics;
+use interpose_python::api::{Api, Object, TypeSlot, TypeSpec};
+use interpose_python::running_agent::{self, untraced};
+use interpose_python::walk::MAX_DEPTH;
 
 /// The one hook of this process and of those forked from it; never freed.
 static HOOK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());

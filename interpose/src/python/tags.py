@@ -1,7 +1,7 @@
 """Tags: which address is which parameter, gradient, buffer, input or optimizer state.
 
-Run in the namespace of `agent.py`, after `guards.py`. Tags need PyTorch's help, and are put off while a call of PyTorch
-would be recorded (`reader.py`).
+Run in the namespace of `agent.py`, after `guards.py`, `throttle.py` and `parallel.py`. Tags need PyTorch's help, and are
+put off while a call of PyTorch would be recorded (`reader.py`).
 """
 
 import functools
@@ -10,15 +10,15 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+if TYPE_CHECKING:  # These are run before this file, in the same namespace.
     from guards import _Harmless
     from parallel import _Parallel
+    from throttle import _SHARE, _Throttle
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
 
 # Tags are refreshed at each of the first optimizer steps, and later so rarely that they cost below 1 % of the time.
 _STEPS_TAGGED_ALWAYS = 8
-_TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
 _PAUSE = 0.1
 
@@ -38,7 +38,8 @@ class _Tagger:
         self.untagged = False  # Some modules were called for the first time since the last tags.
         self.next_tagging = 0.0
         self.looks = 0  # How often arguments of modules were tagged.
-        self.next_look = self.next_survey = 0.0
+        self.argument_looks = _Throttle()
+        self.uncalled_searches = _Throttle()
         self.surveyed: list = []  # (name, weak module) of modules that hold tensors and are not called.
         self.finished = False
 
@@ -65,17 +66,14 @@ class _Tagger:
         """Tags the arguments of the outermost running modules. Tensors that the script creates for each call could
         later be recognised as inputs by their lifetime, but not those that it creates once. Losses that are created at
         every step are checked as rarely as optimizers are tagged."""
-        before = time.monotonic()
-        if self.looks >= _STEPS_TAGGED_ALWAYS and before < self.next_look:
+        if self.looks >= _STEPS_TAGGED_ALWAYS and not self.argument_looks.is_open():
             return
-        with _Harmless():
+        with self.argument_looks, _Harmless():
             if not self.reader.is_watched():
                 self.looks += 1
                 with self.torch._C.DisableTorchFunction():
                     for tensor in self.reader.tensors_within(self.native.arguments()):
                         self.tag(tensor, _INPUT, 0, "")
-        after = time.monotonic()
-        self.next_look = after + (after - before) / _TAGGING_SHARE
 
     def tag_all(self, optimizers, with_gradients=False):
         """Tags modules (with gradients, if wanted), and the gradients and state of these optimizers. Puts that off
@@ -98,7 +96,7 @@ class _Tagger:
                     self.tag_optimizer(optimizer, names)
                 self.parallel.survey()
             after = time.monotonic()
-            self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
+            self.next_tagging = after + max((after - before) / _SHARE, _TAGGING_GROWTH * (after - self.started))
 
     def tag_modules(self, with_gradients):
         """Tags the tensors of modules; returns parameters by id: (root layer, name)."""
@@ -135,12 +133,10 @@ class _Tagger:
     def uncalled(self, called):
         """Modules that hold tensors without being called, such as averages of weights. Searches the whole heap, so it
         is done rarely, and the result is kept."""
-        before = time.monotonic()
-        if before >= self.next_survey or self.finished:
-            found = self.reader.uncalled([module for _, module in called])
-            self.surveyed = [(name, weakref.ref(module)) for name, module in found]
-            after = time.monotonic()
-            self.next_survey = after + (after - before) / _TAGGING_SHARE
+        if self.uncalled_searches.is_open() or self.finished:
+            with self.uncalled_searches:
+                found = self.reader.uncalled([module for _, module in called])
+                self.surveyed = [(name, weakref.ref(module)) for name, module in found]
         return [(name, module) for name, reference in self.surveyed if (module := reference()) is not None]
 
     def tag_optimizer(self, optimizer, names):
@@ -188,7 +184,7 @@ class _Tagger:
         if self.native.is_in_backward():
             return
         alive = [reference() for reference, _, _ in self.optimizers.values()]
-        self.next_survey = 0.0
+        self.uncalled_searches.reopen()
         self.tag_all([optimizer for optimizer in alive if optimizer is not None], with_gradients=True)
 
     def last(self):

@@ -4,9 +4,9 @@ use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
-use crate::file_names::without_numbers;
-use crate::locks;
-use crate::stderr::say;
+use interpose_base::file_names::without_numbers;
+use interpose_base::locks;
+use interpose_base::stderr::say;
 
 /// The longest name, in bytes.
 const LONGEST: usize = 256;
@@ -17,14 +17,14 @@ const MAX_NUMBERED: u32 = 128;
 /// What `emit_nvtx` of PyTorch adds to the name of an operation: numbers that are never the same again.
 const ADDED_BY_EMIT_NVTX: [&str; 2] = [", seq = ", ", op_id = "];
 
-struct Names {
+struct RangeNames {
     known: HashSet<&'static str, FxBuildHasher>,
     /// How many names become the same one without their numbers.
     numbered: HashMap<&'static str, u32, FxBuildHasher>,
     is_full: bool,
 }
 
-static NAMES: Mutex<Names> = Mutex::new(Names::EMPTY);
+static NAMES: Mutex<RangeNames> = Mutex::new(RangeNames::EMPTY);
 
 /// The name as it is kept; `None` if there are too many names already.
 pub fn intern(name: &[u8]) -> Option<&'static str> {
@@ -39,7 +39,7 @@ pub fn intern(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-impl Names {
+impl RangeNames {
     const EMPTY: Self = Self {
         known: HashSet::with_hasher(FxBuildHasher),
         numbered: HashMap::with_hasher(FxBuildHasher),
@@ -86,9 +86,9 @@ impl Names {
     }
 }
 
-/// Called in a forked child. Names that its thread holds stay.
+/// Called in a forked child. Ranges that its thread holds stay.
 pub fn reset_in_child() {
-    locks::reset_in_child(&NAMES, Names::EMPTY);
+    locks::reset_in_child(&NAMES, RangeNames::EMPTY);
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_name_is_kept_once() {
-        let mut names = Names::EMPTY;
+        let mut names = RangeNames::EMPTY;
         let (first, again) = (names.intern("forward").unwrap(), names.intern("forward").unwrap());
         assert!(std::ptr::eq(first, again));
         // What PyTorch's emit_nvtx adds is different every time.
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn many_numbers_become_one_name() {
         // GIVEN a program that numbers its steps
-        let mut names = Names::EMPTY;
+        let mut names = RangeNames::EMPTY;
         let kept: Vec<&str> = (0..1000).map(|step| names.intern(&format!("step {step}")).unwrap()).collect();
         // THEN the first ones are told apart, and all others are one
         assert_eq!((kept[0], kept[127], kept[128], kept[999]), ("step 0", "step 127", "step #", "step #"));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_number_of_names_is_bounded() {
-        let mut names = Names::EMPTY;
+        let mut names = RangeNames::EMPTY;
         let letters = |mut number: usize| {
             let mut text = String::new();
             while number > 0 {

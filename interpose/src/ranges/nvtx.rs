@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
 use super::{names, open};
-use crate::config::enabled;
-use crate::{locks, panics};
+use interpose_base::config::enabled;
+use interpose_base::locks;
+use interpose_base::panics;
 
 const INJECTION: &CStr = c"NVTX_INJECTION64_PATH";
 /// This library's soname: the linker finds it by this name where it is loaded already, and nowhere else. So a child

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use super::table::Ranges;
-use crate::log::Log;
+use interpose_base::log::Log;
 
 /// The most ranges open on a thread at a time. Deeper ones count in the range around them.
 const DEEPEST: usize = 128;

@@ -7,10 +7,10 @@ use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
-use crate::log::Log;
-use crate::stderr::say;
+use interpose_base::log::Log;
+use interpose_base::stderr::say;
 
-/// The most ranges of a trace. Names can be nested in any order, so that there can be many more ranges than names.
+/// The most ranges of a trace. Ranges can be nested in any order, so that there can be many more ranges than names.
 const MAX_RANGES: usize = 16384;
 
 #[derive(Default)]

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
-use memlab_trace::record::{DriverKind, Flags};
+use memlab_trace::record::{DriverKind, Flags, GraphCaptured, GraphGone};
 
 use super::Recorder;
 use crate::attribution::result::Attribution;
-use crate::panics;
-use crate::recursion::RecursionGuard;
 use crate::thread_state::{self, ThreadState};
+use interpose_base::panics;
+use interpose_base::recursion::RecursionGuard;
 
 /// A hook's access to the recorder and the calling thread's state. Hooks called on this thread are ignored until it is
 /// dropped.
@@ -27,6 +27,10 @@ pub struct DriverBlock {
     pub call: &'static str,
     pub library: &'static str,
     pub attribution: Attribution,
+    /// The capture of a CUDA graph for whose pool it was taken; 0: none.
+    pub graph: u64,
+    /// PyTorch's number of the stream for which it was taken; 0: the default stream.
+    pub stream: u64,
 }
 
 impl Recorder {
@@ -160,6 +164,8 @@ impl Session {
             stack: memory.attribution.stack,
             layer: memory.attribution.layer,
             flags: memory.attribution.flags,
+            graph: memory.graph,
+            stream: memory.stream,
         };
         self.recorder.log.append(encode::driver_alloc(&mut LineBuffer::<512>::new(), &event));
     }
@@ -169,6 +175,18 @@ impl Session {
         let (time, thread) = (self.elapsed_ns(), self.thread.id);
         let mut line = LineBuffer::<256>::new();
         self.recorder.log.append(encode::driver_free(&mut line, time, thread, device, address, kind));
+    }
+
+    /// PyTorch has captured a CUDA graph; its memory is of this pool.
+    pub fn graph_captured(&self, device: i32, graph: u64, pool: (u64, u64), stack: u32) {
+        let (time, thread) = (self.elapsed_ns(), self.thread.id);
+        let event = GraphCaptured { time, thread, device, graph, pool, stack };
+        self.recorder.log.append(encode::graph_captured(&mut LineBuffer::<256>::new(), &event));
+    }
+
+    pub fn graph_gone(&self, device: i32, graph: u64) {
+        let event = GraphGone { time: self.elapsed_ns(), thread: self.thread.id, device, graph };
+        self.recorder.log.append(encode::graph_gone(&mut LineBuffer::<256>::new(), &event));
     }
 
     /// `cuMemCreate`d memory was mapped.

@@ -10,16 +10,16 @@ use memlab_trace::encode::{self, Header, LineBuffer};
 use parking_lot::Mutex;
 
 use super::{ProcessFacts, Recorder};
-use crate::clock::{monotonic_ns, unix_ns};
-use crate::config::{self, config, enabled, trace_max};
 use crate::intern::Interner;
-use crate::locks;
-use crate::log::Log;
-use crate::log::place::{self, Naming, is_refusal};
 use crate::python::state::Python;
 use crate::ranges::table::Ranges;
 use crate::sampler::Sampler;
-use crate::stderr::say;
+use interpose_base::clock::{monotonic_ns, unix_ns};
+use interpose_base::config::{self, config, enabled, trace_max};
+use interpose_base::locks;
+use interpose_base::log::Log;
+use interpose_base::log::place::{self, Naming, is_refusal};
+use interpose_base::stderr::say;
 
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 static CREATING: Mutex<()> = Mutex::new(());

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use super::hook::TorchHook;
 use crate::attribution;
 use crate::limit::card;
-use crate::panics;
 use crate::recorder::Recorder;
-use crate::symbols::Real;
+use interpose_base::panics;
+use interpose_base::symbols::Real;
 
 /// `c10::Device`, passed by value in one register: the type in the lowest byte, the index in the next.
 #[derive(Clone, Copy)]

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::hook::TorchHook;
 use crate::attribution;
-use crate::panics;
 use crate::recorder::Recorder;
 use crate::recorder::session::Session;
-use crate::symbols::{self, Real};
 use crate::thread_state::{Backward, ThreadState};
+use interpose_base::panics;
+use interpose_base::symbols::{self, Real};
 
 type GetAndIncrement = unsafe extern "C-unwind" fn() -> u64;
 type CurrentThread = unsafe extern "C-unwind" fn() -> u64;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::hook::{TorchHook, Version};
 use super::hooks::hooks;
-use crate::loaded_objects;
 use crate::recorder::Recorder;
-use crate::symbols;
+use interpose_base::loaded_objects;
+use interpose_base::symbols;
 
 const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libtorch_cpu.so", c"libtorch_cuda.so"];
 
@@ -46,7 +46,7 @@ pub fn reset_in_child() {
     CHECKED.store(0, Ordering::Release);
 }
 
-/// A sentence for each function that PyTorch should have but does not.
+/// A sentence for each consequence of functions that PyTorch should have but does not.
 fn missing(
     version: Option<Version>,
     hooks: impl Iterator<Item = TorchHook>,
@@ -54,7 +54,14 @@ fn missing(
 ) -> Vec<String> {
     let expected = hooks.filter(|hook| hook.versions.contain(version) && !has(hook));
     let which = version.map_or("this PyTorch".to_owned(), |(major, minor)| format!("PyTorch {major}.{minor}"));
-    expected.map(|hook| format!("{which} has no {}: {}", hook.name, hook.lost)).collect()
+    let mut names_by_consequence: Vec<(&str, Vec<&str>)> = Vec::new();
+    for hook in expected {
+        match names_by_consequence.iter_mut().find(|(lost, _)| *lost == hook.lost) {
+            Some((_, names)) => names.push(hook.name),
+            None => names_by_consequence.push((hook.lost, vec![hook.name])),
+        }
+    }
+    names_by_consequence.iter().map(|(lost, names)| format!("{which} has no {}: {lost}", names.join(", "))).collect()
 }
 
 /// The version in `torch/version.py`, for the library at `torch/lib/…`.
@@ -67,6 +74,8 @@ fn version_beside(library: &Path) -> Option<Version> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::torch::workspace;
 
@@ -75,14 +84,17 @@ mod tests {
         // GIVEN a PyTorch that has none of the functions that hand out workspaces
         let asked = |version| missing(version, workspace::hooks().into_iter(), |_| false);
         // THEN those of this version are reported as missing, with the consequence
-        assert_eq!(asked(Some((2, 1))).len(), 1);
-        assert_eq!(asked(Some((2, 8))).len(), 1);
-        assert_eq!(asked(Some((2, 11))).len(), 2);
-        assert_eq!(asked(Some((2, 15))).len(), 3);
+        let names = |version| {
+            let said = asked(version);
+            assert_eq!(said.len(), 1, "one consequence, one sentence");
+            said[0].matches("at::cuda::").count()
+        };
+        assert_eq!([(2, 1), (2, 8), (2, 11), (2, 15)].map(|version| names(Some(version))), [1, 1, 2, 3]);
         assert!(asked(Some((2, 4)))[0].starts_with("PyTorch 2.4 has no at::cuda::getCurrentCUDABlasHandle(): cuBLAS"));
         // AND for an unknown version, functions that not every version has are not expected
         assert!(asked(None).is_empty());
-        assert_eq!(missing(None, hooks(), |_| false).len(), hooks().filter(|h| h.versions.contain(None)).count());
+        let consequences: BTreeSet<&str> = hooks().filter(|h| h.versions.contain(None)).map(|h| h.lost).collect();
+        assert_eq!(missing(None, hooks(), |_| false).len(), consequences.len());
         assert!(missing(Some((2, 15)), hooks(), |_| true).is_empty());
     }
 

@@ -1,8 +1,9 @@
 //! All hooks on PyTorch.
 
 use super::hook::TorchHook;
-use super::{allocator, autograd, package, workspace};
+use super::{allocator, autograd, graphs, package, workspace};
 
 pub fn hooks() -> impl Iterator<Item = TorchHook> {
-    (allocator::hooks().into_iter()).chain(autograd::hooks()).chain(workspace::hooks()).chain(package::hooks())
+    let of_memory = (allocator::hooks().into_iter()).chain(workspace::hooks()).chain(graphs::hooks());
+    of_memory.chain(autograd::hooks()).chain(package::hooks())
 }

@@ -7,11 +7,11 @@ use std::ptr;
 
 use super::hook::{TorchHook, Versions, c_symbol};
 use crate::packages;
-use crate::panics;
-use crate::python::walk::Interpreter;
 use crate::recorder::Recorder;
-use crate::symbols::{Real, abort_without};
 use crate::thread_state::PackageCall;
+use interpose_base::panics;
+use interpose_base::symbols::{Real, abort_without};
+use interpose_python::walk::Interpreter;
 
 const CPU: &CStr = c"libtorch_cpu.so";
 const CUDA: &CStr = c"libtorch_cuda.so";

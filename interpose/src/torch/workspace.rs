@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 
 use super::hook::{TorchHook, Versions, c_symbol};
 use crate::recorder::Recorder;
-use crate::symbols::{Real, abort_without};
+use interpose_base::symbols::{Real, abort_without};
 
 /// Two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and a returned pointer: all these
 /// functions fit this signature on x86-64.

@@ -132,10 +132,11 @@ class Content:
         """Whether an operation has to run again before it can be read."""
         return self.kept is None and self.copy is None and self.restored is None
 
-    def __del__(self) -> None:
+    def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
+        # A default argument outlives the names of modules, which the interpreter clears at its end.
         # Memory must not be someone else's while a copy writes to it.
         if getattr(self, "is_loading", False) and self.copy is not None:
-            with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
+            with suppress(Exception):  # The interpreter, or the device, may be going away.
                 self.copy.wait_loaded(self.stream)
 
     def used(self) -> None:

@@ -475,7 +475,8 @@ class Forward:
             if content.flight is None or content.flight.storage is None:
                 self._load(content, raw_stream(self.device))
 
-    def __del__(self) -> None:
+    def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
+        # A default argument outlives the names of modules, which the interpreter clears at its end.
         # Without a backward, storages may still be on their way to the host.
-        with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
+        with suppress(Exception):  # The interpreter, or the device, may be going away.
             self.land(-1)

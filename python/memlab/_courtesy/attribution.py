@@ -10,6 +10,7 @@ import torch
 
 from memlab import _native
 from memlab._courtesy.result import StayedMemory
+from memlab._paging.torch_private import shows_saved
 from memlab.tracking import tracker
 
 UNREACHABLE = "held where Python cannot reach it"
@@ -39,7 +40,8 @@ def held_elsewhere(device: int, known: list[Memory]) -> list[StayedMemory]:
     for block, place in _recorded(device) if _native.library_found() else _snapshot(device):
         if not any(block.overlaps(memory) for memory in known):
             places[place] += block.nbytes
-    return [StayedMemory(device, nbytes, UNREACHABLE, *place) for place, nbytes in places.items()]
+    hidden = "" if shows_saved() else f", or saved for backward, which PyTorch {torch.__version__} does not show"
+    return [StayedMemory(device, nbytes, UNREACHABLE + hidden, *place) for place, nbytes in places.items()]
 
 
 class _Place(NamedTuple):

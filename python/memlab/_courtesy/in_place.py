@@ -100,7 +100,7 @@ def _is_own_pool(segment: dict[str, Any]) -> bool:
 
 def _refuse_graphs(found: Found, segments: Segments) -> None:
     """A captured graph reads and writes the addresses it was captured with: also those of parameters outside of its pool."""
-    of_pools = {tuple(pool.id) for pool in found.pools}
+    of_pools = {tuple(torch.cuda.MemPool.id.__get__(pool)) for pool in found.pools}  # type: ignore[attr-defined]
     unknown = {tuple(segment["segment_pool_id"]) for segment in segments if _is_own_pool(segment)} - of_pools
     if unknown or any(_is_captured(graph) for graph in found.graphs):
         raise RuntimeError(
@@ -111,7 +111,7 @@ def _refuse_graphs(found: Found, segments: Segments) -> None:
 
 def _is_captured(graph: Any) -> bool:
     try:
-        graph.pool()
+        torch.cuda.CUDAGraph.pool(graph)
     except RuntimeError:  # Nothing captured yet, or reset.
         return False
     return True

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from memlab._paging.torch_private import (
     base_of,
+    is_node_type,
     plain_storage,
     saved_by,
     sparse_parts,
     storage_key,
 )
+from memlab._tools.heap import say_what_is_frozen
+from memlab._tools.kinds import is_subclass
 
 
 class Kind(Enum):
@@ -46,25 +49,33 @@ class Found:
 _BASES: tuple[tuple[type, Kind], ...] = (
     (Tensor, Kind.TENSOR),
     (torch.UntypedStorage, Kind.STORAGE),
-    (torch.autograd.graph.Node, Kind.NODE),
     (torch.jit.ScriptModule, Kind.SCRIPT_MODULE),
     (torch.cuda.CUDAGraph, Kind.GRAPH),
     *(((torch.cuda.MemPool, Kind.POOL),) if hasattr(torch.cuda, "MemPool") else ()),  # From PyTorch 2.5 on.
 )
 
 
+# Properties of tensors, of the base class: subclasses of the program's may have others.
+_GRAD_FN: Any = Tensor.grad_fn.__get__  # type: ignore[attr-defined]
+_IS_LEAF: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
+_RETAINS_GRAD: Any = Tensor.retains_grad.__get__  # type: ignore[attr-defined]
+_GRAD: Any = Tensor.grad.__get__  # type: ignore[attr-defined]
+_LAYOUT: Any = Tensor.layout.__get__  # type: ignore[attr-defined]
+
+
 def find_storages() -> Found:
     """Searches all objects that Python's garbage collector knows."""
+    say_what_is_frozen()
     found = Found()
-    kinds: dict[type, Kind] = {}
+    kinds: dict[int, Kind] = {}  # By the id of the class: its hash asks a metaclass of the program's.
     tensors: list[Tensor] = []
     nodes: list[Any] = []
     for thing in gc.get_objects():
         # By type, and not with isinstance, which asks proxies for their `__class__`: that can raise, or run code.
         cls = type(thing)
-        kind = kinds.get(cls)
+        kind = kinds.get(id(cls))
         if kind is None:
-            kind = kinds[cls] = _kind_of(cls)
+            kind = kinds[id(cls)] = _kind_of(cls)
         if kind is Kind.OTHER:
             continue
         if kind is Kind.TENSOR:
@@ -84,18 +95,13 @@ def find_storages() -> Found:
 
 
 def _kind_of(cls: type) -> Kind:
-    for base, kind in _BASES:
-        try:
-            if issubclass(cls, base):
-                return kind
-        except TypeError:  # A metaclass that answers for itself.
-            continue
-    return Kind.OTHER
+    kinds = (kind for base, kind in _BASES if is_subclass(cls, base))
+    return next(kinds, Kind.NODE if is_node_type(cls) else Kind.OTHER)
 
 
 def _script_tensors(module: Any) -> list[Tensor]:
     try:
-        return [*module.parameters(), *module.buffers()]
+        return [*torch.nn.Module.parameters(module), *torch.nn.Module.buffers(module)]
     except (AttributeError, RuntimeError):  # Not initialized yet.
         return []
 
@@ -106,7 +112,7 @@ def _follow(found: Found, tensors: list[Tensor], nodes: list[Any]) -> None:
     # By identity: a node must stay alive, or another gets its id.
     seen_nodes: dict[int, Any] = {}
     kept: list[Tensor] = []
-    with torch.no_grad():
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         while tensors or nodes:
             while tensors:
                 tensor = tensors.pop()
@@ -117,8 +123,9 @@ def _follow(found: Found, tensors: list[Tensor], nodes: list[Any]) -> None:
                 for storage in storages_of(tensor):
                     _add(found, storage)
                 tensors.extend(_tensors_beside(tensor))
-                if tensor.grad_fn is not None:
-                    nodes.append(tensor.grad_fn)
+                node = _GRAD_FN(tensor)
+                if node is not None:
+                    nodes.append(node)
             while nodes:
                 node = nodes.pop()
                 if id(node) in seen_nodes:
@@ -136,8 +143,8 @@ def _next_nodes(node: Any) -> Iterator[Any]:
 
 def _tensors_beside(tensor: Tensor) -> Iterator[Tensor]:
     """The gradient of a tensor and what it is a view of: C++ can hold them alone."""
-    if tensor.is_leaf or tensor.retains_grad:
-        gradient = tensor.grad
+    if _IS_LEAF(tensor) or _RETAINS_GRAD(tensor):
+        gradient = _GRAD(tensor)
         if gradient is not None:
             yield gradient
     base = base_of(tensor)
@@ -147,7 +154,7 @@ def _tensors_beside(tensor: Tensor) -> Iterator[Tensor]:
 
 def storages_of(tensor: Tensor) -> Iterable[torch.UntypedStorage]:
     """The storages of a tensor: one, or those of a sparse tensor's indices and values; none where it has no memory."""
-    if tensor.layout is torch.strided:
+    if _LAYOUT(tensor) is torch.strided:
         storage = plain_storage(tensor)
         return () if storage is None else (storage,)
     parts = (plain_storage(part) for part in sparse_parts(tensor))

@@ -16,7 +16,12 @@ from memlab import _native
 from memlab._inspection import batches
 from memlab._inspection.structure import packed
 from memlab._inspection.training import Training
+from memlab._tools.say import say_if_slow
 
+_SLOW = (
+    "still recording the model: memlab.inspect starts up to four processes, and each imports PyTorch and runs a few steps"
+)
+_SLOW_SECONDS = 20
 _PACKAGES = Path(__file__).resolve().parent.parent.parent
 
 
@@ -75,13 +80,14 @@ def _planned(
     program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", *arguments]
     # The last of the training's steps is not in the recording, which ends when the one before it is complete.
     options = [*options, "--json", "--steps", training.steps - 1, "--card", card, "--on", "gpu" if on_gpu else "simulation"]
-    done = subprocess.run(
-        [str(part) for part in [sys.executable, "-m", "memlab", "plan", *options, "--", *program]],
-        capture_output=True,
-        text=True,
-        env=_environment(on_gpu),
-        check=False,
-    )
+    with say_if_slow(_SLOW, _SLOW_SECONDS):
+        done = subprocess.run(
+            [str(part) for part in [sys.executable, "-m", "memlab", "plan", *options, "--", *program]],
+            capture_output=True,
+            text=True,
+            env=_environment(on_gpu),
+            check=False,
+        )
     if done.returncode != 0:
         raise InspectionError(done.stderr.strip().removeprefix("memlab: "))
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -32,6 +32,7 @@ _LOOKS = {
     "ddp_bucket": _Look("DDP buckets", "d", "#3c7052", "#fff"),
     "communication": _Look("communication", "N", "#68a834", "#0a0e12"),
     "workspace": _Look("workspaces", "W", "#3ea0dc", "#0a0e12"),
+    "other_arrays": _Look("other arrays", "a", "#b68e4e", "#0a0e12"),
     "benchmark": _Look("benchmarks", "k", "#b0506e", "#fff"),
     "before_memlab": _Look("before memlab", "b", "#603a8c", "#fff"),
     "cached": _Look("cached, free", "c", "#969ca3", "#0a0e12"),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from memlab._paging.added_tensors import KnownTensors
 from memlab._paging.device_transfer import device_of_first, to_device
 from memlab._paging.kept_tensors import KeptTensors
 from memlab._paging.module_patch import ModulePatch
@@ -57,6 +58,7 @@ class ChunkedModel:
         for weight in weights:
             weight.arena_storage = weight.tensors[0].tensor.untyped_storage()  # For the tracer.
         self.patch = ModulePatch(model, "chunked", _tensor_dicts)
+        self.known = KnownTensors(model)
         for index, module in enumerate(self.modules):
             self.patch.wrap(module, self._wrapper(module, index))
         if callable(getattr(type(model), "generate", None)):
@@ -118,6 +120,13 @@ class ChunkedModel:
         return result if callers is None else to_device(result, callers)
 
     def _outermost_call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        try:
+            return self._forward(module, original, args, kwargs)
+        except RuntimeError as error:
+            self.known.explain(error, "chunked", "call memlab.unpage(model) before adding to it, and chunk it again")
+            raise
+
+    def _forward(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.thread_state.device = None
         came_from = device_of_first((args, kwargs))
         if self.state.stage is Stage.TRACING:

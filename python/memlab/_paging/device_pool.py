@@ -71,8 +71,6 @@ class DevicePool:
             block = resident if place is None else ring
             ranges.append(self._place_unit(index, unit, block, start if place is None else place[0], place is None))
             start += unit.nbytes if place is None else 0
-        for placed in self.placed.values():
-            placed.forms.note_own_uses()
         self.edits.units_placed()
         self.overlapping = _overlapping(placement.places)
         streamed = (paged for placed in self.placed.values() if not placed.resident for paged in placed.tensors)
@@ -85,6 +83,8 @@ class DevicePool:
         )
         schedule = [(point.key, point.units) for point in points]
         self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, LEAST_PIECE, self.stream())
+        for placed in self.placed.values():
+            placed.forms.note_own_uses()
 
     def _block(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)

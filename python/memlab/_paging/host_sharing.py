@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -15,6 +17,10 @@ from torch import nn
 from memlab import _native
 from memlab._paging.arena import ArenaMemory, copy_in, lay_out, point_at_arena
 from memlab._paging.paged_tensor import Weight
+from memlab._tools.say import patient, say_once
+
+# How long a process waits for another without a sign.
+SILENT_SECONDS = 5
 
 # A part of each name: processes whose arenas are laid out otherwise, or filled by other rules, share nothing.
 LAYOUT_VERSION = 1
@@ -33,7 +39,8 @@ def arena_memory(model: nn.Module, weights: list[Weight], group: str | None, fil
     layout = lay_out(weights)
     share = None
     if group is not None and layout.shared_nbytes:
-        share = _native.HostShare.join(_name(weights, layout.shared_nbytes, group, files), layout.shared_nbytes)
+        name = _name(weights, layout.shared_nbytes, group, files)
+        share = _native.HostShare.join(name, layout.shared_nbytes, _Waiting())
     try:
         return ArenaMemory(_native.Arena(layout.nbytes, layout.borders, share), share)
     except BaseException:
@@ -74,6 +81,30 @@ def fill(
 def fill_from_model(weights: list[Weight], memory: ArenaMemory) -> None:
     """`fill` with the values that the model has."""
     fill(weights, memory, lambda some: copy_in(some, memory))
+
+
+class _Waiting:
+    """Reports, after some seconds, for which process this one waits."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def __call__(self, process: int) -> None:
+        if time.monotonic() - self._since >= patient(SILENT_SECONDS):
+            say_once(f'shared="host" waits for {_described(process)}, which fills or hands out the weights')
+
+
+def _described(process: int) -> str:
+    """A process by its number and command; 0 is one that is not visible from here."""
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").strip("\0").split("\0")
+        is_stopped = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return f"process {process}" if process else "a process of another container"
+    # Without folders, which can be so long that nothing else is read.
+    command = " ".join(Path(word).name if word.startswith("/") else word for word in words)
+    named = "".join(letter if letter.isprintable() else " " for letter in command[:80])
+    return f"process {process} ({named}{f'; stopped: kill -CONT {process}' if is_stopped else ''})"
 
 
 def _choose_shared(model: nn.Module, weights: list[Weight]) -> None:

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from memlab import _native
+from memlab._paging.other_hooks import ACCELERATE, ExecutionDevice
 from memlab._paging.torch_private import (
     APPLY,
     SAVE_TO_STATE_DICT,
@@ -98,9 +100,10 @@ class ModulePatch:
             save = functools.partial(self._save_to_state_dict, module)
             self._set(module, SAVE_TO_STATE_DICT, PatchedMethod(module, SAVE_TO_STATE_DICT, save))
 
-    def mark(self, plan: Any, release: Callable[[], None]) -> None:
-        """Puts the plan on the model, also as `memlab` unless the model has such an attribute."""
+    def mark(self, plan: Any, release: Callable[[], None], device: torch.device) -> None:
+        """Puts the plan on the model, also as `memlab` unless the model has such an attribute, and where the model runs."""
         self._set(self.model, MARK, Mark(self.model, plan, release))
+        self._set(self.model, ACCELERATE, ExecutionDevice(device))
         if not hasattr(self.model, "memlab"):
             self._set(self.model, "memlab", plan)
 

@@ -6,6 +6,7 @@ of the units.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,16 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from memlab._paging.added_tensors import by_storage
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
 from memlab._paging.device_pager import DevicePager
-from memlab._paging.device_transfer import to_device, with_replaced
+from memlab._paging.device_transfer import device_of_first, to_device, with_replaced
+from memlab._paging.entry_methods import entry_methods
 from memlab._paging.forward_context import ForwardContext, RerunContext, TracedContext
 from memlab._paging.micro_batches import in_micro_batches, repeated_blocks
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.plan_state import PlanQueries, PlanState, Stage
+from memlab._paging.plan_state import ADDED, PlanQueries, PlanState, Stage
 from memlab._paging.settings import Settings
+from memlab._paging.tensor_memory import move_together
 from memlab._paging.torch_private import tree_leaves, without_dispatch_modes
 from memlab._paging.watched_forwards import WatchedForwards
 
@@ -36,7 +40,9 @@ class Pager(WatchedForwards, DevicePager):
         self, model: nn.Module, weights: list[Weight], memory: ArenaMemory, settings: Settings, state: PlanState
     ) -> None:
         self.blocks = repeated_blocks(model) if settings.micro_batch else set()
-        wrapped_modules = [WrappedModule(module, index) for index, module in enumerate(model.modules())]
+        methods = [(module, "forward") for module in model.modules()]
+        methods += [(module, name) for module in model.modules() for name in entry_methods(module)]
+        wrapped_modules = [WrappedModule(module, index, name) for index, (module, name) in enumerate(methods)]
         patch = ModulePatch(model, "paged", self._originals)
         DevicePager.__init__(self, model, weights, wrapped_modules, self.blocks, memory, settings, state, patch)
         WatchedForwards.__init__(self, memory, state, patch)
@@ -44,17 +50,60 @@ class Pager(WatchedForwards, DevicePager):
         self.measured_call: tuple[WrappedModule, list[int]] | None = None  # The last one, and how large its input was.
         self._watch(wrapped_modules, self.thread_state)
         sharing = PlanQueries.sharing if memory.share is None else memory.share.members
-        self.queries = PlanQueries(self.clock.last_ns, self.pipeline.counters, self.pool.edits.accept, sharing)
+        self.queries = PlanQueries(self.clock.last_ns, self.pipeline.counters, self._accept, sharing)
+
+    def _accept(self) -> None:
+        """Takes edits, and what was added to the model."""
+        self._keep_added()
+        self.pool.edits.accept()
+
+    @torch.no_grad()
+    @torch.inference_mode(False)
+    def _keep_added(self) -> None:
+        """Moves tensors that the model got after it was paged to the device for good.
+
+        Raises: RuntimeError for a weight that another module holds now, too.
+        """
+        added = self.known.added()
+        ours = {id(paged.tensor) for paged in self.pool.edits.tensors}
+        tied = next((name for name, tensor in added.items() if id(tensor) in ours), None)
+        if tied is not None:
+            raise RuntimeError(f"{tied} is a weight of the paged model: unpage the model before tying it to another module")
+        for tensors in by_storage(added.values()):
+            move_together(tensors, self.settings.device)
+            self.state.add_resident(ADDED, max(tensor.nbytes for tensor in tensors))
+            self.patch.residents.update(map(id, tensors))
+        if added:
+            self.patch.guard()
+            self.known.add()
+
+    def _cure_of_added(self) -> str:
+        return (
+            f"call model.memlab.refresh() to move it to {self.settings.device} for good, or memlab.unpage(model) before "
+            "adding to the model"
+        )
 
     def _originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
         return self.swap.originals(module)
 
     def _wrapper(self, wrapped: WrappedModule, thread: threading.local) -> Callable[[Callable[..., Any]], Any]:
+        if wrapped.method != "forward":
+            return functools.partial(self._entry, wrapped, thread)
         watch = super()._wrapper(wrapped, thread)
         if wrapped.module not in self.blocks:
             return watch
         pieces = self.settings.micro_batch or 0
         return lambda original: watch(in_micro_batches(wrapped.module, original, pieces, self._rerun_context))
+
+    def _entry(self, wrapped: WrappedModule, thread: threading.local, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that computes with the module's tensors: a call with tensors that is in no forward is one."""
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if thread.context is not None or device_of_first((args, kwargs)) is None:
+                return original(*args, **kwargs)
+            return self._outermost_call(wrapped, original, args, kwargs)
+
+        return method
 
     def _rerun_context(self) -> AbstractContextManager[None] | None:
         """In the traced forward: a context in which nothing is traced. Needs weights that are mapped, as none is loaded."""

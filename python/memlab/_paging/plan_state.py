@@ -10,6 +10,7 @@ from enum import Enum
 SMALL_BUFFERS = "small buffers"
 NO_PLAIN_MEMORY = "no plain memory: quantized, sparse, or another subclass of torch.Tensor"
 WRITTEN = "written to in forwards"
+ADDED = "added after the model was paged"
 TRAINED = "trained: they required gradients in a forward with gradients enabled"
 
 

@@ -266,7 +266,7 @@ class Stages:
         for wrapped in self.wrapped:
             needs = [unit for unit in fallback.get(wrapped.enter_key, ()) if places[unit] is not None]
             wrapped.watch(wrapped.enter_key in scheduled, wrapped.exit_key in scheduled, needs)
-            if not self.unwraps:
+            if not self.unwraps or wrapped.method != "forward":
                 continue
             holds_tensors = any(has_tensors(module) for module in wrapped.module.modules())
             if not (holds_tensors or wrapped.enter_key in foreseen or wrapped.exit_key in foreseen):
@@ -274,8 +274,8 @@ class Stages:
 
     def _fallback(self) -> dict[int, list[int]]:
         """What is loaded for a key that the schedule lacks: a module's own units, or the unit of a `unit_key`."""
-        number = {wrapped.module: wrapped.enter_key for wrapped in self.wrapped}
-        of_modules = {number[module]: units for module, units in units_by_module(self.schedule.units).items()}
+        units = units_by_module(self.schedule.units)
+        of_modules = {wrapped.enter_key: units[wrapped.module] for wrapped in self.wrapped if wrapped.module in units}
         return {unit_key(unit): [unit] for unit in range(len(self.schedule.units))} | of_modules
 
 

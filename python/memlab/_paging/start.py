@@ -8,6 +8,7 @@ from torch import nn
 from memlab._paging import compiled_code  # noqa: F401 (what a compiled model calls is marked on import)
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.module_patch import is_patched
+from memlab._paging.other_hooks import refuse_hooked
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.pager import Pager
 from memlab._paging.plan_state import NO_PLAIN_MEMORY, SMALL_BUFFERS, PlanState
@@ -83,6 +84,7 @@ def _map(weights: list[Weight], memory: ArenaMemory, settings: Settings, state: 
 
 
 def refuse_patched(model: nn.Module) -> None:
-    """Raises RuntimeError if a model, or a part of it, is paged or chunked."""
+    """Raises RuntimeError if a model, or a part of it, is paged or chunked, or if another library moves its weights."""
     if is_patched(model):
         raise RuntimeError("this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first")
+    refuse_hooked(model)

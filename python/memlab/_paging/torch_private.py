@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dis
 from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from memlab._tools.kinds import bases, class_name, is_kind, is_subclass
+
 __all__ = [
     "APPLY",
     "COPIES",
@@ -96,6 +98,13 @@ TABLE = (
         without="others' hooks around the model are not called: results are right, but a checkpoint around it frees nothing",
         first=(2, 8),
     ),
+    PrivateName(
+        "torch._C._autograd.SavedTensor.data",
+        "memlab.Courtesy: what autograd saved, without unpacking it",
+        without="what autograd alone holds stays on the GPU",
+        first=(2, 11),  # 2.8 lacks it; those between were not tried.
+    ),
+    PrivateName("torch._C._functions.AccumulateGrad", "memlab.Courtesy: the leaf whose gradient a node accumulates"),
     PrivateName("torch.utils._python_dispatch.TorchDispatchMode", "tracing: sees each operation with its tensors"),
     PrivateName(
         "torch.utils._python_dispatch._disable_current_modes",
@@ -379,7 +388,7 @@ def plain_storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """The storage of a strided tensor, without calling what its class overrides; None where it has none."""
     try:
         with torch._C.DisableTorchFunctionSubclass():
-            return tensor.untyped_storage()
+            return Tensor.untyped_storage(tensor)
     except (NotImplementedError, RuntimeError):
         return None
 
@@ -405,7 +414,20 @@ def has_no_memory(tensor: Tensor) -> bool:
 
 def base_of(tensor: Tensor) -> Tensor | None:
     """The tensor that a tensor is a view of, for autograd."""
-    return tensor._base
+    base: Tensor | None = Tensor._base.__get__(tensor)  # type: ignore[attr-defined]
+    return base
+
+
+def is_node_type(cls: type) -> bool:
+    """Whether the objects of a class are nodes of autograd graphs, as `torch.autograd.graph.Node` decides it."""
+    return is_subclass(cls, torch.autograd.function.BackwardCFunction) or (
+        getattr(torch._C._functions, class_name(cls), None) is cls
+    )
+
+
+def shows_saved() -> bool:
+    """Whether PyTorch shows what autograd saved without unpacking it."""
+    return hasattr(torch._C._autograd.SavedTensor, "data")
 
 
 def saved_by(node: Any) -> Iterator[Tensor]:
@@ -413,10 +435,9 @@ def saved_by(node: Any) -> Iterator[Tensor]:
 
     Also the leaf whose gradient a node accumulates. Nothing where PyTorch does not show what is saved without unpacking it.
     """
-    variable = getattr(node, "variable", None)
-    if isinstance(variable, Tensor):
-        yield variable
-    for name in _raw_names(type(node)):
+    if type(node) is _ACCUMULATE:
+        yield node.variable
+    for name in _raw_names(type(node)) if shows_saved() else ():
         try:
             raw = getattr(node, name)
         except (AttributeError, RuntimeError):  # Freed by a backward.
@@ -426,18 +447,20 @@ def saved_by(node: Any) -> Iterator[Tensor]:
                 data = getattr(entry, "data", None)
             except RuntimeError:  # Freed, or edited in place since.
                 continue
-            if isinstance(data, Tensor):
+            if is_kind(data, Tensor):
                 yield data
 
 
-_RAW_NAMES: dict[type, tuple[str, ...]] = {}
+_ACCUMULATE = torch._C._functions.AccumulateGrad
+# By the id of the class, whose metaclass may be the program's; classes are kept, so that no other gets their id.
+_RAW_NAMES: dict[int, tuple[type, tuple[str, ...]]] = {}
 
 
 def _raw_names(cls: type) -> tuple[str, ...]:
-    names = _RAW_NAMES.get(cls)
-    if names is None:
-        names = _RAW_NAMES[cls] = tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
-    return names
+    if id(cls) not in _RAW_NAMES:
+        named = {name for base in bases(cls) for name in type.__dict__["__dict__"].__get__(base)}
+        _RAW_NAMES[id(cls)] = (cls, tuple(name for name in named if name.startswith("_raw_saved_")))
+    return _RAW_NAMES[id(cls)][1]
 
 
 def clear_cublas_workspaces() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memlab._paging.added_tensors import KnownTensors
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
 from memlab._paging.module_patch import ModulePatch, PatchedForward
@@ -23,6 +24,7 @@ class WatchedForwards:
         self.memory = memory
         self.state = state
         self.patch = patch
+        self.known = KnownTensors(patch.model)
         self.learning_lock = threading.RLock()  # Held while a forward that is learned from runs.
         self.released = False
         self.process = os.getpid()
@@ -30,7 +32,7 @@ class WatchedForwards:
     def _watch(self, wrapped_modules: Iterable[WrappedModule], thread: threading.local) -> None:
         """Puts the patch on modules. `thread.context` is what calls within a forward are reported to."""
         for wrapped in wrapped_modules:
-            self.patch.wrap(wrapped.module, self._wrapper(wrapped, thread))
+            self.patch.wrap(wrapped.module, self._wrapper(wrapped, thread), wrapped.method)
             if isinstance(wrapped.module, nn.RNNBase):
                 # Models call it in forwards, where it would move the weights to memory that PyTorch allocates.
                 self.patch.make_no_op(wrapped.module, "flatten_parameters")
@@ -44,6 +46,17 @@ class WatchedForwards:
         if self.released:  # The program still calls this, which it has wrapped in something of its own.
             return original(*args, **kwargs)
         self._refuse_call()
+        try:
+            return self._call(wrapped, original, args, kwargs)
+        except RuntimeError as error:
+            self.known.explain(error, "paged", self._cure_of_added())
+            raise
+
+    def _cure_of_added(self) -> str:
+        """What to do about tensors that were added to the paged model."""
+        return "call memlab.unpage(model) before adding to it, and page it again"
+
+    def _call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self.state.stage is not Stage.SETTLED:
             with self.learning_lock:
                 if self.state.stage is not Stage.SETTLED:

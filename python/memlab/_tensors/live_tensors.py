@@ -7,12 +7,14 @@ import sys
 import sysconfig
 import weakref
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from memlab import _native
 from memlab._paging.torch_private import tensor_use_count
+from memlab._tools.heap import say_what_is_frozen
 
 
 class LiveTensors:
@@ -27,13 +29,15 @@ class LiveTensors:
         self._most = 1000  # References, with those of tensors that are gone, before the latter are dropped.
         self._is_following = False
 
-    def __del__(self) -> None:
+    def __del__(self, callbacks: list[Any] = gc.callbacks) -> None:
+        # A default argument outlives the names of modules, which the interpreter clears at its end.
         if self._is_following:
-            gc.callbacks.remove(self._follower)
+            callbacks.remove(self._follower)
 
     def all(self) -> list[Tensor]:
         """The tensors, the oldest first."""
         if not self._is_following:
+            say_what_is_frozen()
             tensors = [tensor for age in (2, 1, 0) for tensor in _tensors_of_age(age)]
             if _COLLECTOR_SAYS:
                 self._follow(tensors)
@@ -68,19 +72,19 @@ _COLLECTOR_SAYS = sys.version_info < (3, 14) and not sysconfig.get_config_var("P
 
 def _tensors_of_age(generation: int) -> list[Tensor]:
     # By type and not by isinstance: a proxy of an object that is gone, or a lazy one, answers isinstance with an exception.
-    return _native.of_types(gc.get_objects(generation), list(tensor_types()))
+    return _native.of_types(gc.get_objects(generation), tensor_types())
 
 
-def tensor_types() -> set[type]:
+def tensor_types() -> list[type]:
     """torch.Tensor and all classes derived from it."""
-    kinds: set[type] = set()
+    kinds: dict[int, type] = {}  # By id: the hash of a class asks a metaclass of the program's.
     fresh: list[type] = [Tensor]
     while fresh:
         kind = fresh.pop()
-        if kind not in kinds:
-            kinds.add(kind)
+        if id(kind) not in kinds:
+            kinds[id(kind)] = kind
             fresh += type.__subclasses__(kind)
-    return kinds
+    return list(kinds.values())
 
 
 def held_by_pytorch_alone(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -10,6 +10,7 @@ from torch import Tensor, UntypedStorage, nn
 
 from memlab import _native
 from memlab._paging.torch_private import storage_key
+from memlab._tools.kinds import bases, class_name, is_kind
 
 # Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
 _PLAIN_TYPES: list[type] = [Tensor, nn.Parameter]
@@ -25,7 +26,7 @@ _PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams
 
 def is_fake(tensor: Tensor) -> bool:
     """Whether this is a tensor with which PyTorch traces programs: it has a shape and a device, and no memory."""
-    return any(kind.__name__ in ("FakeTensor", "FunctionalTensor") for kind in type(tensor).__mro__)
+    return any(class_name(kind) in ("FakeTensor", "FunctionalTensor") for kind in bases(type(tensor)))
 
 
 def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -50,7 +51,7 @@ def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether this is one strided array and nothing else."""
-    is_strided = type(tensor) in _PLAIN_TYPES and _LAYOUT(tensor) is torch.strided
+    is_strided = any(type(tensor) is kind for kind in _PLAIN_TYPES) and _LAYOUT(tensor) is torch.strided
     return is_strided and not _IS_QUANTIZED(tensor) and not _IS_NESTED(tensor)
 
 
@@ -61,12 +62,12 @@ def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         attributes, _context = tensor.__tensor_flatten__()  # type: ignore[operator]
         for attribute in attributes:
             part = getattr(tensor, attribute)
-            if issubclass(type(part), Tensor):  # A DTensor names its mesh of devices too.
+            if is_kind(part, Tensor):  # A DTensor names its mesh of devices too.
                 yield f".{attribute.lstrip('_')}", part
         return
-    for method in _SPARSE_PARTS.get(tensor.layout, ()):
+    for method in _SPARSE_PARTS.get(_LAYOUT(tensor), ()):
         yield f".{method.lstrip('_')}", getattr(tensor, method)()
-    if tensor.is_quantized and tensor.qscheme() in _PER_CHANNEL:
+    if _IS_QUANTIZED(tensor) and tensor.qscheme() in _PER_CHANNEL:
         yield "", tensor
         yield ".scales", tensor.q_per_channel_scales()
         yield ".zero_points", tensor.q_per_channel_zero_points()

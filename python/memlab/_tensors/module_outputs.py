@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from memlab._tools.kinds import is_kind
+
 
 def tensors_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
     """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
-    if issubclass(type(value), Tensor):
+    if is_kind(value, Tensor):
         yield value
     elif depth == 0:
         return
-    elif isinstance(value, dict):
-        for entry in list(value.values()):
+    elif is_kind(value, dict):
+        for entry in list(dict.values(value)):
             yield from tensors_in(entry, depth - 1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif any(is_kind(value, kind) for kind in (list, tuple, set, frozenset)):
         for entry in list(value):
             yield from tensors_in(entry, depth - 1)
-    elif is_dataclass(value) and not isinstance(value, type):
+    elif not is_kind(value, type) and is_dataclass(type(value)):
         for field in fields(value):
             yield from tensors_in(getattr(value, field.name, None), depth - 1)
 

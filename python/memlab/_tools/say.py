@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import threading
+from collections.abc import Iterator
 
 _said: set[str] = set()
 
@@ -12,3 +16,23 @@ def say_once(what: str) -> None:
     if what not in _said:
         _said.add(what)
         sys.stderr.write(f"memlab: {what}\n")
+
+
+@contextlib.contextmanager
+def say_if_slow(what: str, seconds: float) -> Iterator[None]:
+    """Writes one line to stderr if the block still runs after so many seconds, times `MEMLAB_PATIENCE`."""
+    timer = threading.Timer(patient(seconds), sys.stderr.write, (f"memlab: {what}\n",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def patient(seconds: float) -> float:
+    """So many seconds, times `MEMLAB_PATIENCE`: on an overloaded machine, all that is well takes longer."""
+    try:
+        return seconds * float(os.environ.get("MEMLAB_PATIENCE", "1"))
+    except ValueError:
+        return seconds

@@ -70,12 +70,14 @@ class MemlabCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _reporters() -> list[TrainerCallback]:
-    """The callbacks of `report_to`. A callback is not told whose it is: it is asked of those who called it."""
+    """The callbacks of `report_to`. A callback is not told whose it is: it is read from the frame of the handler's call.
+
+    Of no other frame: before CPython 3.13, a frame keeps all that `f_locals` copies, also what the program deletes.
+    """
     frame = sys._getframe(1)
-    while frame is not None:
-        handler = frame.f_locals.get("self")
-        if isinstance(handler, CallbackHandler):
-            kinds = tuple(INTEGRATION_TO_CALLBACK.values())
-            return [callback for callback in handler.callbacks if isinstance(callback, kinds)]
+    while frame is not None and frame.f_code is not CallbackHandler.call_event.__code__:
         frame = frame.f_back  # type: ignore[assignment]
-    return []
+    if frame is None:
+        return []
+    kinds = tuple(INTEGRATION_TO_CALLBACK.values())
+    return [callback for callback in frame.f_locals["self"].callbacks if isinstance(callback, kinds)]

@@ -1,12 +1,12 @@
 //! Counters of tensors that show edits.
 
 use parking_lot::Mutex;
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::reads::TensorReads;
+use crate::reporter::getters::references;
 
 /// Versions and reference counts of tensors, as they were when this was made; of some also addresses, and use counts of their
 /// storages, which take PyTorch ten times as long to tell. Edits that change none of them, it does not see.
@@ -31,9 +31,7 @@ struct TensorCounters {
 impl TensorCounters {
     fn of(reads: &TensorReads, paged: &Bound<PyAny>) -> PyResult<Self> {
         let tensor = tensor(paged)?;
-        // SAFETY: the object is alive.
-        let references = unsafe { ffi::Py_REFCNT(tensor.as_ptr()) };
-        Ok(Self { version: reads.version(&tensor)?, references })
+        Ok(Self { version: reads.version(&tensor)?, references: references(&tensor) })
     }
 }
 

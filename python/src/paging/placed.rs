@@ -1,9 +1,9 @@
 //! Units with a place in device memory, and the entries of modules that show them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -11,6 +11,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use rustc_hash::FxHashMap;
 
 use super::reads::TensorReads;
+use crate::reporter::getters::references;
 
 /// An entry of a dictionary that forwards see.
 struct Entry {
@@ -53,6 +54,11 @@ pub struct UnitForms {
     storages: Vec<Py<PyAny>>,
     /// How many tensors use each, without views that others made.
     own_use_counts: Vec<AtomicU64>,
+    /// Per tensor on the device: how many references there are besides those of modules and of the program.
+    own_references: Vec<AtomicIsize>,
+    /// Tensors on the device that the program holds while the unit is not loaded: their index, and a tensor over their place.
+    /// Meanwhile they show the weight on the host, since other weights come into the place.
+    moved_to_host: Mutex<Vec<(usize, Py<PyAny>)>>,
     /// How many threads have it loaded. It changes together with the entries while the GIL is held.
     threads: AtomicU32,
 }
@@ -81,16 +87,21 @@ impl UnitForms {
             entries,
             has_lists,
             paged,
+            own_references: on_device.iter().map(|_| AtomicIsize::new(isize::MAX)).collect(),
             on_device,
             versions,
+            moved_to_host: Mutex::default(),
             own_use_counts: storages.iter().map(|_| AtomicU64::new(u64::MAX)).collect(),
             storages,
             threads: AtomicU32::new(0),
         })
     }
 
-    /// Takes the tensors that use its memory now as the model's own.
+    /// Takes the tensors that use its memory now, and the references to its own, as the model's. No thread may have it loaded.
     fn note_own_uses(&self, py: Python) -> PyResult<()> {
+        for (tensor, own) in self.on_device.iter().zip(&self.own_references) {
+            own.store(references(tensor.bind(py)), Ordering::Relaxed);
+        }
         for (storage, own) in self.storages.iter().zip(&self.own_use_counts) {
             own.store(self.reads.get().use_count(py, storage)?, Ordering::Relaxed);
         }
@@ -124,6 +135,8 @@ impl UnitForms {
             visit.call(&entry.on_device)?;
             visit.call(&entry.unloaded)?;
         }
+        let moved = self.moved_to_host.try_lock();
+        moved.iter().flat_map(|moved| moved.iter()).try_for_each(|(_, place)| visit.call(place))?;
         self.paged.iter().chain(&self.on_device).try_for_each(|object| visit.call(object))
     }
 }
@@ -191,6 +204,7 @@ impl UnitForms {
         if self.threads.fetch_add(1, Ordering::Relaxed) > 0 || self.resident {
             return Ok(false);
         }
+        self.return_to_device(py)?;
         self.show(py, |entry| &entry.on_device)?;
         Ok(self.has_lists)
     }
@@ -201,7 +215,31 @@ impl UnitForms {
             return Ok(false);
         }
         self.show(py, |entry| &entry.unloaded)?;
+        self.move_held_to_host(py)?;
         Ok(self.has_lists)
+    }
+
+    /// Has tensors that the program holds in variables show the weight on the host: other weights come into their place.
+    fn move_held_to_host(&self, py: Python) -> PyResult<()> {
+        for (index, (tensor, own)) in self.on_device.iter().zip(&self.own_references).enumerate() {
+            if references(tensor.bind(py)) <= own.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Some(entry) = self.entries.iter().find(|entry| entry.on_device.is(tensor)) else { continue };
+            let place = tensor.getattr(py, intern!(py, "data"))?;
+            tensor.setattr(py, intern!(py, "data"), &entry.unloaded)?;
+            self.moved_to_host.lock().push((index, place));
+        }
+        Ok(())
+    }
+
+    /// Has tensors that were held show their place again, into which their weight was copied.
+    fn return_to_device(&self, py: Python) -> PyResult<()> {
+        let moved = std::mem::take(&mut *self.moved_to_host.lock());
+        for (index, place) in moved {
+            self.on_device[index].setattr(py, intern!(py, "data"), place)?;
+        }
+        Ok(())
     }
 }
 

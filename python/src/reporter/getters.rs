@@ -50,3 +50,9 @@ pub fn call<'py>(function: &Bound<'py, PyAny>, argument: &Bound<'py, PyAny>) -> 
         Bound::from_owned_ptr_or_err(function.py(), answer)
     }
 }
+
+/// Returns the number of references to an object.
+pub fn references(object: &Bound<PyAny>) -> isize {
+    // SAFETY: the object is alive.
+    unsafe { ffi::Py_REFCNT(object.as_ptr()) }
+}

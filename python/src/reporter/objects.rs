@@ -1,11 +1,10 @@
 //! Tensors among all objects of the process.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyWeakrefMethods, PyWeakrefReference};
 use rustc_hash::FxHashSet;
 
-use super::getters::call;
+use super::getters::{call, references};
 
 /// Slots of the filter for types: many more than there are classes of tensors.
 const FILTER: usize = 4096;
@@ -74,8 +73,6 @@ pub fn held_alone<'py>(
     tensors: &Bound<'py, PyList>,
     unheld: &Bound<'py, PyList>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
-    // SAFETY: the object is alive.
-    let references = |object: &Bound<PyAny>| unsafe { ffi::Py_REFCNT(object.as_ptr()) };
     let wanted = references(&unheld.get_item(0)?) + 1;
     let (held, alone) = (PyList::empty(tensors.py()), PyList::empty(tensors.py()));
     for tensor in tensors {

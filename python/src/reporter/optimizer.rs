@@ -11,20 +11,23 @@ use super::mappings::entries;
 const DEEPEST: usize = 100;
 
 /// A part of an optimizer's state: the parameter that it belongs to, if to one, what is in it, and how it is called.
-pub struct State<'py> {
+pub struct OptimizerStatePart<'py> {
     pub owner: Option<Bound<'py, PyAny>>,
     pub value: Bound<'py, PyAny>,
     pub path: String,
 }
 
 /// The parts of an optimizer's state: one for each parameter, then one for each group of parameters.
-pub fn states<'py>(optimizer: &Bound<'py, PyAny>, classes: &mut TensorClasses<'_, 'py>) -> PyResult<Vec<State<'py>>> {
+pub fn states<'py>(
+    optimizer: &Bound<'py, PyAny>,
+    classes: &mut TensorClasses<'_, 'py>,
+) -> PyResult<Vec<OptimizerStatePart<'py>>> {
     let mut found = Vec::new();
     if let Some(state) = optimizer.getattr_opt("state")? {
         for (key, value) in entries(&state)? {
             found.push(match classes.is_tensor(&key) {
-                true => State { owner: Some(key), value, path: String::new() },
-                false => State { owner: None, value, path: key.str()?.to_string() },
+                true => OptimizerStatePart { owner: Some(key), value, path: String::new() },
+                false => OptimizerStatePart { owner: None, value, path: key.str()?.to_string() },
             });
         }
     }
@@ -37,7 +40,11 @@ pub fn states<'py>(optimizer: &Bound<'py, PyAny>, classes: &mut TensorClasses<'_
                     settings.set_item(key, value)?;
                 }
             }
-            found.push(State { owner: None, value: settings.into_any(), path: format!("param_groups.{index}") });
+            found.push(OptimizerStatePart {
+                owner: None,
+                value: settings.into_any(),
+                path: format!("param_groups.{index}"),
+            });
         }
     }
     Ok(found)

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use memlab_sizes::{LimitError, ParseError};
+
 use crate::model::Model;
 use crate::models::{MODELS, of_size};
 
@@ -9,11 +11,16 @@ use crate::models::{MODELS, of_size};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownCard {
     asked: String,
+    /// What is wrong with it as a size, if it is meant to be one.
+    size: Option<LimitError>,
     names: Vec<&'static str>,
 }
 
 impl fmt::Display for UnknownCard {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        if let Some(size) = &self.size {
+            return size.fmt(f);
+        }
         write!(f, "no card is called {:?}: write a size such as 24GiB, or one of {}", self.asked, self.names.join(", "))
     }
 }
@@ -31,6 +38,7 @@ impl std::error::Error for UnknownCard {}
 /// assert_eq!(simgpu_cards::find("A100-40GB").unwrap().multiprocessors, 108);
 /// assert_eq!(simgpu_cards::find("GeForce RTX 4090").unwrap().name, "rtx-4090");
 /// assert_eq!(simgpu_cards::find("24GiB").unwrap().memory, 24 << 30);
+/// assert!(simgpu_cards::find("24G").unwrap_err().to_string().starts_with("24G is ambiguous: write 24GiB"));
 /// assert!(simgpu_cards::find("h1000").unwrap_err().to_string().contains("one of h100, h100-pcie, h200, "));
 /// ```
 pub fn find(text: &str) -> Result<Model, UnknownCard> {
@@ -39,12 +47,14 @@ pub fn find(text: &str) -> Result<Model, UnknownCard> {
     if let Some(model) = MODELS.iter().find(is_it) {
         return Ok(*model);
     }
-    if let Ok(bytes) = memlab_sizes::parse_limit(text) {
-        return Ok(of_size(bytes));
-    }
+    let size = match memlab_sizes::parse_limit(text) {
+        Ok(bytes) => return Ok(of_size(bytes)),
+        Err(LimitError::Size(ParseError::NotASize(_))) => None,
+        Err(error) => Some(error),
+    };
     let mut names: Vec<_> = MODELS.iter().map(|model| model.name).collect();
     names.sort_by_key(|name| (distance(&asked, &essence(name)), name.len()));
-    Err(UnknownCard { asked: text.to_owned(), names })
+    Err(UnknownCard { asked: text.to_owned(), size, names })
 }
 
 /// What tells names apart.

@@ -42,7 +42,7 @@ impl Buffer {
     }
 }
 
-struct State {
+struct BufferState {
     callbacks: Option<(Request, Complete)>,
     open: Option<Buffer>,
     full: VecDeque<Buffer>,
@@ -52,8 +52,13 @@ struct State {
     period: Duration,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { callbacks: None, open: None, full: VecDeque::new(), returning: 0, period: Duration::ZERO });
+static STATE: Mutex<BufferState> = Mutex::new(BufferState {
+    callbacks: None,
+    open: None,
+    full: VecDeque::new(),
+    returning: 0,
+    period: Duration::ZERO,
+});
 
 /// Something about the state has changed.
 static CHANGED: Condvar = Condvar::new();
@@ -61,7 +66,7 @@ static CHANGED: Condvar = Condvar::new();
 /// Records that no buffer took, since they were last asked for.
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, BufferState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -99,7 +104,7 @@ pub fn write(records: &[Record]) {
     }
 }
 
-impl State {
+impl BufferState {
     /// The open buffer if it has room, else a new one.
     fn buffer_for(&mut self, bytes: usize) -> Option<&mut Buffer> {
         if self.open.as_ref().is_none_or(|open| !open.has_room(bytes)) {
@@ -118,7 +123,7 @@ impl State {
 }
 
 /// Returns a buffer to the program, with the state unlocked.
-fn give_back(mut state: MutexGuard<'static, State>, buffer: Buffer) -> MutexGuard<'static, State> {
+fn give_back(mut state: MutexGuard<'static, BufferState>, buffer: Buffer) -> MutexGuard<'static, BufferState> {
     let complete = state.callbacks.map(|(_, complete)| complete);
     state.returning += 1;
     drop(state);

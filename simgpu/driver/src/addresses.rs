@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use memlab_allocator::AddressSpace;
+use memlab_predict::allocator::AddressSpace;
 
 /// The granularity of large blocks.
 pub const GRANULE: u64 = 2 << 20;

@@ -8,10 +8,10 @@ use crate::code::{Answer, Code};
 use crate::current::current_device;
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
-use crate::state::State;
+use crate::state::DriverState;
 use crate::written;
 
-impl State {
+impl DriverState {
     /// Charges device memory to the card. Pools release cached memory first if too little is free.
     pub fn charge(&mut self, device: usize, bytes: u64) -> Answer {
         if self.cards.take(device, bytes) {
@@ -29,14 +29,14 @@ pub fn rounded(size: u64) -> u64 {
 }
 
 /// Allocates zeroed device memory in the current context and charges it to the card.
-pub fn allocate(state: &mut State, size: u64, kind: Kind) -> Result<u64, Code> {
+pub fn allocate(state: &mut DriverState, size: u64, kind: Kind) -> Result<u64, Code> {
     let (context, device) = current_device(state)?;
     allocate_on(state, size, kind, context, device, true)
 }
 
 /// Allocates zeroed device memory and charges it to the card.
 pub fn allocate_on(
-    state: &mut State,
+    state: &mut DriverState,
     size: u64,
     kind: Kind,
     context: usize,
@@ -61,7 +61,7 @@ pub fn allocate_on(
 }
 
 /// Unmaps a block and credits the card.
-pub fn release(state: &mut State, block: Block) {
+pub fn release(state: &mut DriverState, block: Block) {
     pages::unmap(block.base, block.mapped);
     written::forget(block.base, block.mapped);
     if let Some(file) = block.file {
@@ -71,7 +71,7 @@ pub fn release(state: &mut State, block: Block) {
 }
 
 /// Frees the memory of a context that ends.
-pub fn free_all_of(state: &mut State, context: usize) {
+pub fn free_all_of(state: &mut DriverState, context: usize) {
     let left = |block: &&Block| block.context == context && !matches!(block.kind, Kind::Mapped { .. });
     let bases: Vec<u64> = state.space.all().filter(left).map(|block| block.base).collect();
     for base in bases {
@@ -85,7 +85,7 @@ pub fn free_all_of(state: &mut State, context: usize) {
 }
 
 /// Returns a block to its pool.
-pub fn return_to_pool(state: &mut State, address: u64) -> Answer {
+pub fn return_to_pool(state: &mut DriverState, address: u64) -> Answer {
     let block = state.space.remove(address).ok_or(Code::INVALID_VALUE)?;
     let Kind::Pool(handle) = block.kind else { return Err(Code::INVALID_VALUE) };
     // SAFETY: the block is mapped memory of this driver that the program has freed.
@@ -104,7 +104,7 @@ pub fn return_to_pool(state: &mut State, address: u64) -> Answer {
 }
 
 /// Removes a block whose context ended from its pool.
-pub fn forget(state: &mut State, handle: usize, block: &Block) {
+pub fn forget(state: &mut DriverState, handle: usize, block: &Block) {
     if let Some(pool) = state.pools.get_mut(&handle) {
         pool.used -= block.charged;
         pool.reserved -= block.charged;
@@ -113,7 +113,7 @@ pub fn forget(state: &mut State, handle: usize, block: &Block) {
 }
 
 /// Releases cached blocks to the card until at most `keep` bytes are reserved.
-pub fn trim(state: &mut State, handle: usize, keep: u64) {
+pub fn trim(state: &mut DriverState, handle: usize, keep: u64) {
     while let Some(pool) = state.pools.get_mut(&handle) {
         if pool.reserved <= keep {
             break;
@@ -125,7 +125,7 @@ pub fn trim(state: &mut State, handle: usize, keep: u64) {
 }
 
 /// At a synchronisation: trims every pool to its release threshold.
-pub fn trim_to_threshold(state: &mut State) {
+pub fn trim_to_threshold(state: &mut DriverState) {
     let over: Vec<(usize, u64)> = state
         .pools
         .iter()
@@ -138,7 +138,7 @@ pub fn trim_to_threshold(state: &mut State) {
 }
 
 /// Releases all cached memory of a device, before an allocation fails.
-pub fn trim_all(state: &mut State, device: usize) {
+pub fn trim_all(state: &mut DriverState, device: usize) {
     let own: Vec<usize> =
         state.pools.iter().filter(|(_, pool)| pool.device == device).map(|(handle, _)| *handle).collect();
     for handle in own {

@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::fail::count_allocation;
 use crate::objects::{Array, Shape};
 use crate::space::Kind;
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 
 /// `CUDA_ARRAY_DESCRIPTOR` (24 bytes).
 #[repr(C)]
@@ -42,7 +42,7 @@ impl Shape {
     }
 }
 
-fn create(state: &mut State, shape: Shape) -> Result<usize, Code> {
+fn create(state: &mut DriverState, shape: Shape) -> Result<usize, Code> {
     capture::forbid_unsafe(state)?;
     if shape.width == 0 {
         return Err(Code::INVALID_VALUE);
@@ -55,7 +55,7 @@ fn create(state: &mut State, shape: Shape) -> Result<usize, Code> {
     Ok(handle)
 }
 
-fn destroy(state: &mut State, array: usize) -> Result<(), Code> {
+fn destroy(state: &mut DriverState, array: usize) -> Result<(), Code> {
     let array = state.arrays.remove(&array).ok_or(Code::INVALID_HANDLE)?;
     if let Some(block) = state.space.remove(array.base) {
         release(state, block);
@@ -64,7 +64,7 @@ fn destroy(state: &mut State, array: usize) -> Result<(), Code> {
 }
 
 /// Address, bytes per row and rows per slice of an array.
-pub fn layout(state: &State, array: usize) -> Result<(u64, u64, u64), Code> {
+pub fn layout(state: &DriverState, array: usize) -> Result<(u64, u64, u64), Code> {
     let array = state.arrays.get(&array).ok_or(Code::INVALID_HANDLE)?;
     Ok((array.base, array.shape.pitch()?, array.shape.height.max(1)))
 }

@@ -10,7 +10,7 @@ use crate::api::{answer, answer_if_asked, api};
 use crate::code::{Answer, Code};
 use crate::graph_parts;
 use crate::objects::{Capture, Graph, Work};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream_handle;
 
 // CUstreamCaptureMode
@@ -40,13 +40,13 @@ pub fn any_under_way() -> bool {
     UNDER_WAY.load(Ordering::Acquire) > 0
 }
 
-fn find(state: &State, stream: usize) -> Option<usize> {
+fn find(state: &DriverState, stream: usize) -> Option<usize> {
     let part = |capture: &Capture| capture.origin == stream || capture.forked.contains_key(&stream);
     state.captures.iter().find(|(_, capture)| part(capture)).map(|(handle, _)| *handle)
 }
 
 /// The valid capture that a stream belongs to.
-pub fn of(state: &State, stream: usize) -> Result<Option<usize>, Code> {
+pub fn of(state: &DriverState, stream: usize) -> Result<Option<usize>, Code> {
     match find(state, stream) {
         Some(capture) if state.captures[&capture].invalid => Err(Code::STREAM_CAPTURE_INVALIDATED),
         other => Ok(other),
@@ -55,12 +55,12 @@ pub fn of(state: &State, stream: usize) -> Result<Option<usize>, Code> {
 
 /// Submits work to a stream: true if the caller must execute it now, false if it became a node. Work on the legacy
 /// stream fails while a stream that synchronises with it captures.
-pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code> {
+pub fn submit(state: &mut DriverState, stream: usize, work: Work) -> Result<bool, Code> {
     submit_task(state, stream, work, None)
 }
 
 /// Like [`submit`], of work on the device: a node is told what it does.
-pub fn submit_task(state: &mut State, stream: usize, work: Work, task: Option<Task>) -> Result<bool, Code> {
+pub fn submit_task(state: &mut DriverState, stream: usize, work: Work, task: Option<Task>) -> Result<bool, Code> {
     if state.captures.is_empty() {
         return Ok(true);
     }
@@ -78,7 +78,7 @@ pub fn submit_task(state: &mut State, stream: usize, work: Work, task: Option<Ta
 }
 
 /// Adds a node for work on a capturing stream; None when the stream does not capture.
-pub fn add(state: &mut State, stream: usize, work: Work) -> Result<Option<usize>, Code> {
+pub fn add(state: &mut DriverState, stream: usize, work: Work) -> Result<Option<usize>, Code> {
     let Some(handle) = of(state, stream)? else { return Ok(None) };
     let capture = state.captures.get_mut(&handle).ok_or(Code::UNKNOWN)?;
     if let Some(unjoined) = capture.forked.get_mut(&stream) {
@@ -93,7 +93,7 @@ pub fn add(state: &mut State, stream: usize, work: Work) -> Result<Option<usize>
 }
 
 /// Fails a call that a capturing stream does not allow, and invalidates the capture.
-pub fn refuse(state: &mut State, stream: usize) -> Answer {
+pub fn refuse(state: &mut DriverState, stream: usize) -> Answer {
     let Some(capture) = find(state, stream) else { return Ok(()) };
     if let Some(capture) = state.captures.get_mut(&capture) {
         capture.invalid = true;
@@ -103,7 +103,7 @@ pub fn refuse(state: &mut State, stream: usize) -> Answer {
 
 /// Fails a potentially unsafe call (`cudaMalloc`, a synchronisation …) if a capture in progress forbids it to this
 /// thread, by the rules of `cudaThreadExchangeStreamCaptureMode`.
-pub fn forbid_unsafe(state: &mut State) -> Answer {
+pub fn forbid_unsafe(state: &mut DriverState) -> Answer {
     let mode = MODE.with(Cell::get);
     if state.captures.is_empty() || mode == RELAXED {
         return Ok(());
@@ -121,7 +121,7 @@ pub fn forbid_unsafe(state: &mut State) -> Answer {
 }
 
 /// Makes a stream wait for an event that was recorded on stream `from` of a capture.
-pub fn join(state: &mut State, handle: usize, from: usize, stream: usize) -> Answer {
+pub fn join(state: &mut DriverState, handle: usize, from: usize, stream: usize) -> Answer {
     match find(state, stream) {
         Some(other) if other != handle => return Err(Code::STREAM_CAPTURE_MERGE),
         None if stream_handle::is_legacy(stream) => return Err(Code::STREAM_CAPTURE_IMPLICIT),
@@ -137,7 +137,7 @@ pub fn join(state: &mut State, handle: usize, from: usize, stream: usize) -> Ans
     Ok(())
 }
 
-fn begin(state: &mut State, stream: usize, mode: i32, graph: usize) -> Answer {
+fn begin(state: &mut DriverState, stream: usize, mode: i32, graph: usize) -> Answer {
     stream_handle::check(state, stream)?;
     if stream_handle::is_legacy(stream) {
         return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
@@ -157,14 +157,14 @@ fn begin(state: &mut State, stream: usize, mode: i32, graph: usize) -> Answer {
     Ok(())
 }
 
-fn new_graph(state: &mut State) -> usize {
+fn new_graph(state: &mut DriverState) -> usize {
     let graph = state.new_handle();
     state.graphs.insert(graph, Graph::default());
     graph
 }
 
 /// Status, id, graph and last nodes of a stream's capture.
-fn info(state: &State, stream: usize) -> Result<(i32, u64, usize, &[usize]), Code> {
+fn info(state: &DriverState, stream: usize) -> Result<(i32, u64, usize, &[usize]), Code> {
     stream_handle::check(state, stream)?;
     let Some(handle) = find(state, stream) else { return Ok((NONE, 0, 0, &[])) };
     let capture = &state.captures[&handle];

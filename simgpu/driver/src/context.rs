@@ -4,14 +4,14 @@ use crate::api::{answer, answer_if_asked, api};
 use crate::code::{Answer, Code};
 use crate::current::{current, current_device, current_handle, on_stack};
 use crate::objects::Context;
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 
 /// The bytes a context takes: `SIMGPU_CONTEXT`, or what the card's table says.
-fn context_bytes(state: &State) -> u64 {
+fn context_bytes(state: &DriverState) -> u64 {
     simgpu_cards::size_from("SIMGPU_CONTEXT", state.cards.model().context.bytes)
 }
 
-fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<usize, Code> {
+fn make(state: &mut DriverState, device: usize, flags: u32, primary: bool) -> Result<usize, Code> {
     let charged = context_bytes(state);
     state.charge(device, charged)?;
     let handle = state.new_handle();
@@ -22,7 +22,7 @@ fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<u
 }
 
 /// Destroys a context with its memory, streams and events.
-fn end(state: &mut State, handle: usize) {
+fn end(state: &mut DriverState, handle: usize) {
     let Some(context) = state.contexts.remove(&handle) else { return };
     crate::allocation::free_all_of(state, handle);
     state.streams.retain(|_, stream| stream.context != handle);
@@ -31,7 +31,7 @@ fn end(state: &mut State, handle: usize) {
     state.cards.give_back(context.device, context.charged);
 }
 
-fn retain_primary(state: &mut State, device: usize) -> Result<usize, Code> {
+fn retain_primary(state: &mut DriverState, device: usize) -> Result<usize, Code> {
     if state.primaries[device].handle == 0 {
         let flags = state.primaries[device].flags;
         state.primaries[device].handle = make(state, device, flags, true)?;
@@ -40,7 +40,7 @@ fn retain_primary(state: &mut State, device: usize) -> Result<usize, Code> {
     Ok(state.primaries[device].handle)
 }
 
-fn reset_primary(state: &mut State, device: usize) {
+fn reset_primary(state: &mut DriverState, device: usize) {
     let handle = std::mem::take(&mut state.primaries[device].handle);
     state.primaries[device].retained = 0;
     end(state, handle);

@@ -6,7 +6,7 @@ use crate::arrays;
 use crate::code::{Answer, Code};
 use crate::objects::Work;
 use crate::order::{Order, accept, done};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::submitted;
 use crate::written;
 
@@ -19,7 +19,7 @@ struct Side {
 }
 
 /// One side of a `CUDA_MEMCPY3D`, without the position.
-struct Place {
+struct CopySide {
     kind: u32,
     host: u64,
     device: u64,
@@ -28,9 +28,9 @@ struct Place {
     height: u64,
 }
 
-impl Place {
+impl CopySide {
     /// `CUmemorytype`: 1 host, 2 device, 3 array, 4 unified.
-    fn side(&self, state: &State, x: u64, y: u64, z: u64) -> Result<Side, Code> {
+    fn side(&self, state: &DriverState, x: u64, y: u64, z: u64) -> Result<Side, Code> {
         let (base, pitch, height) = match self.kind {
             1 => (self.host, self.pitch, self.height),
             2 | 4 => (self.device, self.pitch, self.height),
@@ -97,19 +97,19 @@ const _: () = assert!(size_of::<Copy3d>() == 200 && size_of::<Copy2d>() == 128);
 
 /// What a copy of a box is to an observer.
 fn task_of_box(
-    state: &State,
-    from: &(Place, [u64; 3]),
-    to: &(Place, [u64; 3]),
+    state: &DriverState,
+    from: &(CopySide, [u64; 3]),
+    to: &(CopySide, [u64; 3]),
     extent: [u64; 3],
     order: Order,
 ) -> Result<Task, Code> {
-    let first = |(place, [x, y, z]): &(Place, [u64; 3])| Ok(place.side(state, *x, *y, *z)?.first);
+    let first = |(place, [x, y, z]): &(CopySide, [u64; 3])| Ok(place.side(state, *x, *y, *z)?.first);
     Ok(submitted::copy(state, first(to)?, first(from)?, extent.iter().product(), order.is_async()))
 }
 
 /// # Safety
 /// Addresses that are not this driver's memory are host memory that the caller vouches for.
-unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64; 3], order: Order) -> Answer {
+unsafe fn copy_box(from: (CopySide, [u64; 3]), to: (CopySide, [u64; 3]), extent: [u64; 3], order: Order) -> Answer {
     let [width, height, depth] = extent;
     if extent.contains(&0) {
         return Ok(());
@@ -118,7 +118,7 @@ unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64;
         let mut state = state()?;
         let task = task_of_box(&state, &from, &to, extent, order)?;
         let now = accept(&mut state, order, Work::MEMCPY, task)?;
-        let checked = |(place, [x, y, z]): (Place, [u64; 3])| {
+        let checked = |(place, [x, y, z]): (CopySide, [u64; 3])| {
             let side = place.side(&state, x, y, z)?;
             if height > 1 && side.pitch < width {
                 return Err(Code::INVALID_VALUE);
@@ -154,7 +154,7 @@ unsafe fn copy_box(from: (Place, [u64; 3]), to: (Place, [u64; 3]), extent: [u64;
 pub unsafe fn copy_2d(what: *const Copy2d, order: Order) -> Answer {
     // SAFETY: the caller vouches for the pointer.
     let c = unsafe { what.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-    let from = Place {
+    let from = CopySide {
         kind: c.from_kind,
         host: c.from_host,
         device: c.from_device,
@@ -162,7 +162,7 @@ pub unsafe fn copy_2d(what: *const Copy2d, order: Order) -> Answer {
         pitch: c.from_pitch,
         height: 0,
     };
-    let to = Place {
+    let to = CopySide {
         kind: c.to_kind,
         host: c.to_host,
         device: c.to_device,
@@ -179,7 +179,7 @@ pub unsafe fn copy_2d(what: *const Copy2d, order: Order) -> Answer {
 pub unsafe fn copy_3d(what: *const Copy3d, order: Order) -> Answer {
     // SAFETY: the caller vouches for the pointer.
     let c = unsafe { what.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-    let from = Place {
+    let from = CopySide {
         kind: c.from_kind,
         host: c.from_host,
         device: c.from_device,
@@ -187,7 +187,7 @@ pub unsafe fn copy_3d(what: *const Copy3d, order: Order) -> Answer {
         pitch: c.from_pitch,
         height: c.from_height,
     };
-    let to = Place {
+    let to = CopySide {
         kind: c.to_kind,
         host: c.to_host,
         device: c.to_device,

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::code::Code;
-use crate::state::State;
+use crate::state::DriverState;
 
 thread_local! {
     /// The calling thread's contexts, the current one last.
@@ -21,7 +21,7 @@ pub fn current_handle() -> usize {
 }
 
 /// The current context's handle; `CUDA_ERROR_INVALID_CONTEXT` without one.
-pub fn current(state: &State) -> Result<usize, Code> {
+pub fn current(state: &DriverState) -> Result<usize, Code> {
     match current_handle() {
         0 => Err(Code::INVALID_CONTEXT),
         handle if state.contexts.contains_key(&handle) => Ok(handle),
@@ -30,7 +30,7 @@ pub fn current(state: &State) -> Result<usize, Code> {
 }
 
 /// The current context's handle and device.
-pub fn current_device(state: &State) -> Result<(usize, usize), Code> {
+pub fn current_device(state: &DriverState) -> Result<(usize, usize), Code> {
     let context = current(state)?;
     Ok((context, state.contexts[&context].device))
 }

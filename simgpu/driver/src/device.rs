@@ -6,7 +6,8 @@ use simgpu_cards::Model;
 
 use crate::api::{answer, answer_if_asked, api};
 use crate::code::{Answer, Code};
-use crate::state::{State, initialise, state};
+use crate::real_runtime;
+use crate::state::{DriverState, initialise, state};
 
 /// What `cuDriverGetVersion` returns: new enough for every runtime of CUDA 12 and 13.
 pub const DRIVER_VERSION: i32 = 13_020;
@@ -95,7 +96,7 @@ const PCI_BUS_ID: i32 = 33;
 const PCI_DEVICE_ID: i32 = 34;
 
 /// The bus number of a device, as in `0000:02:00.0`.
-fn bus(state: &State, device: usize) -> i32 {
+fn bus(state: &DriverState, device: usize) -> i32 {
     state.cards.physical(device) as i32 + 1
 }
 
@@ -211,6 +212,8 @@ api! {
     fn cuProfilerStop() {}
 
     fn cuGetExportTable(table: *mut *const u8, _id: *const [u8; 16]) {
+        // NVIDIA's own runtime asks, and the simulated one does not.
+        real_runtime::explain();
         answer_if_asked(table, std::ptr::null());
         return Err(Code::NOT_FOUND);
     }

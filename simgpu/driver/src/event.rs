@@ -8,7 +8,7 @@ use crate::code::{Answer, Code};
 use crate::current::current;
 use crate::fail::hang_synchronise;
 use crate::objects::{Event, Work};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream_handle;
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -18,7 +18,7 @@ const DISABLE_TIMING: u32 = 2;
 pub const INTERPROCESS: u32 = 4;
 
 /// Makes an event in the current context.
-pub fn create(state: &mut State, flags: u32) -> Result<usize, Code> {
+pub fn create(state: &mut DriverState, flags: u32) -> Result<usize, Code> {
     let context = current(state)?;
     if flags > 7 || flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS {
         return Err(Code::INVALID_VALUE);
@@ -29,12 +29,12 @@ pub fn create(state: &mut State, flags: u32) -> Result<usize, Code> {
 }
 
 /// Flags of an event.
-pub fn flags(state: &State, event: usize) -> Result<u32, Code> {
+pub fn flags(state: &DriverState, event: usize) -> Result<u32, Code> {
     state.events.get(&event).map(|event| event.flags).ok_or(Code::INVALID_HANDLE)
 }
 
 /// Makes a stream wait for an event: a no-op, unless the event was captured; then the stream joins the capture.
-pub fn wait(state: &mut State, stream: usize, event: usize) -> Answer {
+pub fn wait(state: &mut DriverState, stream: usize, event: usize) -> Answer {
     let captured = state.events.get(&event).ok_or(Code::INVALID_HANDLE)?.captured;
     match captured {
         Some((capture, from)) => capture::join(state, capture, from, stream),

@@ -9,7 +9,7 @@ use crate::objects::{Node, Work};
 use crate::observed;
 use crate::pages;
 use crate::space::Kind;
-use crate::state::State;
+use crate::state::DriverState;
 
 /// The handles of a C array.
 ///
@@ -24,7 +24,7 @@ pub unsafe fn handles(first: *const usize, count: usize) -> Vec<usize> {
 }
 
 /// Adds a node to a graph.
-pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<usize>) -> Result<usize, Code> {
+pub fn add_node(state: &mut DriverState, graph: usize, work: Work, dependencies: Vec<usize>) -> Result<usize, Code> {
     if !state.graphs.contains_key(&graph) {
         return Err(Code::INVALID_VALUE);
     }
@@ -36,14 +36,14 @@ pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<u
 }
 
 /// Makes a node allocate `size` bytes on `device`, and returns the address.
-pub fn set_allocation(state: &mut State, node: usize, size: u64, device: usize) -> Result<u64, Code> {
+pub fn set_allocation(state: &mut DriverState, node: usize, size: u64, device: usize) -> Result<u64, Code> {
     let address = allocate_on(state, size, Kind::Graph, 0, device, false)?;
     state.nodes.get_mut(&node).ok_or(Code::INVALID_VALUE)?.memory = address;
     Ok(address)
 }
 
 /// Makes a node free `address`, which a node must have allocated.
-pub fn set_free(state: &mut State, node: usize, address: u64) -> Answer {
+pub fn set_free(state: &mut DriverState, node: usize, address: u64) -> Answer {
     if state.space.get(address).is_none_or(|block| block.kind != Kind::Graph) {
         return Err(Code::INVALID_VALUE);
     }
@@ -52,7 +52,7 @@ pub fn set_free(state: &mut State, node: usize, address: u64) -> Answer {
 }
 
 /// `cuMemFree` or `cuMemFreeAsync` of memory that a launched graph left allocated.
-pub fn free_block(state: &mut State, address: u64) -> Answer {
+pub fn free_block(state: &mut DriverState, address: u64) -> Answer {
     let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
     let memory = &mut state.graph_memory[block.device];
     if !memory.live.remove(&address) {
@@ -65,7 +65,7 @@ pub fn free_block(state: &mut State, address: u64) -> Answer {
 }
 
 /// Allocates the memory of a node at launch.
-pub fn allocate_block(state: &mut State, address: u64) -> Answer {
+pub fn allocate_block(state: &mut DriverState, address: u64) -> Answer {
     let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
     let memory = &state.graph_memory[block.device];
     if memory.live.contains(&address) {

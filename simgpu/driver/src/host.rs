@@ -7,9 +7,9 @@ use crate::code::{Answer, Code};
 use crate::current::current_device;
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 
-fn insert(state: &mut State, base: u64, size: u64, mapped: u64, kind: Kind) -> Answer {
+fn insert(state: &mut DriverState, base: u64, size: u64, mapped: u64, kind: Kind) -> Answer {
     let (context, device) = current_device(state)?;
     state.space.insert(Block { context, ..Block::new(base, size, mapped, kind, device) });
     Ok(())

@@ -13,7 +13,7 @@ use crate::current::current_device;
 use crate::event;
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 
 /// The file name of exported `cuMemAlloc` memory.
 const SHARED_NAME: &CStr = c"simgpu:ipc";
@@ -66,7 +66,7 @@ fn share(block: &mut Block) -> Result<i32, Code> {
     Ok(file)
 }
 
-fn export(state: &mut State, address: u64) -> Result<Handle, Code> {
+fn export(state: &mut DriverState, address: u64) -> Result<Handle, Code> {
     let base = state.space.find(address).filter(|block| block.kind == Kind::Device).ok_or(Code::INVALID_VALUE)?.base;
     let block = state.space.get_mut(base).ok_or(Code::INVALID_VALUE)?;
     let file = share(block)?;
@@ -76,7 +76,7 @@ fn export(state: &mut State, address: u64) -> Result<Handle, Code> {
 }
 
 /// Opens memory of another process; opening it again returns the same address.
-fn open(state: &mut State, from: &Handle) -> Result<u64, Code> {
+fn open(state: &mut DriverState, from: &Handle) -> Result<u64, Code> {
     if from.magic != MEMORY {
         return Err(Code::INVALID_VALUE);
     }
@@ -113,7 +113,7 @@ fn inode(file: &std::fs::File) -> u64 {
     file.metadata().map_or(0, |data| data.ino())
 }
 
-fn close(state: &mut State, address: u64) -> Answer {
+fn close(state: &mut DriverState, address: u64) -> Answer {
     let block = state.space.get_mut(address).ok_or(Code::INVALID_VALUE)?;
     if block.kind != Kind::Imported {
         return Err(Code::INVALID_VALUE);

@@ -24,6 +24,7 @@
 //! fail            injected failures
 //! space, written  blocks by address; what was written to
 //! pages           mapped memory
+//! real_runtime    why NVIDIA's own runtime is there
 //! addresses       which addresses large blocks get
 //! code            error codes
 //! ```
@@ -56,6 +57,7 @@ mod pages;
 mod pointer;
 mod pool;
 mod proc_address;
+mod real_runtime;
 mod space;
 mod state;
 mod stream;

@@ -13,7 +13,7 @@ use crate::current::current_device;
 use crate::objects::Work;
 use crate::objects::{Function, Library};
 use crate::space::Kind;
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream_handle;
 use crate::submitted;
 
@@ -103,13 +103,13 @@ unsafe fn global(address: *mut u64, size: *mut usize, library: usize, name: *con
     Ok(())
 }
 
-fn attribute(state: &State, function: usize, attribute: i32) -> Result<i32, Code> {
+fn attribute(state: &DriverState, function: usize, attribute: i32) -> Result<i32, Code> {
     let function = state.functions.get(&function).ok_or(Code::INVALID_HANDLE)?;
     let index = usize::try_from(attribute).map_err(|_| Code::INVALID_VALUE)?;
     function.attributes.get(index).copied().ok_or(Code::INVALID_VALUE)
 }
 
-fn set_attribute(state: &mut State, function: usize, attribute: i32, value: i32) -> Answer {
+fn set_attribute(state: &mut DriverState, function: usize, attribute: i32, value: i32) -> Answer {
     let function = state.functions.get_mut(&function).ok_or(Code::INVALID_HANDLE)?;
     let index = usize::try_from(attribute).map_err(|_| Code::INVALID_VALUE)?;
     *function.attributes.get_mut(index).ok_or(Code::INVALID_VALUE)? = value;
@@ -134,13 +134,13 @@ fn launch(function: usize, grid: [u32; 3], block: [u32; 3], shared: u32, stream:
     Ok(())
 }
 
-fn blocks_per_multiprocessor(state: &State, block_size: i32) -> i32 {
+fn blocks_per_multiprocessor(state: &DriverState, block_size: i32) -> i32 {
     let limits = state.cards.model().limits();
     (limits.threads / (block_size.max(1) as u32).next_multiple_of(32)).clamp(1, limits.blocks) as i32
 }
 
 /// Grid and block of the potentially fastest launch.
-fn potential(state: &State, limit: i32) -> (i32, i32) {
+fn potential(state: &DriverState, limit: i32) -> (i32, i32) {
     let size = if limit > 0 { limit.min(1024) } else { 1024 };
     (state.cards.model().multiprocessors as i32 * blocks_per_multiprocessor(state, size), size)
 }

@@ -6,7 +6,7 @@ use crate::capture;
 use crate::code::Code;
 use crate::current::current;
 use crate::objects::Work;
-use crate::state::State;
+use crate::state::DriverState;
 use crate::stream_handle;
 use crate::submitted;
 
@@ -35,7 +35,7 @@ impl Order {
 }
 
 /// Submits the work: true if the caller must execute it now.
-pub fn accept(state: &mut State, order: Order, work: Work, task: Task) -> Result<bool, Code> {
+pub fn accept(state: &mut DriverState, order: Order, work: Work, task: Task) -> Result<bool, Code> {
     match order {
         Order::Synchronous => {
             current(state)?;
@@ -47,6 +47,6 @@ pub fn accept(state: &mut State, order: Order, work: Work, task: Task) -> Result
 }
 
 /// What to tell of work that was executed.
-pub fn done(state: &State, order: Order, task: Task) -> Option<Submitted> {
+pub fn done(state: &DriverState, order: Order, task: Task) -> Option<Submitted> {
     submitted::on_stream(state, task, order.stream(), GraphNode::default())
 }

@@ -3,7 +3,7 @@
 use crate::api::{answer, api};
 use crate::code::{Answer, Code};
 use crate::space::{Block, Kind};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 
 // CUmemorytype
 const HOST: i32 = 1;
@@ -13,7 +13,7 @@ const DEVICE: i32 = 2;
 ///
 /// # Safety
 /// `to` has room for the attribute's type.
-unsafe fn attribute(state: &State, to: *mut u8, which: i32, address: u64) -> Answer {
+unsafe fn attribute(state: &DriverState, to: *mut u8, which: i32, address: u64) -> Answer {
     let block = state.space.find(address).ok_or(Code::INVALID_VALUE)?;
     let Block { base, size, kind, device, context, id, .. } = *block;
     let managed = kind == Kind::Managed;

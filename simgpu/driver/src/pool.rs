@@ -11,20 +11,20 @@ use crate::graph_parts;
 use crate::objects::Pool;
 use crate::objects::Work;
 use crate::space::{Block, Kind};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream_handle;
 
-fn find(state: &State, device: usize, wanted: impl Fn(&Pool) -> bool) -> Result<usize, Code> {
+fn find(state: &DriverState, device: usize, wanted: impl Fn(&Pool) -> bool) -> Result<usize, Code> {
     let fits = |pool: &Pool| pool.device == device && wanted(pool);
     state.pools.iter().find(|(_, pool)| fits(pool)).map(|(handle, _)| *handle).ok_or(Code::INVALID_VALUE)
 }
 
-fn get(state: &mut State, pool: usize) -> Result<&mut Pool, Code> {
+fn get(state: &mut DriverState, pool: usize) -> Result<&mut Pool, Code> {
     state.pools.get_mut(&pool).filter(|pool| !pool.destroyed).ok_or(Code::INVALID_VALUE)
 }
 
 /// Returns a cached block of about the size, or a new one.
-fn allocate(state: &mut State, handle: usize, size: u64, context: usize) -> Result<u64, Code> {
+fn allocate(state: &mut DriverState, handle: usize, size: u64, context: usize) -> Result<u64, Code> {
     let bytes = rounded(size);
     let pool = get(state, handle)?;
     let device = pool.device;
@@ -102,7 +102,7 @@ fn free_async(address: u64, stream: usize) -> Answer {
 }
 
 /// The device that a `CUmemLocation` (kind in the low half, number in the high half) names.
-fn location(state: &State, location: *const u64) -> Result<usize, Code> {
+fn location(state: &DriverState, location: *const u64) -> Result<usize, Code> {
     // SAFETY: callers pass the pointer of an entry point whose caller vouches for it.
     let location = unsafe { location.as_ref() }.copied().ok_or(Code::INVALID_VALUE)?;
     if location as u32 != 1 {

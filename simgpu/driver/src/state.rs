@@ -15,7 +15,7 @@ use crate::objects::{
 use crate::space::Space;
 
 /// The state from `cuInit` to the end of the process.
-pub struct State {
+pub struct DriverState {
     pub cards: Cards,
     pub primaries: Vec<Primary>,
     pub contexts: HashMap<usize, Context>,
@@ -39,24 +39,24 @@ pub struct State {
     next: usize,
 }
 
-static STATE: Mutex<Option<Box<State>>> = Mutex::new(None);
+static STATE: Mutex<Option<Box<DriverState>>> = Mutex::new(None);
 
 /// Set in a child forked after `cuInit`: as with the real driver, CUDA does not work there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The locked state.
-pub struct Held(MutexGuard<'static, Option<Box<State>>>);
+pub struct Held(MutexGuard<'static, Option<Box<DriverState>>>);
 
 impl Deref for Held {
-    type Target = State;
+    type Target = DriverState;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &DriverState {
         self.0.as_ref().expect("only made when initialised")
     }
 }
 
 impl DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut DriverState {
         self.0.as_mut().expect("only made when initialised")
     }
 }
@@ -92,7 +92,7 @@ pub fn initialise() -> Answer {
     }
     // SAFETY: `forked` only stores to an atomic.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    let mut state = Box::new(State {
+    let mut state = Box::new(DriverState {
         cards,
         primaries: (0..devices).map(|_| Primary::default()).collect(),
         contexts: HashMap::new(),
@@ -121,7 +121,7 @@ pub fn initialise() -> Answer {
     Ok(())
 }
 
-impl State {
+impl DriverState {
     /// An unused handle: distinct, never null, never one of the special stream handles.
     pub fn new_handle(&mut self) -> usize {
         self.next += 64;

@@ -2,7 +2,7 @@
 
 use crate::code::{Answer, Code};
 use crate::current::current;
-use crate::state::State;
+use crate::state::DriverState;
 
 /// `CU_STREAM_NON_BLOCKING`.
 pub const NON_BLOCKING: u32 = 1;
@@ -13,7 +13,7 @@ pub fn is_legacy(stream: usize) -> bool {
 }
 
 /// Checks that a handle is a stream: a default one (0, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`) or an existing one.
-pub fn check(state: &State, stream: usize) -> Answer {
+pub fn check(state: &DriverState, stream: usize) -> Answer {
     if stream <= 2 {
         return current(state).map(|_| ());
     }

@@ -5,10 +5,10 @@ use simgpu_observer::{GraphNode, MemoryKind, Speeds, Submitted, Task};
 use crate::current::current_handle;
 use crate::observed::OBSERVER;
 use crate::space::Kind;
-use crate::state::State;
+use crate::state::DriverState;
 
 /// What to tell of work on a stream once the state is unlocked; None if nobody asks.
-pub fn on_stream(state: &State, task: Task, stream: usize, node: GraphNode) -> Option<Submitted> {
+pub fn on_stream(state: &DriverState, task: Task, stream: usize, node: GraphNode) -> Option<Submitted> {
     OBSERVER.observer()?;
     let context = state.streams.get(&stream).map_or_else(current_handle, |stream| stream.context);
     let model = state.cards.model();
@@ -28,7 +28,7 @@ pub fn tell(work: impl IntoIterator<Item = Submitted>) {
 }
 
 /// A copy between two addresses.
-pub fn copy(state: &State, to: u64, from: u64, bytes: u64, is_async: bool) -> Task {
+pub fn copy(state: &DriverState, to: u64, from: u64, bytes: u64, is_async: bool) -> Task {
     let side = |address| match state.space.find(address) {
         None => (MemoryKind::Pageable, 0),
         Some(block) if block.is_host() => (MemoryKind::Pinned, 0),

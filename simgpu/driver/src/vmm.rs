@@ -13,7 +13,7 @@ use crate::fail::count_allocation;
 use crate::objects::{Location, Physical, Properties};
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::written;
 
 /// `CUmemAccessDesc` (12 bytes): flags 0 none, 1 read, 3 read and write.
@@ -30,7 +30,7 @@ const POSIX_FILE_DESCRIPTOR: i32 = 1;
 const PINNED: i32 = 1;
 
 /// The device of a location; None for host memory.
-fn place(state: &State, location: Location) -> Result<Option<usize>, Code> {
+fn place(state: &DriverState, location: Location) -> Result<Option<usize>, Code> {
     match location.kind {
         1 => state.device(location.id).map(Some),
         2..=4 => Ok(None),
@@ -42,7 +42,7 @@ fn aligned(bytes: u64) -> bool {
     bytes > 0 && bytes.is_multiple_of(GRANULE)
 }
 
-fn check(state: &State, properties: *const Properties) -> Result<(Properties, Option<usize>), Code> {
+fn check(state: &DriverState, properties: *const Properties) -> Result<(Properties, Option<usize>), Code> {
     // SAFETY: callers pass the pointer of an entry point whose caller vouches for it.
     let properties = *unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
     if properties.kind != PINNED {
@@ -55,7 +55,7 @@ fn check(state: &State, properties: *const Properties) -> Result<(Properties, Op
     Ok((properties, device))
 }
 
-fn create(state: &mut State, size: u64, properties: *const Properties) -> Result<usize, Code> {
+fn create(state: &mut DriverState, size: u64, properties: *const Properties) -> Result<usize, Code> {
     let (properties, device) = check(state, properties)?;
     if !aligned(size) {
         return Err(Code::INVALID_VALUE);
@@ -81,7 +81,7 @@ fn create(state: &mut State, size: u64, properties: *const Properties) -> Result
 }
 
 /// Frees physical memory without handles or mappings.
-fn reclaim(state: &mut State, handle: usize) {
+fn reclaim(state: &mut DriverState, handle: usize) {
     let unused = |physical: &Physical| physical.references == 0 && physical.mappings == 0;
     if !state.virtual_memory.physical.get(&handle).is_some_and(unused) {
         return;
@@ -94,7 +94,7 @@ fn reclaim(state: &mut State, handle: usize) {
     }
 }
 
-fn get(state: &mut State, handle: usize) -> Result<&mut Physical, Code> {
+fn get(state: &mut DriverState, handle: usize) -> Result<&mut Physical, Code> {
     let physical = state.virtual_memory.physical.get_mut(&handle);
     physical.filter(|physical| physical.references > 0).ok_or(Code::INVALID_VALUE)
 }
@@ -120,7 +120,7 @@ fn map(address: u64, size: u64, offset: u64, handle: usize) -> Answer {
 }
 
 /// The mappings that fill a range exactly.
-fn whole_mappings(state: &State, address: u64, size: u64) -> Result<Vec<(u64, usize)>, Code> {
+fn whole_mappings(state: &DriverState, address: u64, size: u64) -> Result<Vec<(u64, usize)>, Code> {
     let mut next = address;
     let mut mappings = Vec::new();
     for block in state.space.within(address, size) {
@@ -183,7 +183,7 @@ fn location_of(file: i32) -> Option<Location> {
     Some(Location { kind: kind.parse().ok()?, id: id.parse().ok()? })
 }
 
-fn import(state: &mut State, file: i32) -> Result<usize, Code> {
+fn import(state: &mut DriverState, file: i32) -> Result<usize, Code> {
     let mut location = location_of(file).ok_or(Code::INVALID_VALUE)?;
     if location.kind == 1 {
         location.id = state.cards.visible(location.id as usize).ok_or(Code::INVALID_DEVICE)? as i32;

@@ -81,5 +81,6 @@ for size in (None, 20, 4, 3):
     ours = [parameter.grad for parameter in model.module.parameters()]
     theirs = [one.grad + two.grad for one, two in zip(*(twin.parameters() for twin in twins), strict=True)]
     errors[f"BatchNorm {size}"] = max(float((one - two).abs().max()) for one, two in zip(ours, theirs, strict=True))
-print(json.dumps(errors))
+# By one write, so that the lines of two ranks do not mix.
+print(json.dumps(errors) + "\n", end="", flush=True)
 end(file, rank)

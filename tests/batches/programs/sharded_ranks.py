@@ -85,5 +85,6 @@ for model, inputs, size in (
         memlab.accumulate(model, inputs, contrastive, micro_batch=size)
     except (ValueError, RuntimeError) as error:
         refused.append(str(error))
-print(json.dumps({"errors": errors, "averaged": averaged, "refused": refused}))
+# By one write, so that the lines of two ranks do not mix.
+print(json.dumps({"errors": errors, "averaged": averaged, "refused": refused}) + "\n", end="", flush=True)
 end(file, rank)

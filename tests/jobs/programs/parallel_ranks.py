@@ -209,7 +209,7 @@ def main():
     try:
         models, step = built()
     except ImportError as error:
-        print(json.dumps({"missing": str(error)}))
+        print(json.dumps({"missing": str(error)}) + "\n", end="", flush=True)
         return None
     named = [pair for model in models for pair in model.named_parameters()]
     optimizer = torch.optim.AdamW([parameter for _, parameter in named], foreach=KIND != "tp")

@@ -115,6 +115,10 @@ def next_words(model, inputs):
     return F.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten())
 
 
+def next_words_of_micro_batches(model, inputs):
+    return sum(next_words(model, micro_batch) for micro_batch in inputs.chunk(4))
+
+
 def classes(model, inputs):
     return F.cross_entropy(model(inputs), torch.zeros(len(inputs), dtype=torch.long, device="cuda"))
 
@@ -149,6 +153,7 @@ def grown(step, scale):
 
 KINDS = {
     "gpt": (GPT, lambda _, scale: tokens(32 * scale), next_words),
+    "micro-batches": (GPT, lambda _, scale: tokens(32 * scale), next_words_of_micro_batches),
     "gpt-eager": (lambda: GPT(eager=True), lambda _, scale: tokens(32 * scale), next_words),
     "resnet": (Images, lambda _, scale: images(32 * scale), classes),
     "resnet-50": (resnet_50, lambda _, scale: images(16 * scale), classes_of_hugging_face),

@@ -223,6 +223,39 @@ def worker(stop, bad):
         call("cuMemFree_v2", memory.address)
 
 
+def churn(seed, rounds):
+    """Allocates, and checks and frees what any thread has allocated. Returns how often a call of the driver has failed."""
+    draw, failed = random.Random(seed), 0
+    for _ in range(rounds):
+        try:
+            if draw.random() < 0.55:
+                size = draw.choice([PAGE, PAGE + 512, 3 * PAGE, 5 * PAGE])
+                memory = Memory(asked("cuMemAlloc_v2", size), size)
+                memory.fill(draw.randrange(256))
+                everything.append(memory)
+            else:
+                memory = everything.pop(draw.randrange(len(everything)))
+                memory.check()
+                call("cuMemFree_v2", memory.address)
+        except (IndexError, ValueError):  # Nothing was there to free.
+            continue
+        except Failed as error:
+            if "is wrong" in str(error):
+                raise
+            failed += 1
+    return failed
+
+
+def is_freed(memory):
+    """Frees memory. False, with its bytes as they were, if the driver refuses."""
+    try:
+        memory.free()
+    except Failed:
+        memory.check()
+        return False
+    return True
+
+
 class Other:
     """Another console process on the same GPUs."""
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from typing import List  # noqa: UP035
+from typing import ClassVar, List  # noqa: UP035
 
 import gate
 import memlab
@@ -221,6 +221,69 @@ def autograd():
     courtesy.yield_memory()  # What a backward has freed is no trouble.
     courtesy.restore()
     return {"same": same, "allocated": [start, during], "moved": moved, "hooked": calls, "leaf": leaf.grad.numel()}
+
+
+def unshown():
+    """A PyTorch that does not show what autograd saved, as 2.8: only the graph holds the result of `exp`."""
+    from memlab._courtesy import attribution
+    from memlab._paging import torch_private
+
+    torch_private.shows_saved = attribution.shows_saved = lambda: False
+    leaf = torch.ones(MIB, device="cuda", requires_grad=True)
+    output = leaf.exp().sum()
+    yielded = memlab.Courtesy().yield_memory()
+    return {"stayed": [(row.nbytes, row.why) for row in yielded.stayed], "held": output.requires_grad}
+
+
+class Recording(type):
+    """The metaclass of classes that record whatever they are asked."""
+
+    asked: ClassVar[list] = []
+
+    def _ask(cls, *_):
+        Recording.asked.append("asked")
+        return False
+
+    __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = _ask
+    __name__ = __module__ = __mro__ = property(_ask)
+
+    def __getattribute__(cls, name):
+        Recording.asked.append(name)
+        return type.__getattribute__(cls, name)
+
+
+def watchful():
+    """Objects that record it if their code runs: of a class with such a metaclass, a proxy, and a tensor."""
+
+    class Asked(metaclass=Recording):
+        pass
+
+    class Proxy:
+        @property
+        def __class__(self):
+            Recording.asked.append("class")
+            return Proxy
+
+        def __getattr__(self, name):
+            Recording.asked.append(name)
+            raise AttributeError(name)
+
+    class Shaped(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), named=None):
+            Recording.asked.append(function.__name__)
+            return super().__torch_function__(function, types, arguments, named or {})
+
+        layout = grad_fn = is_leaf = retains_grad = grad = _base = property(lambda self: Recording.asked.append("property"))
+
+    held = [Asked(), Proxy(), torch.ones(MIB, device="cuda").as_subclass(Shaped)]
+    reporter, courtesy = memlab.MemReporter(), memlab.Courtesy()
+    Recording.asked.clear()
+    moved = courtesy.yield_memory().moved
+    courtesy.restore()
+    courteous = sorted(set(Recording.asked))
+    reporter.collect(0)
+    return {"moved": moved, "held": len(held), "courteous": courteous, "reported": sorted(set(Recording.asked))}
 
 
 def unreachable():

@@ -27,6 +27,8 @@ def main():
             pass
         case "exit":
             sys.exit(3)
+        case "exit-300":
+            sys.exit(300)
         case "os._exit":
             os._exit(4)
         case "exception":

@@ -259,6 +259,21 @@ def one_module_in_threads():
         result(41 + number, f"links.{number}")
 
 
+def threads_in_turn():
+    """Threads that each make a model and call it once, while the main thread waits for each."""
+    models = threads_in_turn.models = []  # memlab may name them as late as at the end.
+
+    def work(width):
+        models.append(nn.Sequential(nn.Linear(33, width)).cuda())
+        models[-1](batch(33))
+
+    for width in (35, 37, 39, 41):
+        thread = threading.Thread(target=work, args=(width,))
+        thread.start()
+        thread.join()
+        result(width, "0")
+
+
 def short_lived():
     """Modules created for one call, such as losses. Two classes alternate at one address."""
 

@@ -13,5 +13,5 @@ for _ in range(3):
     model(torch.randn(16, 64, device=device)).sum().backward()
 total = torch.tensor([rank])
 dist.all_reduce(total)
-print(f"rank {rank} of {dist.get_world_size()}: {total.item()}, local {os.environ['LOCAL_RANK']}", flush=True)
+print(f"rank {rank} of {dist.get_world_size()}: {total.item()}, local {os.environ['LOCAL_RANK']}\n", end="", flush=True)
 dist.destroy_process_group()

@@ -36,13 +36,16 @@ def layers():
 
 
 def until_room(most):
-    """Waits until the trace and its successor take fewer bytes together."""
-    until(lambda: sum(map(size_of, Path().glob("*.jsonl*"))) < most, "the trace is condensed")
+    """Waits until the lines of the trace and of its successor take fewer bytes together.
+
+    The files themselves grow ahead of their lines, and may be larger while memlab has no reason yet to condense them.
+    """
+    until(lambda: sum(map(written, Path().glob("*.jsonl*"))) < most, "the trace is condensed")
 
 
-def size_of(file):
+def written(file):
     try:
-        return file.stat().st_size
+        return len(file.read_bytes().rstrip(b"\0"))
     except FileNotFoundError:  # It was renamed.
         return 0
 

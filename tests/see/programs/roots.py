@@ -1,4 +1,4 @@
-"""Several models of one class, held by variables and attributes, or by a list.
+"""Several models of one class, held by variables and attributes, by closures, or by a list.
 
 The program calls each before it makes the next, because memlab searches for uncalled modules at intervals.
 """
@@ -42,6 +42,23 @@ def main():
         kept.append(call(listed[-1]))
 
 
+def shared():
+    C = Net(90).cuda()
+
+    def step():
+        kept.append(C(torch.ones(4, 90, device="cuda")))
+
+    step()
+    given(Net(100).cuda())()
+
+
+def given(A):
+    def step():
+        kept.append(A(torch.ones(4, 100, device="cuda")))
+
+    return step
+
+
 def call(net):
     return net(torch.ones(4, net.inner.in_features, device="cuda"))
 
@@ -54,5 +71,6 @@ kept.append(trainer.step())
 whole = Whole().cuda()
 kept.append(whole.training_step())
 main()
+shared()
 alone = nn.Sequential(nn.Linear(8, 8)).cuda()
 kept.append(alone(torch.ones(4, 8, device="cuda")))

@@ -4,6 +4,7 @@ watched.py traced|transformed|moded|odd
 """
 
 import copy
+import signal
 import sys
 import warnings
 
@@ -175,13 +176,36 @@ class Odd(nn.Module):
 
 
 class Incomparable(type):
-    """The metaclass of classes that cannot be compared or asked for their bases."""
+    """The metaclass of classes that cannot be compared or asked for their bases, and print their other attributes."""
 
     def __eq__(self, other):
         raise RuntimeError
 
     __instancecheck__ = __subclasscheck__ = __eq__
     __hash__ = type.__hash__
+
+    def __getattribute__(self, name):
+        print("class", name)
+        return type.__getattribute__(self, name)
+
+
+class Counted(dict):
+    """Buffers that print it when they are counted."""
+
+    def __len__(self):
+        print("len")
+        return dict.__len__(self)
+
+
+class Handler:
+    """A signal handler that prints whatever it is asked."""
+
+    def __call__(self, number, frame):
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name):
+        print("handler", name)
+        raise AttributeError(name)
 
 
 class Closed(nn.Module, metaclass=Incomparable):
@@ -190,6 +214,7 @@ class Closed(nn.Module, metaclass=Incomparable):
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(4, 4, device="cuda")
+        self.__dict__["_buffers"] = Counted()
 
     def __getattr__(self, name):
         raise RuntimeError
@@ -199,6 +224,7 @@ class Closed(nn.Module, metaclass=Incomparable):
 
 
 def odd():
+    signal.signal(signal.SIGUSR1, Handler())
     part = Odd()
     values(part(x))
     values(part(x))

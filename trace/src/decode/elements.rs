@@ -47,6 +47,11 @@ impl<'a> Elements<'a> {
         self.optional()?.ok_or(DecodeError::new("an element is not an integer"))
     }
 
+    /// The next element, if there is one: an integer in range.
+    pub(super) fn number_if_there<T: TryFrom<u64> + TryFrom<i64>>(&mut self) -> Result<Option<T>, DecodeError> {
+        if self.rest.len() == 0 { Ok(None) } else { self.number().map(Some) }
+    }
+
     /// The next element: a string.
     pub(super) fn text(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         match self.next()? {

@@ -1,7 +1,7 @@
 //! Events.
 
 use super::buffer::{LineBuffer, NUMBER};
-use crate::record::{DriverKind, Ran, Step, StepWork, TagCategory, Work};
+use crate::record::{DriverKind, GraphCaptured, GraphGone, Ran, Step, StepWork, TagCategory, Work};
 
 /// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
@@ -56,18 +56,41 @@ pub struct DriverAlloc<'a> {
     pub layer: u32,
     /// As in [`crate::record::Flags`].
     pub flags: u32,
+    /// The capture of a CUDA graph for whose pool it was taken; 0: none.
+    pub graph: u64,
+    /// PyTorch's number of the stream for which it was taken; 0: the default stream.
+    pub stream: u64,
 }
 
 /// `["d+",…]`: memory taken from the driver.
 pub fn driver_alloc<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &DriverAlloc<'_>) -> &'b [u8] {
-    const TAIL: usize = 3 * (NUMBER + 1) + 4;
+    const TAIL: usize = 5 * (NUMBER + 1) + 4;
     let mut line = buffer.line();
     line.raw(b"[\"d+\",").number(event.time).field(event.thread).field(event.device);
     line.field(event.address).field(event.bytes);
     line.raw(b",\"").raw(event.kind.as_str().as_bytes()).raw(b"\",");
     let half = line.room().saturating_sub(TAIL) / 2;
     line.string(event.call, half + TAIL).raw(b",").string(event.library, TAIL);
-    line.field(event.stack).field(event.layer).field(event.flags).finish(b"]");
+    line.field(event.stack).field(event.layer).field(event.flags);
+    if (event.graph, event.stream) != (0, 0) {
+        line.field(event.graph).field(event.stream);
+    }
+    line.finish(b"]");
+    line.into_bytes()
+}
+
+/// `["g+",…]`: a CUDA graph was captured, with memory of the private pool `pool`.
+pub fn graph_captured<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &GraphCaptured) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"g+\",").number(event.time).field(event.thread).field(event.device).field(event.graph);
+    line.field(event.pool.0).field(event.pool.1).field(event.stack).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["g-",…]`: the program let go of a CUDA graph.
+pub fn graph_gone<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &GraphGone) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"g-\",").number(event.time).field(event.thread).field(event.device).field(event.graph).finish(b"]");
     line.into_bytes()
 }
 

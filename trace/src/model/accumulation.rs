@@ -72,9 +72,11 @@ pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<Accum
     (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Steps { from, to }, stacks })
 }
 
-/// What stacks held at the peak, on lines that accumulated before it.
+/// What stacks held of earlier passes when the pass with the peak began, on lines that accumulated. Temporaries of that pass
+/// are not part of it.
 pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
-    let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, state.totals.peak.event).into_iter().collect();
+    let peak = state.totals.peak.event;
+    let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, peak).into_iter().collect();
     if steady.is_empty() {
         return None;
     }
@@ -90,12 +92,13 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
             Category::Activation | Category::Input | Category::Temporary | Category::Other
         )
     };
+    let held = state.accumulation.cells_before(peak).by_cell();
     let stacks = by_stack(state, symbols, &steady, |index| {
         let cell = &state.ledger.cells[index as usize];
         // Only places that allocated in each pass, not passes that have just begun.
         let times = made.get(&(cell.key.stack, cell.key.layer)).copied().unwrap_or(0);
         if stays(cell.key.classification) && times >= MIN_PASSES as u64 - 1 {
-            (0, state.ledger.at_peak(cell))
+            (0, held.get(&index).copied().unwrap_or(0))
         } else {
             (0, 0)
         }

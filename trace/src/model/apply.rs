@@ -118,9 +118,13 @@ impl Model {
             Record::DriverAlloc(event) => {
                 self.event(event.time);
                 if event.device == HOST {
-                    self.host.allocate(event, &mut self.anomalies);
-                } else if let Some((device, _, anomalies)) = self.device_with_symbols(event.device) {
-                    device.driver_allocate(event, reached, anomalies);
+                    self.host.allocate(event, None, &mut self.anomalies);
+                    return;
+                }
+                let thread = self.threads.index(event.thread);
+                let context = self.context_of(thread);
+                if let Some((device, symbols, anomalies)) = self.device_with_symbols(event.device) {
+                    device.driver_allocate(event, context, symbols, anomalies);
                 }
             }
             Record::DriverFree(event) => {
@@ -129,6 +133,18 @@ impl Model {
                     self.host.free(event, &mut self.anomalies);
                 } else if let Some((device, _, anomalies)) = self.device_with_symbols(event.device) {
                     device.driver_free(event, reached, anomalies);
+                }
+            }
+            Record::GraphCaptured(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
+                    device.driver.private.captured(event);
+                }
+            }
+            Record::GraphGone(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
+                    device.driver.private.gone(event.graph);
                 }
             }
             Record::Map(event) => {
@@ -231,6 +247,17 @@ impl Model {
         RunProgress { steps: self.steps_ended, events: self.event_count }
     }
 
+    /// The context of an allocation of a thread (an index), whose event is counted.
+    #[inline]
+    fn context_of(&self, thread: u32) -> AllocationContext {
+        AllocationContext {
+            thread,
+            range: self.threads.ranges[thread as usize],
+            seen_forward: self.threads.passes > 0,
+            reached: self.reached(),
+        }
+    }
+
     fn defined(&mut self, missing: Missing) {
         for device in self.devices.iter_mut().flatten() {
             for book in device.ledger.books_mut() {
@@ -268,12 +295,7 @@ impl Model {
         self.phase = phase;
         let thread = self.threads.index(event.thread);
         self.enter(phase, thread);
-        let context = AllocationContext {
-            thread,
-            range: self.threads.ranges[thread as usize],
-            seen_forward: self.threads.passes > 0,
-            reached: self.reached(),
-        };
+        let context = self.context_of(thread);
         let Some((device, symbols, anomalies)) = self.device_with_symbols(event.device) else { return };
         let before = device.totals.allocated;
         device.allocate(event, context, symbols, anomalies);

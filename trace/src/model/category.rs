@@ -32,6 +32,8 @@ pub enum Category {
     Communication,
     /// Held by libraries: cuBLAS, cuDNN.
     Workspace,
+    /// Taken from the driver by the program or by its libraries of arrays: CuPy, Numba, JAX.
+    OtherArrays,
     /// Taken while torch.compile or Triton measures kernels.
     Benchmark,
     /// Allocated before memlab was loaded, and not known to be anything else.
@@ -50,7 +52,7 @@ pub enum Category {
 
 impl Category {
     /// How many there are.
-    pub const COUNT: usize = 20;
+    pub const COUNT: usize = 21;
 
     /// All categories, in the order in which they are shown.
     pub const ALL: [Self; Self::COUNT] = [
@@ -67,6 +69,7 @@ impl Category {
         Self::DdpBucket,
         Self::Communication,
         Self::Workspace,
+        Self::OtherArrays,
         Self::Benchmark,
         Self::BeforeMemlab,
         Self::Cached,
@@ -92,6 +95,7 @@ impl Category {
             Self::DdpBucket => "ddp_bucket",
             Self::Communication => "communication",
             Self::Workspace => "workspace",
+            Self::OtherArrays => "other_arrays",
             Self::Benchmark => "benchmark",
             Self::BeforeMemlab => "before_memlab",
             Self::Cached => "cached",
@@ -103,5 +107,5 @@ impl Category {
     }
 }
 
-/// Bytes of blocks by category, in the order of [`Category::ALL`]; 0 for those that are not of blocks.
+/// Bytes of blocks by category, in the order of [`Category::ALL`]; 0 for those that are neither of blocks nor of arrays.
 pub type CategoryBytes = [u64; Category::COUNT];

@@ -41,6 +41,7 @@ pub(crate) enum Classification {
     DdpBucket,
     Communication,
     Workspace,
+    OtherArrays,
     Benchmark,
     BeforeMemlab,
     /// Not known.
@@ -74,6 +75,7 @@ impl Classification {
             Self::DdpBucket => Category::DdpBucket,
             Self::Communication => Category::Communication,
             Self::Workspace => Category::Workspace,
+            Self::OtherArrays => Category::OtherArrays,
             Self::Benchmark => Category::Benchmark,
             Self::BeforeMemlab => Category::BeforeMemlab,
             Self::Other | Self::BeforeAnyForward => Category::Other,

@@ -6,7 +6,7 @@ use super::category_timeline::CategoryRecorder;
 use super::cell::CellKey;
 use super::classification::{Classification, effective_phase, first_classification};
 use super::device_totals::{AllocationContext, OtherProcesses, Peak, RunProgress, Totals};
-use super::driver_memory::{DriverMemory, HeldMemory};
+use super::driver_memory::{DriverMemory, HeldMemory, holds_arrays};
 use super::gpu_work::GpuWork;
 use super::growth::Growth;
 use super::ledger::Ledger;
@@ -88,7 +88,7 @@ impl DeviceState {
             anomalies.impossible_events += 1;
             return;
         }
-        self.category_timeline.advance(event.time, &self.ledger.by_category, self.totals.allocated);
+        self.advance_categories(event.time);
         let phase = effective_phase(event.layer, event.flags);
         if phase == Phase::Backward {
             if !self.totals.in_backward {
@@ -125,12 +125,31 @@ impl DeviceState {
         }
 
         self.totals.allocated = self.totals.allocated.saturating_add(event.bytes);
-        self.category_timeline.raise(&self.ledger.by_category, self.totals.allocated);
+        if self.driver.is_private(event.address) {
+            self.totals.private_allocated = self.totals.private_allocated.saturating_add(event.bytes);
+        }
+        self.raise_categories();
         self.steps.note(self.totals.allocated);
         if self.totals.allocated > self.totals.peak.allocated {
             self.note_peak(event.time, context.reached);
         }
         self.note_allocated(event.time, context.reached);
+    }
+
+    /// Bytes that the ledger counts: PyTorch's blocks, and other arrays.
+    #[inline]
+    fn counted(&self) -> u64 {
+        self.totals.allocated.saturating_add(self.driver.totals.arrays)
+    }
+
+    #[inline]
+    fn advance_categories(&mut self, time: u64) {
+        self.category_timeline.advance(time, &self.ledger.by_category, self.counted());
+    }
+
+    #[inline]
+    fn raise_categories(&mut self) {
+        self.category_timeline.raise(&self.ledger.by_category, self.counted());
     }
 
     fn note_peak(&mut self, time: u64, reached: RunProgress) {
@@ -145,9 +164,12 @@ impl DeviceState {
             reserved: driver.reserved,
             libraries: driver.libraries,
             nccl: driver.nccl,
+            arrays: driver.arrays,
             context: driver.context,
             other_processes: driver.other_processes,
             segments: driver.segments,
+            private_allocated: self.totals.private_allocated,
+            private_reserved: driver.private_reserved,
             moved: driver.moved,
             sampled: driver.sampled,
         };
@@ -167,7 +189,7 @@ impl DeviceState {
         self.timeline =
             TimelineRecorder::starting(time, self.totals.allocated, self.driver.totals.reserved, self.used());
         self.category_timeline = CategoryRecorder::default();
-        self.category_timeline.advance(time, &self.ledger.by_category, self.totals.allocated);
+        self.advance_categories(time);
     }
 
     #[inline]
@@ -178,7 +200,7 @@ impl DeviceState {
         symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
-        self.category_timeline.advance(event.time, &self.ledger.by_category, self.totals.allocated);
+        self.advance_categories(event.time);
         if self.release(event.address, symbols) {
             self.note_allocated(event.time, reached);
         } else {
@@ -204,6 +226,9 @@ impl DeviceState {
             }
         }
         self.totals.allocated = self.totals.allocated.saturating_sub(block.bytes);
+        if self.driver.is_private(address) {
+            self.totals.private_allocated = self.totals.private_allocated.saturating_sub(block.bytes);
+        }
         true
     }
 
@@ -231,15 +256,35 @@ impl DeviceState {
     pub(crate) fn driver_allocate(
         &mut self,
         event: &record::DriverAlloc<'_>,
-        reached: RunProgress,
+        context: AllocationContext,
+        symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
         if event.bytes > LARGEST {
             anomalies.impossible_events += 1;
             return;
         }
-        self.driver.allocate(event, anomalies);
-        self.note_used(event.time, reached);
+        self.advance_categories(event.time);
+        let cell = holds_arrays(event).then(|| {
+            let classification = Classification::OtherArrays;
+            let phase = effective_phase(event.layer, event.flags);
+            let AllocationContext { range, .. } = context;
+            let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, range, classification, phase };
+            let cell = self.ledger.cell(key, symbols);
+            self.ledger.allocate(cell, event.bytes, false);
+            cell
+        });
+        let lost = self.driver.allocate(event, cell, anomalies);
+        self.uncount(lost);
+        self.raise_categories();
+        self.note_used(event.time, context.reached);
+    }
+
+    /// Driver memory is gone; if it held arrays, the ledger counts it no longer.
+    fn uncount(&mut self, held: Option<HeldMemory>) {
+        if let Some(HeldMemory { cell: Some(cell), bytes, .. }) = held {
+            self.ledger.free(cell, bytes);
+        }
     }
 
     /// A block that PyTorch allocated straight from the driver: the block and the driver memory are the same.
@@ -262,7 +307,9 @@ impl DeviceState {
     }
 
     pub(crate) fn driver_free(&mut self, event: &record::DriverFree, reached: RunProgress, anomalies: &mut Anomalies) {
-        self.driver.free(event, anomalies);
+        self.advance_categories(event.time);
+        let held = self.driver.free(event, anomalies);
+        self.uncount(held);
         self.note_used(event.time, reached);
     }
 
@@ -274,6 +321,8 @@ impl DeviceState {
             peak.sampled = true;
             peak.context = driver.context;
             peak.other_processes = driver.other_processes;
+            // Else a sample that comes later than the peak would be a higher one, by the context alone.
+            self.totals.peak_used = self.totals.peak_used.max(peak.used());
         }
         self.note_used(event.time, reached);
     }
@@ -302,8 +351,9 @@ impl DeviceState {
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
         let name = symbols.intern_tensor(&event.name, &event.shard);
+        let size = self.blocks.get(slot).bytes;
         let tensor = TaggedTensor { category: event.category, bytes: event.bytes.min(LARGEST), owner, name };
-        let Some((category, owner)) = self.tags.tag(slot, event.address, tensor, symbols) else { return };
+        let Some((category, owner)) = self.tags.tag((slot, size), event.address, tensor, symbols) else { return };
         self.blocks.unlink(slot);
         self.blocks.get_mut(slot).tagged = true;
         self.reclassify(slot, category.into(), owner, symbols);

@@ -17,6 +17,9 @@ pub(crate) struct Totals {
     pub(crate) peak_used: u64,
     #[serde(default)]
     pub(crate) ooms: u64,
+    /// Of `allocated`, what is in private pools of CUDA graphs.
+    #[serde(default)]
+    pub(crate) private_allocated: u64,
     pub(crate) in_backward: bool,
     pub(crate) peak: Peak,
     /// The number of the latest allocation at the last scan for long-lived blocks.
@@ -40,9 +43,17 @@ pub(crate) struct Peak {
     /// Of that, NCCL's.
     #[serde(default)]
     pub(crate) nccl: u64,
+    /// Of it, other arrays.
+    #[serde(default)]
+    pub(crate) arrays: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
     pub(crate) segments: u64,
+    /// In private pools of CUDA graphs: of `allocated`, and of `reserved`.
+    #[serde(default)]
+    pub(crate) private_allocated: u64,
+    #[serde(default)]
+    pub(crate) private_reserved: u64,
     /// Bytes of it that were in host memory.
     #[serde(default)]
     pub(crate) moved: u64,

@@ -9,16 +9,17 @@ use super::blocks::Block;
 use super::category::Category;
 use super::cell::Cell;
 use super::device::DeviceState;
-use super::driver_memory::SegmentRange;
+use super::driver_memory::{HeldMemory, SegmentRange};
 use super::history_views::{StepView, Timeline, TimelinePoint};
 use super::line::Line;
+use super::private_pools;
 use super::scope::Scope;
 use super::symbols::{Owner, Symbols};
 use super::tags::{Owned, TaggedTensor};
 use super::tensor_names::TensorName;
 use super::views::{
-    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, RangePath, RangeView,
-    Segment, SegmentMap, StackView, TensorView, TotalsView,
+    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, PrivatePoolView, RangePath,
+    RangeView, Segment, SegmentMap, StackView, TensorView, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -94,6 +95,10 @@ impl DeviceState {
             peak_time: peak.time,
             peak_event: peak.event,
             peak_step: peak.step,
+            other_array_bytes: driver.arrays,
+            other_array_bytes_at_peak: peak.arrays,
+            private_reserved_bytes_at_peak: peak.private_reserved,
+            private_allocated_bytes_at_peak: peak.private_allocated,
             segments_at_peak: peak.segments,
             segments: driver.segments,
             live_blocks: self.blocks.len() as u64,
@@ -195,7 +200,8 @@ impl DeviceState {
             name,
             ..view
         };
-        rows.into_iter().map(named).collect()
+        // Where modules turned out to be parts of others, their rows are empty.
+        rows.into_iter().filter(|(_, view)| *view != LayerView::default()).map(named).collect()
     }
 
     pub(crate) fn ranges(&self, symbols: &Symbols) -> Vec<RangeView> {
@@ -230,10 +236,12 @@ impl DeviceState {
             add(&mut view.bytes, bytes);
             add(&mut view.bytes_at_peak, bytes_at_peak);
         };
+        let of_libraries =
+            |libraries: u64, nccl: u64, arrays: u64| libraries.saturating_sub(nccl).saturating_sub(arrays);
         rest(
             Category::Workspace,
-            driver.libraries.saturating_sub(driver.nccl),
-            peak.libraries.saturating_sub(peak.nccl),
+            of_libraries(driver.libraries, driver.nccl, driver.arrays),
+            of_libraries(peak.libraries, peak.nccl, peak.arrays),
         );
         rest(Category::Nccl, driver.nccl, peak.nccl);
         rest(Category::Cached, self.torch() - self.totals.allocated, peak.torch() - peak.allocated);
@@ -316,17 +324,22 @@ impl DeviceState {
     }
 
     fn block_view(&self, block: &Block) -> BlockView {
-        let key = self.ledger.cells[block.cell as usize].key;
+        self.view_in_cell(block.cell, block.address, block.bytes, block.time)
+    }
+
+    /// What the ledger counts in a cell.
+    fn view_in_cell(&self, cell: u32, address: u64, bytes: u64, time: u64) -> BlockView {
+        let key = self.ledger.cells[cell as usize].key;
         BlockView {
-            address: block.address,
-            bytes: block.bytes,
+            address,
+            bytes,
             category: key.classification.category(),
             stack: key.stack,
             layer: key.layer,
             owner: key.owner,
             range: key.range,
             phase: key.phase,
-            time: block.time,
+            time,
         }
     }
 
@@ -347,6 +360,13 @@ impl DeviceState {
 
     pub(crate) fn block_views(&self) -> Vec<BlockView> {
         self.blocks.sorted().into_iter().map(|block| self.block_view(block)).collect()
+    }
+
+    pub(crate) fn arrays(&self) -> Vec<BlockView> {
+        let view = |held: &HeldMemory| Some(self.view_in_cell(held.cell?, held.address, held.bytes, 0));
+        let mut arrays: Vec<BlockView> = self.driver.held.values().filter_map(view).collect();
+        arrays.sort_unstable_by_key(|array| array.address);
+        arrays
     }
 
     /// The tensors tagged in the block at an address, by their own.
@@ -393,9 +413,9 @@ impl DeviceState {
     pub(crate) fn segments(&self) -> SegmentMap {
         let mut map = SegmentMap::default();
         let mut blocks = self.blocks.sorted().into_iter().peekable();
-        for SegmentRange { address, bytes, is_expandable } in self.driver.segment_ranges() {
+        for SegmentRange { address, bytes, is_expandable, pool } in self.driver.segment_ranges() {
             let end = address.saturating_add(bytes);
-            let mut segment = Segment { address, bytes, is_expandable, ..Segment::default() };
+            let mut segment = Segment { address, bytes, is_expandable, pool, ..Segment::default() };
             let mut free_from = address;
             while let Some(block) = blocks.next_if(|block| block.address < end) {
                 if block.address < address {
@@ -410,6 +430,11 @@ impl DeviceState {
             add(&mut map.reserved_bytes, bytes);
             add(&mut map.free_bytes, segment.free_bytes);
             map.largest_free_bytes = map.largest_free_bytes.max(segment.largest_free_bytes);
+            if pool == 0 {
+                map.largest_common_free_bytes = map.largest_common_free_bytes.max(segment.largest_free_bytes);
+            } else {
+                add(&mut map.private_free_bytes, segment.free_bytes);
+            }
             map.segments.push(segment);
         }
         map.stray_blocks += blocks.count() as u64;
@@ -417,6 +442,31 @@ impl DeviceState {
             map.fragmentation_percent = 100.0 * (1.0 - map.largest_free_bytes as f64 / map.free_bytes as f64);
         }
         map
+    }
+
+    /// The private pools of CUDA graphs that have segments or graphs, the largest first.
+    pub(crate) fn private_pools(&self) -> Vec<PrivatePoolView> {
+        let mut pools: BTreeMap<u64, PrivatePoolView> = BTreeMap::new();
+        let graphs = &self.driver.private;
+        for (pool, captured) in graphs.pools() {
+            let view = pools.entry(pool).or_default();
+            view.id = captured.first().map(|graph| graph.pool);
+            view.captured = captured.len() as u64;
+            view.graphs = captured.iter().filter(|graph| !graph.is_gone).count() as u64;
+            view.stacks = private_pools::stacks(&captured);
+        }
+        if self.driver.totals.private_reserved > 0 {
+            for segment in self.segments().segments.iter().filter(|segment| segment.pool != 0) {
+                let view = pools.entry(segment.pool).or_default();
+                view.segments += 1;
+                add(&mut view.reserved_bytes, segment.bytes);
+                add(&mut view.free_bytes, segment.free_bytes);
+            }
+        }
+        let named = pools.into_iter().map(|(pool, view)| PrivatePoolView { pool, ..view });
+        let mut views: Vec<PrivatePoolView> = named.filter(|view| view.graphs > 0 || view.reserved_bytes > 0).collect();
+        views.sort_by_key(|view| (std::cmp::Reverse(view.reserved_bytes), view.pool));
+        views
     }
 }
 

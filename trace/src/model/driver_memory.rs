@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::anomalies::Anomalies;
+use super::private_pools::PrivatePools;
 use super::views::DriverView;
 use crate::record::{self, DriverKind, Flags};
 
@@ -23,6 +24,17 @@ pub(crate) struct HeldMemory {
     pub(crate) block: bool,
     /// The caller: index into `sources`.
     pub(crate) source: u32,
+    /// The capture of a CUDA graph for whose private pool it was taken; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) graph: u64,
+    /// The cell of the ledger that counts it, if it holds other arrays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cell: Option<u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl HeldMemory {
@@ -40,6 +52,10 @@ pub(crate) struct Mapping {
     pub(crate) handle: u64,
 }
 
+/// Libraries that take memory for themselves, by the beginnings of their names: of CUDA, of PyTorch, and of the simulated GPU.
+/// NCCL is known by [`is_nccl`].
+const LIBRARIES_WITH_WORKSPACES: [&str; 6] = ["libcu", "libnv", "libnpp", "libtorch", "libc10", "libsimgpu_"];
+
 /// What called for driver memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct DriverCaller {
@@ -49,10 +65,25 @@ pub(crate) struct DriverCaller {
 }
 
 impl DriverCaller {
-    /// Whether it is NCCL: `libnccl.so.2`.
-    fn is_nccl(&self) -> bool {
-        self.library.contains("nccl")
+    fn of(event: &record::DriverAlloc<'_>) -> Self {
+        Self { kind: event.kind, call: event.call.as_ref().into(), library: event.library.as_ref().into() }
     }
+
+    fn is_nccl(&self) -> bool {
+        is_nccl(&self.library)
+    }
+}
+
+/// True for NCCL: `libnccl.so.2`.
+fn is_nccl(library: &str) -> bool {
+    library.contains("nccl")
+}
+
+/// True for memory from the driver that is neither PyTorch's, nor another process's, nor a library's for itself.
+pub(crate) fn holds_arrays(event: &record::DriverAlloc<'_>) -> bool {
+    let takes_workspaces =
+        is_nccl(&event.library) || LIBRARIES_WITH_WORKSPACES.iter().any(|prefix| event.library.starts_with(prefix));
+    event.kind.on_device() && !event.flags.has(Flags::SEGMENT) && !takes_workspaces
 }
 
 /// The addresses of a segment.
@@ -62,6 +93,8 @@ pub(crate) struct SegmentRange {
     pub(crate) bytes: u64,
     /// Mapped piece by piece.
     pub(crate) is_expandable: bool,
+    /// The first capture of the private pool that it belongs to; 0: none.
+    pub(crate) pool: u64,
 }
 
 /// Totals.
@@ -71,11 +104,17 @@ pub(crate) struct DriverTotals {
     pub(crate) reserved: u64,
     pub(crate) peak_reserved: u64,
     pub(crate) segments: u64,
+    /// Of `reserved`, what is in private pools of CUDA graphs.
+    #[serde(default)]
+    pub(crate) private_reserved: u64,
     /// Driver memory of this process outside PyTorch's allocator.
     pub(crate) libraries: u64,
     /// Of that, NCCL's.
     #[serde(default)]
     pub(crate) nccl: u64,
+    /// Of it, other arrays.
+    #[serde(default)]
+    pub(crate) arrays: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
     /// Bytes of the device's memory of this process that are in host memory.
@@ -90,23 +129,35 @@ pub(crate) struct DriverTotals {
     pub(crate) total: u64,
 }
 
+/// Bytes of one caller that are not in segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HeldBySource {
+    pub(crate) bytes: u64,
+    pub(crate) peak: u64,
+}
+
 /// A device's driver memory.
 #[derive(Clone, Default)]
 pub(crate) struct DriverMemory {
     pub(crate) totals: DriverTotals,
     pub(crate) held: HashMap<(DriverKind, u64), HeldMemory>,
     pub(crate) sources: Vec<DriverCaller>,
+    /// Of each source, the bytes it holds and the most it held.
+    pub(crate) held_by_source: Vec<HeldBySource>,
     source_ids: HashMap<DriverCaller, u32>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
+    pub(crate) private: PrivatePools,
 }
 
 impl DriverMemory {
-    pub(crate) fn allocate(&mut self, event: &record::DriverAlloc<'_>, anomalies: &mut Anomalies) {
-        let source = self.source(DriverCaller {
-            kind: event.kind,
-            call: event.call.as_ref().into(),
-            library: event.library.as_ref().into(),
-        });
+    /// Counts memory as held; returns what was recorded at the same address and was never freed.
+    pub(crate) fn allocate(
+        &mut self,
+        event: &record::DriverAlloc<'_>,
+        cell: Option<u32>,
+        anomalies: &mut Anomalies,
+    ) -> Option<HeldMemory> {
+        let source = self.source(DriverCaller::of(event));
         let held = HeldMemory {
             kind: event.kind,
             address: event.address,
@@ -114,22 +165,22 @@ impl DriverMemory {
             segment: event.flags.has(Flags::SEGMENT) && event.kind.on_device(),
             block: false,
             source,
+            graph: event.graph,
+            cell,
         };
-        if let Some(lost) = self.hold(held) {
+        let lost = self.hold(held);
+        if let Some(lost) = lost {
             anomalies.lost_driver_frees += 1;
             self.discount(lost);
         }
+        lost
     }
 
     /// Records driver memory that is counted as a block.
     pub(crate) fn hold_block(&mut self, event: &record::DriverAlloc<'_>) -> Option<HeldMemory> {
-        let source = self.source(DriverCaller {
-            kind: event.kind,
-            call: event.call.as_ref().into(),
-            library: event.library.as_ref().into(),
-        });
+        let source = self.source(DriverCaller::of(event));
         let record::DriverAlloc { kind, address, bytes, .. } = *event;
-        let held = HeldMemory { kind, address, bytes, segment: true, block: true, source };
+        let held = HeldMemory { kind, address, bytes, segment: true, block: true, source, graph: 0, cell: None };
         self.hold(held)
     }
 
@@ -138,10 +189,17 @@ impl DriverMemory {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_add(held.bytes);
             self.totals.segments += 1;
+            if held.graph != 0 {
+                self.totals.private_reserved = self.totals.private_reserved.saturating_add(held.bytes);
+                self.hold_private(held);
+            }
         } else if held.kind.on_device() {
+            self.hold_for_source(held);
             self.totals.libraries = self.totals.libraries.saturating_add(held.bytes);
             if self.sources[held.source as usize].is_nccl() {
                 self.totals.nccl = self.totals.nccl.saturating_add(held.bytes);
+            } else if held.cell.is_some() {
+                self.totals.arrays = self.totals.arrays.saturating_add(held.bytes);
             }
         }
         let lost = self.held.insert((held.kind, held.address), held);
@@ -151,17 +209,69 @@ impl DriverMemory {
         lost
     }
 
-    pub(crate) fn free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) {
-        match self.held.remove(&(event.kind, event.address)) {
+    fn hold_for_source(&mut self, held: HeldMemory) {
+        let of_source = &mut self.held_by_source[held.source as usize];
+        of_source.bytes = of_source.bytes.saturating_add(held.bytes);
+        of_source.peak = of_source.peak.max(of_source.bytes);
+    }
+
+    fn hold_private(&mut self, held: HeldMemory) {
+        if held.kind != DriverKind::Physical {
+            self.private.hold(held.address, held.bytes, held.graph);
+        }
+    }
+
+    fn forget_private(&mut self, held: HeldMemory) {
+        // What replaced it at its address may be of a private pool, too.
+        if self.held.get(&(held.kind, held.address)).is_none_or(|now| now.graph == 0) {
+            self.private.free(held.address);
+        }
+    }
+
+    /// Whether an address is in a segment of a private pool.
+    #[inline]
+    pub(crate) fn is_private(&self, address: u64) -> bool {
+        self.totals.private_reserved > 0 && self.capture_at(address) != 0
+    }
+
+    /// The capture for whose private pool the segment with this address was taken; 0: none.
+    pub(crate) fn capture_at(&self, address: u64) -> u64 {
+        self.private.capture_at(address).unwrap_or_else(|| {
+            let mapping = self.mappings.range(..=address).next_back();
+            let mapping = mapping.filter(|(start, mapping)| address - **start < mapping.bytes);
+            mapping.map_or(0, |(_, mapping)| self.capture_of(mapping))
+        })
+    }
+
+    fn capture_of(&self, mapping: &Mapping) -> u64 {
+        self.held.get(&(DriverKind::Physical, mapping.handle)).map_or(0, |held| held.graph)
+    }
+
+    /// The first capture of the pool of a capture; 0 of 0.
+    fn pool_of(&self, graph: u64) -> u64 {
+        if graph == 0 { 0 } else { self.private.first_of_pool(graph) }
+    }
+
+    /// Counts memory as freed; returns what it was.
+    pub(crate) fn free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> Option<HeldMemory> {
+        let held = self.held.remove(&(event.kind, event.address));
+        match held {
             Some(held) => self.discount(held),
             None => anomalies.unknown_driver_frees += 1,
         }
+        held
     }
 
     /// Restores memory from a keyframe. Totals are restored separately. `None` if its caller is unknown.
     pub(crate) fn restore(&mut self, held: HeldMemory) -> Option<()> {
         self.sources.get(held.source as usize)?;
+        if !held.segment && held.kind.on_device() {
+            self.hold_for_source(held);
+        }
         self.held.insert((held.kind, held.address), held);
+        if held.graph != 0 {
+            self.hold_private(held);
+        }
         Some(())
     }
 
@@ -169,10 +279,18 @@ impl DriverMemory {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_sub(held.bytes);
             self.totals.segments = self.totals.segments.saturating_sub(1);
+            if held.graph != 0 {
+                self.totals.private_reserved = self.totals.private_reserved.saturating_sub(held.bytes);
+                self.forget_private(held);
+            }
         } else if held.kind.on_device() {
+            let of_source = &mut self.held_by_source[held.source as usize];
+            of_source.bytes = of_source.bytes.saturating_sub(held.bytes);
             self.totals.libraries = self.totals.libraries.saturating_sub(held.bytes);
             if self.sources[held.source as usize].is_nccl() {
                 self.totals.nccl = self.totals.nccl.saturating_sub(held.bytes);
+            } else if held.cell.is_some() {
+                self.totals.arrays = self.totals.arrays.saturating_sub(held.bytes);
             }
         }
     }
@@ -183,6 +301,7 @@ impl DriverMemory {
         }
         let id = self.sources.len() as u32;
         self.sources.push(source.clone());
+        self.held_by_source.push(HeldBySource::default());
         self.source_ids.insert(source, id);
         id
     }
@@ -239,18 +358,24 @@ impl DriverMemory {
     pub(crate) fn segment_ranges(&self) -> Vec<SegmentRange> {
         let whole = self.held.values();
         let whole = whole.filter(|held| held.segment && !held.is_block() && held.kind != DriverKind::Physical);
-        let mut ranges: Vec<SegmentRange> =
-            whole.map(|held| SegmentRange { address: held.address, bytes: held.bytes, is_expandable: false }).collect();
+        let range = |held: &HeldMemory| SegmentRange {
+            address: held.address,
+            bytes: held.bytes,
+            is_expandable: false,
+            pool: self.pool_of(held.graph),
+        };
+        let mut ranges: Vec<SegmentRange> = whole.map(range).collect();
         let mut joined: Vec<SegmentRange> = Vec::new();
         for (address, mapping) in &self.mappings {
             if !self.is_segment(mapping) {
                 continue;
             }
+            let pool = self.pool_of(self.capture_of(mapping));
             match joined.last_mut() {
-                Some(range) if range.address.saturating_add(range.bytes) == *address => {
+                Some(range) if range.address.saturating_add(range.bytes) == *address && range.pool == pool => {
                     range.bytes = range.bytes.saturating_add(mapping.bytes);
                 }
-                _ => joined.push(SegmentRange { address: *address, bytes: mapping.bytes, is_expandable: true }),
+                _ => joined.push(SegmentRange { address: *address, bytes: mapping.bytes, is_expandable: true, pool }),
             }
         }
         ranges.append(&mut joined);

@@ -12,6 +12,7 @@ use super::line::Line;
 use super::line_book::{LineBook, LineMove};
 use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
+use crate::record::Phase;
 
 /// Steps before the reference: the first one creates gradients and optimizer state.
 const WARM_UP: u64 = 2;
@@ -36,6 +37,17 @@ impl Snapshot {
     pub(crate) fn of(book: &LineBook, ended: u64) -> Self {
         let lines = std::iter::zip(0.., &book.lines).filter(|(_, line)| line.bytes > 0);
         Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
+    }
+
+    /// What lines hold now that backward did not make.
+    pub(crate) fn without_backward(ledger: &Ledger) -> Self {
+        let book = ledger.book(Scope::Users);
+        let mut lines = BTreeMap::new();
+        for cell in ledger.cells.iter().filter(|cell| cell.bytes > 0 && cell.key.phase != Phase::Backward) {
+            let held = lines.entry(book.line_of(cell)).or_insert(0_u64);
+            *held = held.saturating_add(cell.bytes);
+        }
+        Self { ended: 0, lines: lines.into_iter().collect() }
     }
 
     /// Bytes by line slot. Slots that moved are counted where they are now.
@@ -78,7 +90,7 @@ pub(crate) struct Growth {
     pub(crate) ended: u64,
     pub(crate) stride: u64,
     /// Of the lines of each scope.
-    pub(crate) courses: ByScope<Course>,
+    pub(crate) courses: ByScope<ScopeHistory>,
     /// What cells held at the reference.
     pub(crate) cells_before: Cells,
     /// What cells held at the last snapshot.
@@ -87,21 +99,21 @@ pub(crate) struct Growth {
 
 /// What the lines of one scope held at the ends of steps.
 #[derive(Clone, Default)]
-pub(crate) struct Course {
+pub(crate) struct ScopeHistory {
     pub(crate) reference: Option<Snapshot>,
     pub(crate) snapshots: Vec<Snapshot>,
 }
 
-/// What cells held at the end of a step.
+/// What cells held at the end of a step, or when a pass began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cells {
-    /// Steps ended by then; 0: not noted yet.
+    /// Steps ended, or passes begun, by then; 0: not noted yet.
     pub(crate) ended: u64,
     cells: Vec<(u32, u64)>,
 }
 
 impl Cells {
-    fn of(ledger: &Ledger, ended: u64) -> Self {
+    pub(crate) fn of(ledger: &Ledger, ended: u64) -> Self {
         let held = std::iter::zip(0.., &ledger.cells).filter(|(_, cell)| cell.bytes > 0);
         let mut cells: Vec<(u32, u64)> = held.map(|(index, cell)| (index, cell.bytes)).collect();
         if cells.len() > CELLS {
@@ -109,6 +121,11 @@ impl Cells {
             cells.truncate(CELLS);
         }
         Self { ended, cells }
+    }
+
+    /// Bytes by cell.
+    pub(crate) fn by_cell(&self) -> HashMap<u32, u64> {
+        self.cells.iter().copied().collect()
     }
 }
 

@@ -47,13 +47,15 @@ pub struct CategoryPoint {
     pub last: CategoryBytes,
 }
 
-/// Bytes by category; also from keyframes without key-value caches, and from those in which buffers for communication were one
+/// Bytes by category; also from keyframes without other arrays, without key-value caches, and from those in which buffers for communication were one
 /// category, too, and NCCL's memory was of libraries.
 fn of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<CategoryBytes, D::Error> {
-    const NEWER: [&[Category]; 3] = [
+    use Category::{DdpBucket, Gathered, KvCache, Nccl, OtherArrays, ReduceScatter};
+    const NEWER: [&[Category]; 4] = [
         &[],
-        &[Category::KvCache],
-        &[Category::KvCache, Category::Gathered, Category::ReduceScatter, Category::DdpBucket, Category::Nccl],
+        &[OtherArrays],
+        &[OtherArrays, KvCache],
+        &[OtherArrays, KvCache, Gathered, ReduceScatter, DdpBucket, Nccl],
     ];
     let bytes = Vec::<u64>::deserialize(from)?;
     let Some(newer) = NEWER.into_iter().find(|newer| bytes.len() + newer.len() == Category::COUNT) else {
@@ -173,6 +175,8 @@ pub struct OomView {
     pub largest_free_block_bytes: u64,
     /// Bytes free in PyTorch's segments.
     pub free_bytes: u64,
+    /// Free bytes in private pools of CUDA graphs, from which nothing else is served.
+    pub private_free_bytes: u64,
     /// The use of the whole device as last sampled before the error. If it was never sampled before, context and other
     /// processes are as in the first sample after it.
     pub used_bytes: u64,
@@ -222,6 +226,18 @@ mod tests {
         assert!(
             serde_json::from_value::<CategoryPoint>(serde_json::json!({"time": 7, "most": [1], "last": [1]})).is_err()
         );
+    }
+
+    #[test]
+    fn keyframes_of_before_other_arrays_are_read() {
+        // GIVEN a point with twenty categories: the thirteenth was workspaces, the fourteenth benchmarks
+        let bytes: Vec<u64> = (1..=20).collect();
+        let earlier = serde_json::json!({"time": 7, "most": &bytes, "last": &bytes});
+        // THEN each figure is in its category
+        let CategoryPoint { most, .. } = serde_json::from_value(earlier).unwrap();
+        let of = |category: Category| most[category as usize];
+        assert_eq!([of(Category::Workspace), of(Category::OtherArrays), of(Category::Benchmark)], [13, 0, 14]);
+        assert_eq!([of(Category::KvCache), of(Category::Other)], [5, 20]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::history_views::GrowthView;
 use super::line::Line;
 use super::process_state::Model;
 use super::scope::Scope;
-use super::views::LineView;
+use super::views::{LineView, PrivatePoolView};
 
 impl Model {
     /// The scope of [`lines`](Self::lines) and [`line_of`](Self::line_of).
@@ -61,6 +61,20 @@ impl Model {
     /// [`CodeOrigin`]. `None`: it has no frames.
     pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
         self.line_in(stack, self.scope)
+    }
+
+    /// The [private pools](Self::private_pools) of a device by the line that captured their first graph, the largest first.
+    pub fn private_pools_by_line(&self, device: i32) -> Vec<(Option<Arc<Line>>, Vec<PrivatePoolView>)> {
+        let mut groups: Vec<(Option<Arc<Line>>, Vec<PrivatePoolView>)> = Vec::new();
+        for pool in self.private_pools(device) {
+            let line = pool.stacks.first().and_then(|stack| self.line_of(*stack));
+            match groups.iter_mut().find(|(known, _)| *known == line) {
+                Some((_, pools)) => pools.push(pool),
+                None => groups.push((line, vec![pool])),
+            }
+        }
+        groups.sort_by_key(|(_, pools)| std::cmp::Reverse(pools.iter().map(|pool| pool.reserved_bytes).sum::<u64>()));
+        groups
     }
 
     /// The line that counts a stack in `scope`; `None`: it has no frames.

@@ -35,6 +35,9 @@ pub(crate) struct OomRecord {
     layer: u32,
     largest_free: u64,
     free: u64,
+    /// Free in private pools of CUDA graphs.
+    #[serde(default)]
+    private_free: u64,
     used: u64,
     total: u64,
     #[serde(default)]
@@ -119,6 +122,7 @@ impl Ooms {
             layer: event.layer,
             largest_free: 0,
             free: 0,
+            private_free: 0,
             used: 0,
             total: 0,
             limit: None,
@@ -212,6 +216,7 @@ impl Ooms {
             reserved_bytes: oom.reserved,
             largest_free_block_bytes: oom.largest_free,
             free_bytes: oom.free,
+            private_free_bytes: oom.private_free,
             used_bytes: oom.used,
             used_is_known: oom.sampled,
             total_bytes: oom.total,
@@ -231,7 +236,9 @@ impl Ooms {
 
 fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
     let segments = device.segments();
-    (oom.largest_free, oom.free) = (segments.largest_free_bytes, segments.free_bytes);
+    oom.private_free = segments.private_free_bytes;
+    oom.largest_free = segments.largest_common_free_bytes;
+    oom.free = segments.free_bytes.saturating_sub(segments.private_free_bytes);
     let lines = |scope| {
         let lines = device.ledger.book(scope).lines.iter().map(|line| (line.id, line.bytes));
         largest(lines.filter(|(_, bytes)| *bytes > 0).collect())

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Snapshot, is_steady};
+use super::growth::{Cells, Snapshot, is_steady};
 use super::ledger::Ledger;
 use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
@@ -26,9 +26,15 @@ pub(crate) struct Passes {
     samples: Vec<(u64, Snapshot)>,
     /// The event of the peak that these passes led to; 0: none yet.
     peak: u64,
-    /// What lines held when the next backward began, and after it.
+    /// What lines held when the next backward began, and after it; without what backward made, such as gradients.
     before_backward: Option<Snapshot>,
     after_backward: Option<Snapshot>,
+    /// What cells held when the last pass began, with the number of events until then.
+    #[serde(default)]
+    last: (u64, Cells),
+    /// What they held when the pass with the peak began, if that is an earlier one.
+    #[serde(default)]
+    before_peak: Cells,
 }
 
 impl Passes {
@@ -39,6 +45,21 @@ impl Passes {
     /// The samples until an event.
     fn until(&self, event: u64) -> impl Iterator<Item = &Snapshot> {
         self.samples.iter().filter(move |(at, _)| *at <= event).map(|(_, snapshot)| snapshot)
+    }
+
+    /// Notes what cells hold as a pass begins. Costs no more than the events since the last note, unless it is sampled.
+    fn note_cells(&mut self, ledger: &Ledger, events: u64, peak: u64, is_sampled: bool) {
+        if peak >= self.last.0 {
+            self.before_peak.clone_from(&self.last.1);
+        }
+        if is_sampled || events.saturating_sub(self.last.0) >= ledger.cells.len() as u64 {
+            self.last = (events, Cells::of(ledger, self.count));
+        }
+    }
+
+    /// What cells held when the pass with the peak began.
+    fn cells_before(&self, peak: u64) -> &Cells {
+        if peak >= self.last.0 { &self.last.1 } else { &self.before_peak }
     }
 
     fn snapshots_mut(&mut self) -> impl Iterator<Item = &mut Snapshot> {
@@ -67,7 +88,9 @@ impl Accumulation {
         let passes = &mut self.now;
         passes.count = passes.count.saturating_add(1);
         passes.stride = passes.stride.max(1);
-        if !passes.count.is_multiple_of(passes.stride) {
+        let is_sampled = passes.count.is_multiple_of(passes.stride);
+        passes.note_cells(ledger, events, peak, is_sampled);
+        if !is_sampled {
             return;
         }
         passes.samples.push((events, Snapshot::of(ledger.book(Scope::Users), passes.count)));
@@ -91,14 +114,14 @@ impl Accumulation {
             self.to_peak = Passes { peak, ..passes };
         }
         if led_to_peak && self.to_peak.before_backward.is_none() && self.to_peak.samples.len() >= MIN_PASSES {
-            self.to_peak.before_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
+            self.to_peak.before_backward = Some(Snapshot::without_backward(ledger));
         }
     }
 
     /// Backward ended and has freed what it used.
     pub(crate) fn backward_is_over(&mut self, ledger: &Ledger) {
         if self.to_peak.before_backward.is_some() && self.to_peak.after_backward.is_none() {
-            self.to_peak.after_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
+            self.to_peak.after_backward = Some(Snapshot::without_backward(ledger));
         }
     }
 
@@ -119,25 +142,34 @@ impl Accumulation {
         Self { now: self.now.with_current_lines(book), to_peak: self.to_peak.with_current_lines(book) }
     }
 
+    /// The passes that led to a peak.
+    fn passes_to(&self, peak: u64) -> &Passes {
+        let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };
+        if passes.until(peak).count() < MIN_PASSES && self.to_peak.peak == peak { &self.to_peak } else { passes }
+    }
+
+    /// What cells held of earlier passes when the pass with the peak began.
+    pub(super) fn cells_before(&self, peak: u64) -> &Cells {
+        self.passes_to(peak).cells_before(peak)
+    }
+
     /// The slots of the lines that accumulated until the peak and were not used by the backward after it.
     pub(super) fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
         let book = ledger.book(Scope::Users);
-        let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };
-        let passes =
-            if passes.until(peak).count() < MIN_PASSES && self.to_peak.peak == peak { &self.to_peak } else { passes };
+        let passes = self.passes_to(peak);
         let samples: Vec<Vec<u64>> = passes.until(peak).map(|snapshot| snapshot.by_slot(book)).collect();
         if samples.len() < MIN_PASSES {
             return Vec::new();
         }
         let before = passes.before_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
         let after = passes.after_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
-        let was_used = |slot: usize, held: u64| match (&before, &after) {
-            (Some(before), Some(after)) => before[slot] >= held / 2 && after[slot] < before[slot] / 2,
+        let was_used = |slot: usize, piled: u64| match (&before, &after) {
+            (Some(before), Some(after)) => before[slot] >= piled / 2 && after[slot] < before[slot] / 2,
             _ => false,
         };
         let piles_up = |slot: &usize| {
             let held: Vec<u64> = samples.iter().map(|lines| lines[*slot]).collect();
-            is_steady(&held) && !was_used(*slot, held.last().copied().unwrap_or(0))
+            is_steady(&held) && !was_used(*slot, held[held.len() - 1].saturating_sub(held[0]))
         };
         (0..book.lines.len()).filter(piles_up).map(|slot| slot as u32).collect()
     }

@@ -18,7 +18,7 @@ use super::scope::Scope;
 use super::sources::Sources;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
-    LayerView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
+    LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
 };
 use crate::record::{self, Phase};
 
@@ -77,6 +77,11 @@ impl Model {
     /// Optimizer steps ended.
     pub fn steps_ended(&self) -> u64 {
         self.steps_ended
+    }
+
+    /// Forward passes begun, on any thread.
+    pub fn passes_begun(&self) -> u64 {
+        self.threads.passes
     }
 
     /// Steps that have ended and whose GPU time is known, if GPU time was recorded. The rest were not chosen, or the program
@@ -202,6 +207,11 @@ impl Model {
         self.device_state(device).map(DeviceState::block_views).unwrap_or_default()
     }
 
+    /// The arrays of other libraries that are held on a device, by address, in the form of blocks. Their times are not known.
+    pub fn arrays(&self, device: i32) -> Vec<BlockView> {
+        self.device_state(device).map(DeviceState::arrays).unwrap_or_default()
+    }
+
     /// The tensors that tags name in the live block at an address, by their own addresses.
     pub fn tensors_in(&self, device: i32, block: u64) -> Vec<TensorView> {
         self.device_state(device).map(|state| state.tensors_in(block, &self.symbols)).unwrap_or_default()
@@ -294,6 +304,13 @@ impl Model {
         self.device_state(device).map(|state| state.driver.view()).unwrap_or_default()
     }
 
+    /// The libraries that took memory of a device outside PyTorch's allocator, with the most bytes that each call of theirs held.
+    pub fn driver_peaks(&self, device: i32) -> Vec<(Arc<str>, u64)> {
+        let Some(state) = self.device_state(device) else { return Vec::new() };
+        let peaks = std::iter::zip(&state.driver.sources, &state.driver.held_by_source);
+        peaks.map(|(source, held)| (source.library.clone(), held.peak)).collect()
+    }
+
     /// The optimizer steps, with figures of all devices together.
     pub fn steps(&self) -> &[StepView] {
         &self.steps.list
@@ -323,6 +340,16 @@ impl Model {
     /// Whether PyTorch's allocator uses expandable segments on a device.
     pub fn has_expandable_segments(&self, device: i32) -> bool {
         self.device_state(device).is_some_and(|state| state.driver.has_expandable_segments())
+    }
+
+    /// The private pools of CUDA graphs on a device that have segments or graphs, the largest first.
+    pub fn private_pools(&self, device: i32) -> Vec<PrivatePoolView> {
+        self.device_state(device).map(DeviceState::private_pools).unwrap_or_default()
+    }
+
+    /// PyTorch's id of the private pool of a capture; `None`: the capture has not ended, or failed.
+    pub fn pool_of_capture(&self, device: i32, graph: u64) -> Option<(u64, u64)> {
+        Some(self.device_state(device)?.driver.private.graphs.get(&graph)?.pool)
     }
 
     /// The ids of the frames of a stack, innermost first.

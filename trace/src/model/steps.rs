@@ -3,7 +3,13 @@
 use super::history_views::StepView;
 
 /// The most entries kept; beyond that, neighbours are joined.
-pub(super) const STEPS: usize = 1 << 16;
+pub(super) const STEPS: usize = 12 << 10;
+
+/// So many of the latest steps stay apart.
+pub(super) const LATEST: usize = 8 << 10;
+
+/// At most so many of the entries before them are left when neighbours were joined.
+pub(super) const EARLIER: usize = (STEPS - LATEST) / 2;
 
 /// The fewest entries kept where space is short.
 pub(super) const FEW: usize = 64;
@@ -12,7 +18,7 @@ pub(super) const FEW: usize = 64;
 #[derive(Clone, Default)]
 pub(crate) struct Steps {
     pub(crate) list: Vec<StepView>,
-    /// The number of steps that an entry joins; 0: none yet.
+    /// The most steps that an entry before the latest joins; 0: none yet.
     pub(crate) joined: u64,
     /// The most allocated since the last step ended.
     pub(crate) peak: u64,
@@ -32,7 +38,6 @@ impl Steps {
 
     /// A step ended.
     pub(crate) fn end(&mut self, index: u64, time: u64, allocated: u64, event: u64) {
-        self.joined = self.joined.max(1);
         let step = StepView {
             index,
             steps: 1,
@@ -42,26 +47,37 @@ impl Steps {
             end_event: event,
         };
         self.peak = allocated;
-        match self.list.last_mut() {
-            Some(last) if last.steps < self.joined => join(last, step),
-            _ => self.list.push(step),
+        if self.list.len() >= STEPS {
+            self.join_earlier();
         }
-        if self.list.len() > STEPS {
-            self.join_neighbours();
-        }
+        self.list.push(step);
     }
 
     /// Halves the number of entries; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > FEW;
         if is_long {
-            self.join_neighbours();
+            self.join_more();
         }
         is_long
     }
 
+    /// Joins neighbours before the latest steps.
+    fn join_earlier(&mut self) {
+        let latest = self.list.split_off(self.list.len() - LATEST);
+        self.join_neighbours();
+        while self.list.len() > EARLIER {
+            self.join_more();
+        }
+        self.list.extend(latest);
+    }
+
+    fn join_more(&mut self) {
+        self.joined = self.joined.max(1).saturating_mul(2);
+        self.join_neighbours();
+    }
+
     fn join_neighbours(&mut self) {
-        self.joined = self.joined.saturating_mul(2);
         let joined = self.joined;
         self.list.dedup_by(|later, earlier| {
             let fits = earlier.steps.saturating_add(later.steps) <= joined;
@@ -79,4 +95,41 @@ fn join(earlier: &mut StepView, later: StepView) {
         peak_allocated_bytes: earlier.peak_allocated_bytes.max(later.peak_allocated_bytes),
         ..later
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_training_keeps_its_latest_steps_its_peak_and_its_count() {
+        // GIVEN many times the steps that are kept, one of which allocated most
+        let mut steps = Steps::default();
+        let count = 20 * STEPS as u64;
+        for index in 0..count {
+            steps.note(if index == 777 { 1000 } else { index % 10 });
+            steps.end(index, 10 * index, 5, index + 1);
+            assert!(steps.list.len() <= STEPS);
+        }
+        // THEN the latest are apart, AND what was joined before has all steps and the peak
+        let list = &steps.list;
+        assert!(list[list.len() - LATEST..].iter().all(|step| step.steps == 1));
+        assert_eq!(list.iter().map(|step| step.steps).sum::<u64>(), count);
+        assert!(list.is_sorted_by_key(|step| step.index) && list.len() >= LATEST + EARLIER / 2);
+        let most = list.iter().max_by_key(|step| step.peak_allocated_bytes).expect("there are steps");
+        assert!(most.peak_allocated_bytes == 1000 && most.indexes().contains(&777));
+        // AND none has steps of two
+        let last = list.iter().fold(0, |next, step| if *step.indexes().start() == next { step.index + 1 } else { 0 });
+        assert_eq!(last, count);
+    }
+
+    #[test]
+    fn steps_of_a_broken_keyframe_are_joined_too() {
+        // GIVEN more entries than are kept, each of more steps than there can be
+        let entry = StepView { steps: u64::MAX, ..StepView::default() };
+        let mut steps = Steps { list: vec![entry; 3 * STEPS], ..Steps::default() };
+        // WHEN a step ends THEN they are as few as ever
+        steps.end(0, 0, 0, 0);
+        assert!(steps.list.len() <= STEPS);
+    }
 }

@@ -9,6 +9,9 @@ use crate::record::TagCategory;
 /// The granularity of PyTorch's allocations.
 const ROUNDING: u64 = 512;
 
+/// PyTorch splits off what a block has beyond a request if it is more than this.
+const LARGEST_REST: u64 = 1 << 20;
+
 /// The categories of tags that belong to layers, in the order of the arrays below.
 pub(crate) const CATEGORIES: [TagCategory; 4] =
     [TagCategory::Parameter, TagCategory::Gradient, TagCategory::OptimizerState, TagCategory::Buffer];
@@ -54,6 +57,19 @@ pub(crate) struct BlockTags {
     bytes: [u64; 4],
     /// The largest tensor. Its layer counts the block.
     pub(crate) largest: Option<(u64, TaggedTensor)>,
+    /// Bytes of the block.
+    size: u64,
+}
+
+impl BlockTags {
+    /// What no tensor takes of the block, as held for the tensor that takes most of it: PyTorch hands out blocks that are larger
+    /// than was asked for. What is more than that is for tensors that are not known yet, as in a bucket.
+    fn rest(&self) -> Option<TaggedTensor> {
+        let tensor = self.tensors.get(&self.largest?.0).filter(|tensor| !tensor.has_moved())?;
+        let bytes = self.size.saturating_sub(self.bytes.iter().sum());
+        let is_rounding = bytes <= LARGEST_REST && tensor.rounded() > self.size / 2;
+        is_rounding.then_some(TaggedTensor { bytes, ..*tensor })
+    }
 }
 
 /// What one layer owns on one device, by category.
@@ -86,17 +102,19 @@ impl Tags {
         }
     }
 
-    /// Tags a tensor at `address` in the block in `slot`. Returns category and owner of the block by all its tags, or `None` if
+    /// Tags a tensor at `address` in the block of `size` bytes in `slot`. Returns category and owner of the block by all its tags, or `None` if
     /// nothing changed.
     pub(crate) fn tag(
         &mut self,
-        slot: u32,
+        (slot, size): (u32, u64),
         address: u64,
         tensor: TaggedTensor,
         symbols: &Symbols,
     ) -> Option<(TagCategory, u32)> {
         self.note_place(slot, address, tensor, symbols);
         let block = self.blocks.entry(slot).or_default();
+        block.size = size;
+        let rest = block.rest();
         let old = block.tensors.insert(address, tensor);
         if let Some(old) = old.filter(|old| *old != tensor) {
             leave(&mut self.places, old, (slot, address));
@@ -105,10 +123,12 @@ impl Tags {
         if old.map(counted) == Some(counted(tensor)) {
             return None;
         }
+        for left in old.into_iter().chain(rest) {
+            release(&mut self.owners, left);
+        }
         if let Some(old) = old {
             let bytes = &mut block.bytes[old.category as usize];
             *bytes = bytes.saturating_sub(old.rounded());
-            release(&mut self.owners, old);
         }
         let bytes = &mut block.bytes[tensor.category as usize];
         *bytes = bytes.saturating_add(tensor.rounded());
@@ -116,15 +136,16 @@ impl Tags {
             Some((at, largest)) if at != address && largest.rounded() >= tensor.rounded() => {}
             _ => block.largest = Some((address, tensor)),
         }
-        let owned = self.owners.entry(tensor.owner).or_default();
-        let held = &mut owned.bytes[tensor.category as usize];
-        *held = held.saturating_add(tensor.rounded());
-        let peak = &mut owned.peak[tensor.category as usize];
-        *peak = (*peak).max(*held);
-
+        let new_rest = block.rest();
+        for held in [tensor].into_iter().chain(new_rest) {
+            hold(&mut self.owners, held);
+        }
         // On a tie the earlier category wins: max_by_key returns the last of equals.
         let category = (0..4).rev().max_by_key(|index| block.bytes[*index]).map(|index| CATEGORIES[index]);
         let owner = block.largest.map_or(0, |(_, largest)| largest.owner);
+        if let Some(old) = old.filter(|old| (old.category, old.bytes) == (tensor.category, tensor.bytes)) {
+            self.is_called(old.owner, tensor.owner, symbols);
+        }
         Some((category.unwrap_or(tensor.category), owner))
     }
 
@@ -135,20 +156,41 @@ impl Tags {
         if tensor.is_unique(symbols)
             && let Some(was) = self.places.insert(tensor, place)
             && was != place
-            && let Some(left) = self.blocks.get_mut(&was.0).and_then(|block| block.tensors.get_mut(&was.1))
-            && *left == tensor
+            && let Some(block) = self.blocks.get_mut(&was.0)
+            && block.tensors.get(&was.1) == Some(&tensor)
         {
-            left.name = MOVED;
+            let rest = block.rest();
+            block.tensors.entry(was.1).and_modify(|left| left.name = MOVED);
             release(&mut self.owners, tensor);
+            if let (Some(rest), None) = (rest, block.rest()) {
+                release(&mut self.owners, rest);
+            }
+        }
+    }
+
+    /// A module that was known before it was called has a name of its own now, or is part of another: what it held counts there.
+    fn is_called(&mut self, before: u32, now: u32, symbols: &Symbols) {
+        let in_called = |owner: u32| symbols.owner(owner).is_some_and(|owner| owner.root != 0);
+        let is_empty = self.owners.get(&before).is_some_and(|owned| owned.bytes == [0; 4]);
+        if is_empty && in_called(now) && !in_called(before) {
+            self.owners.remove(&before);
         }
     }
 
     /// Restores a tensor from a keyframe. The sums of its owner are restored separately.
-    pub(crate) fn restore(&mut self, slot: u32, address: u64, tensor: TaggedTensor, largest: bool, symbols: &Symbols) {
+    pub(crate) fn restore(
+        &mut self,
+        (slot, size): (u32, u64),
+        address: u64,
+        tensor: TaggedTensor,
+        largest: bool,
+        symbols: &Symbols,
+    ) {
         if tensor.is_unique(symbols) {
             self.places.insert(tensor, (slot, address));
         }
         let block = self.blocks.entry(slot).or_default();
+        block.size = size;
         block.tensors.insert(address, tensor);
         let bytes = &mut block.bytes[tensor.category as usize];
         *bytes = bytes.saturating_add(tensor.rounded());
@@ -159,7 +201,11 @@ impl Tags {
 
     /// Forgets the tensors of the block in `slot`, which was freed.
     pub(crate) fn forget(&mut self, slot: u32) {
-        for (address, tensor) in self.blocks.remove(&slot).into_iter().flat_map(|block| block.tensors) {
+        let Some(block) = self.blocks.remove(&slot) else { return };
+        if let Some(rest) = block.rest() {
+            release(&mut self.owners, rest);
+        }
+        for (address, tensor) in block.tensors {
             release(&mut self.owners, tensor);
             leave(&mut self.places, tensor, (slot, address));
         }
@@ -171,6 +217,14 @@ fn leave(places: &mut HashMap<TaggedTensor, (u32, u64)>, tensor: TaggedTensor, p
     if places.get(&tensor) == Some(&place) {
         places.remove(&tensor);
     }
+}
+
+fn hold(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
+    let owned = owners.entry(tensor.owner).or_default();
+    let held = &mut owned.bytes[tensor.category as usize];
+    *held = held.saturating_add(tensor.rounded());
+    let peak = &mut owned.peak[tensor.category as usize];
+    *peak = (*peak).max(*held);
 }
 
 fn release(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {

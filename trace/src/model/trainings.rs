@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::history_views::TrainingView;
-use super::steps::{FEW, STEPS};
+use super::steps::{EARLIER, FEW, LATEST, STEPS};
 use crate::record;
 
 /// The most names kept, of models and of ways: a training has a few. The rest has none.
@@ -13,12 +13,15 @@ const NAMES: usize = 64;
 /// The most entries after the one that a record belongs to: records are written some steps late. Others are ignored.
 const LATE: usize = 1 << 12;
 
+/// The most entries kept. More of the latest stay apart than of the steps, so that none joins what the steps have apart.
+const ENTRIES: usize = STEPS + LATE;
+
 /// What a training says of the steps of all devices together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trainings {
     /// By step.
     pub(crate) list: Vec<Training>,
-    /// An entry joins the steps whose numbers divided by this are the same; 0: none yet.
+    /// An entry before the latest joins the steps whose numbers divided by this are the same; 0: none yet.
     pub(crate) joined: u64,
     pub(crate) names: Vec<Arc<str>>,
 }
@@ -72,7 +75,6 @@ fn mean(one: &Training, other: &Training) -> f64 {
 impl Trainings {
     /// Adds what a record says.
     pub(crate) fn note(&mut self, record: &record::Trained) {
-        self.joined = self.joined.max(1);
         let training = Training {
             first: record.trained,
             last: record.trained,
@@ -87,17 +89,16 @@ impl Trainings {
             pieces: record.pieces,
             offloaded_bytes: record.offloaded,
         };
-        let entry = training.last / self.joined;
-        let at = self.list.partition_point(|other| other.last / self.joined < entry);
+        let at = self.list.partition_point(|other| other.last < training.last);
         if self.list.len() - at > LATE {
             return;
         }
         match self.list.get_mut(at) {
-            Some(other) if other.last / self.joined == entry => *other = other.joined(training),
+            Some(other) if other.first <= training.last => *other = other.joined(training),
             _ => self.list.insert(at, training),
         }
-        if self.list.len() > STEPS {
-            self.join_neighbours();
+        if self.list.len() >= ENTRIES {
+            self.join_earlier();
         }
     }
 
@@ -123,7 +124,7 @@ impl Trainings {
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > FEW;
         if is_long {
-            self.join_neighbours();
+            self.join_more();
         }
         is_long
     }
@@ -133,9 +134,23 @@ impl Trainings {
         self.list.capacity() * size_of::<Training>() + self.names.iter().map(|name| name.len()).sum::<usize>()
     }
 
-    fn join_neighbours(&mut self) {
+    /// Joins neighbours before the latest steps.
+    fn join_earlier(&mut self) {
+        let latest = self.list.split_off(self.list.len() - LATEST - LATE);
+        self.join_neighbours();
+        while self.list.len() > EARLIER && self.joined < u64::MAX {
+            self.join_more();
+        }
+        self.list.extend(latest);
+    }
+
+    fn join_more(&mut self) {
         self.joined = self.joined.max(1).saturating_mul(2);
-        let joined = self.joined;
+        self.join_neighbours();
+    }
+
+    fn join_neighbours(&mut self) {
+        let joined = self.joined.max(1);
         self.list.dedup_by(|later, earlier| {
             let fits = earlier.last / joined == later.last / joined;
             if fits {
@@ -189,10 +204,10 @@ mod tests {
     fn a_long_training_is_joined_and_nothing_of_it_is_lost() {
         // GIVEN more steps than are kept
         let mut trainings = Trainings::default();
-        let steps = STEPS as u64 + 10;
+        let steps = 3 * ENTRIES as u64 + 10;
         (0..steps).for_each(|step| trainings.note(&trained(step, 1.0)));
         // THEN neighbours are joined, and all samples are still there
-        assert!(trainings.list.len() <= STEPS / 2 + 10);
+        assert!(trainings.list.len() < ENTRIES);
         let all = trainings.of(0..=steps).expect("they are known");
         assert_eq!((all.samples, all.duration, all.loss), (4 * steps, 10 * steps, Some(1.0)));
         // AND a record that is late is added to its entry

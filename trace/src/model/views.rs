@@ -63,6 +63,14 @@ pub struct DeviceView {
     pub peak_event: u64,
     /// Steps ended before the peak.
     pub peak_step: u64,
+    /// What other libraries' arrays hold beside PyTorch's memory.
+    pub other_array_bytes: u64,
+    /// The same at the peak.
+    pub other_array_bytes_at_peak: u64,
+    /// Of `reserved_bytes_at_peak`, what was in private pools of CUDA graphs.
+    pub private_reserved_bytes_at_peak: u64,
+    /// Of `peak_allocated_bytes`, what was in private pools of CUDA graphs.
+    pub private_allocated_bytes_at_peak: u64,
     /// Segments held at the peak.
     pub segments_at_peak: u64,
     /// Segments held now.
@@ -74,6 +82,18 @@ pub struct DeviceView {
     /// Those among them that were allocated straight from the driver (`backend:cudaMallocAsync`,
     /// `PYTORCH_NO_CUDA_MEMORY_CACHING`). Their sizes are as requested.
     pub async_allocations: u64,
+}
+
+impl DeviceView {
+    /// What lines and layers held together at the peak: what PyTorch had allocated, and other arrays.
+    pub fn attributed_bytes_at_peak(&self) -> u64 {
+        self.peak_allocated_bytes.saturating_add(self.other_array_bytes_at_peak)
+    }
+
+    /// What they hold now.
+    pub fn attributed_bytes(&self) -> u64 {
+        self.allocated_bytes.saturating_add(self.other_array_bytes)
+    }
 }
 
 /// What one line holds on one device. The lines sum to what is allocated.
@@ -374,6 +394,31 @@ pub struct SegmentMap {
     pub fragmentation_percent: f64,
     /// Blocks outside known segments.
     pub stray_blocks: u64,
+    /// Of `free_bytes`, those in private pools of CUDA graphs.
+    pub private_free_bytes: u64,
+    /// The largest free range outside of them.
+    pub largest_common_free_bytes: u64,
+}
+
+/// A private pool of CUDA graphs, from which PyTorch's allocator serves nothing but captures of its graphs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrivatePoolView {
+    /// Names it, as in [`Segment::pool`].
+    pub pool: u64,
+    /// PyTorch's id of it; `None`: its capture has not ended, or failed.
+    pub id: Option<(u64, u64)>,
+    /// Graphs that were captured with it and are there.
+    pub graphs: u64,
+    /// Graphs that were captured with it.
+    pub captured: u64,
+    /// The stacks that captured them.
+    pub stacks: Vec<u32>,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes in segments.
+    pub reserved_bytes: u64,
+    /// Bytes in segments that no tensor has.
+    pub free_bytes: u64,
 }
 
 /// One segment: a piece of driver memory, or the adjacent pieces mapped into an expandable segment.
@@ -385,6 +430,8 @@ pub struct Segment {
     pub bytes: u64,
     /// Whether it is mapped piece by piece, and can grow.
     pub is_expandable: bool,
+    /// The private pool that it belongs to, as in [`PrivatePoolView::pool`]; 0: none.
+    pub pool: u64,
     /// Its blocks, by address; the ranges between them are free.
     pub blocks: Vec<BlockView>,
     /// Free bytes.

@@ -189,14 +189,15 @@ impl DriverKind {
     }
 }
 
-/// `["d+",time,thread,device,address,bytes,kind,call,library,stack,layer,flags]`: memory taken from the driver.
+/// `["d+",time,thread,device,address,bytes,kind,call,library,stack,layer,flags]`: memory taken from the driver;
+/// `,graph,stream` follow if it became a segment of a private pool, or of another stream than the default one.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::{DriverKind, Flags}, Record};
 /// let line = br#"["d+",1833999017,1,0,140213447884800,20971520,"device","cudaMalloc","libc10_cuda.so",5,7,129]"#;
 /// let Record::DriverAlloc(alloc) = decode_line(line)? else { panic!() };
 /// assert_eq!((alloc.kind, &*alloc.call), (DriverKind::Device, "cudaMalloc"));
-/// assert!(alloc.flags.has(Flags::SEGMENT));
+/// assert!(alloc.flags.has(Flags::SEGMENT) && (alloc.graph, alloc.stream) == (0, 0));
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -224,6 +225,10 @@ pub struct DriverAlloc<'a> {
     pub layer: u32,
     /// Flags.
     pub flags: Flags,
+    /// The capture of a CUDA graph, for whose pool PyTorch's allocator took the memory; 0: none.
+    pub graph: u64,
+    /// PyTorch's number of the stream for which its allocator took the memory; 0: the default stream.
+    pub stream: u64,
 }
 
 impl DriverAlloc<'_> {
@@ -262,6 +267,50 @@ pub struct DriverFree {
     pub address: u64,
     /// The kind of memory.
     pub kind: DriverKind,
+}
+
+/// `["g+",time,thread,device,graph,pool,pool,stack]`: a CUDA graph was captured.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::GraphCaptured(graph) = decode_line(br#"["g+",2934022117,1,0,4,0,3,9]"#)? else { panic!() };
+/// assert_eq!((graph.graph, graph.pool, graph.stack), (4, (0, 3), 9));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphCaptured {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// The driver's number of the capture.
+    pub graph: u64,
+    /// PyTorch's id of the private pool that its memory is from.
+    pub pool: (u64, u64),
+    /// The Python stack that captured it; 0: none.
+    pub stack: u32,
+}
+
+/// `["g-",time,thread,device,graph]`: the program let go of a CUDA graph.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::GraphGone(graph) = decode_line(br#"["g-",9934022117,1,0,4]"#)? else { panic!() };
+/// assert_eq!((graph.device, graph.graph), (0, 4));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphGone {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// The number of its capture, as in [`GraphCaptured::graph`].
+    pub graph: u64,
 }
 
 /// `["map",time,thread,device,address,bytes,handle]`: physical memory appears at a virtual address.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod heap;
+
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::MeshDimension;
 use memlab_trace::{Category, LayerView, LineView, Model, Record, Scope, decode_line};
@@ -96,10 +98,14 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
                 stack: d.stack,
                 layer: d.layer,
                 flags: d.flags.0,
+                graph: d.graph,
+                stream: d.stream,
             };
             encode::driver_alloc(b, &event)
         }
         Record::DriverFree(d) => encode::driver_free(b, d.time, d.thread, d.device, d.address, d.kind),
+        Record::GraphCaptured(g) => encode::graph_captured(b, g),
+        Record::GraphGone(g) => encode::graph_gone(b, g),
         Record::Map(m) => encode::map(b, m.time, m.thread, m.device, m.address, m.bytes, m.handle),
         Record::Unmap(u) => encode::unmap(b, u.time, u.thread, u.device, u.address, u.bytes),
         Record::Oom(o) => {

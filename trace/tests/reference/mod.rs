@@ -3,7 +3,7 @@
 //! It shares no code with the model: it finds the lifetime and the category of each block, and then computes the sums
 //! for every moment from scratch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memlab_trace::Category;
 use memlab_trace::record::{DriverKind, Flags, Phase, TagCategory};
@@ -457,13 +457,19 @@ impl Reference {
         let mut most = BTreeMap::new();
         for at in 0..self.events.len() {
             let mut now = BTreeMap::new();
+            let mut held = BTreeSet::new();
             for block in self.live(device, at) {
-                for (what, bytes, root, name) in block.tensors_here(at).into_values() {
+                for (what, bytes, root, name) in block.tensors_here(at).into_values().chain(block.rest(at)) {
+                    held.insert((root, layer_of(what, name)));
                     if what == category {
                         *now.entry((root, layer_of(what, name))).or_insert(0) += bytes;
                     }
                 }
             }
+            let renamed = self.live(device, at).filter_map(|block| block.renamed_from_uncalled(at));
+            renamed.filter(|row| !held.contains(row)).for_each(|row| {
+                most.remove(&row);
+            });
             for (row, bytes) in now {
                 let known = most.entry(row).or_insert(0);
                 *known = bytes.max(*known);
@@ -506,6 +512,22 @@ impl Block {
         tensors
     }
 
+    /// What no tensor takes of it after event `at`, as held for the tensor that takes most of it, if PyTorch would not split it off.
+    fn rest(&self, at: usize) -> Option<(TagCategory, u64, u32, &'static str)> {
+        let (address, ..) = self.largest(at)?;
+        let (category, size, root, name) = *self.tensors_here(at).get(&address)?;
+        let taken: u64 = self.tensors(at).into_iter().map(|(_, bytes, ..)| bytes).sum();
+        let (rest, is_most) = (self.bytes.saturating_sub(taken), size > self.bytes / 2);
+        (is_most && rest <= 1 << 20).then_some((category, rest, root, name))
+    }
+
+    /// The row of a tensor of a module that was not called, if event `at` gives it the name of one that was.
+    fn renamed_from_uncalled(&self, at: usize) -> Option<(u32, &'static str)> {
+        let (_, address, category, bytes, root, _) = self.tags.iter().find(|(tagged, ..)| *tagged == at)?;
+        let (was, had, before, name) = *self.tensors_by_address(at.checked_sub(1)?).get(address)?;
+        ((was, had) == (*category, *bytes) && before == 0 && *root != 0).then(|| (before, layer_of(was, name)))
+    }
+
     /// Its final category: that of most of its tagged bytes, else by its use, else by the rules.
     fn category(&self) -> Category {
         let mut bytes = [0; 4];
@@ -525,9 +547,13 @@ impl Block {
     /// Its owner by tags: the layer of its largest tensor. The order of tags decides between ties and tensors that were
     /// tagged again, as the model documents.
     fn owner(&self) -> Option<(u32, &'static str)> {
+        self.largest(usize::MAX).map(|(_, _, root, name)| (root, name))
+    }
+
+    fn largest(&self, at: usize) -> Option<(u64, u64, u32, &'static str)> {
         let mut largest: Option<(u64, u64, u32, &'static str)> = None;
         let mut known = BTreeMap::new();
-        for (_, address, category, bytes, root, name) in &self.tags {
+        for (_, address, category, bytes, root, name) in self.tags.iter().filter(|(tagged, ..)| *tagged <= at) {
             let tensor = (*category, *bytes, *root, layer_of(*category, name));
             if known.insert(*address, tensor) == Some(tensor) {
                 continue;
@@ -537,6 +563,6 @@ impl Block {
                 _ => largest = Some((*address, *bytes, *root, layer_of(*category, name))),
             }
         }
-        largest.map(|(_, _, root, name)| (root, name))
+        largest
     }
 }

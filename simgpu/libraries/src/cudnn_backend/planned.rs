@@ -1,7 +1,8 @@
 //! With a cuDNN that plans without a device: its own descriptors, which are told the device where programs name a handle.
 //!
 //! Without a device, cuDNN does not offer the engines of cuBLASLt. On a card it takes them for convolutions with 1x1 filters, whose
-//! other engines would first rearrange the images. Their workspace is known, so plans for such convolutions answer it.
+//! other engines would first rearrange the images. Their workspace is known, so plans for such convolutions answer it. The gradient
+//! of a filter is the exception: on a card cuDNN estimates whether cuBLASLt or another engine is faster (`is_summed_by_cublaslt`).
 
 use std::collections::HashMap;
 
@@ -11,6 +12,7 @@ use simgpu_support::table::Table;
 
 // cudnnBackendAttributeType_t
 const TYPE_HANDLE: i32 = 0;
+const TYPE_DATA_TYPE: i32 = 1;
 const TYPE_INTEGER: i32 = 3;
 const TYPE_DESCRIPTOR: i32 = 15;
 
@@ -33,9 +35,15 @@ const PLAN_CONFIGURATION: i32 = 401;
 const PLAN_WORKSPACE: i32 = 402;
 const PLAN_DEVICE: i32 = 407;
 const GRAPH_OPERATIONS: i32 = 801;
+const TENSOR_DATA_TYPE: i32 = 901;
 const TENSOR_DIMENSIONS: i32 = 902;
 const TENSOR_STRIDES: i32 = 903;
 const ENGINE_DEVICE: i32 = 1307;
+
+// cudnnDataType_t
+const FLOAT32: i64 = 0;
+const FLOAT16: i64 = 2;
+const BFLOAT16: i64 = 9;
 
 /// What is known of a descriptor of cuDNN.
 #[derive(Clone, Default)]
@@ -86,10 +94,21 @@ pub unsafe fn set(
     }
     // SAFETY: as the caller vouches.
     let status = unsafe { (planner.set)(descriptor, attribute, kind, count, elements) };
-    if status == SUCCESS && matches!(kind, TYPE_INTEGER | TYPE_DESCRIPTOR) && !elements.is_null() {
-        // SAFETY: both kinds have elements of 8 bytes, and the caller vouches for `count` of them.
-        let values = unsafe { std::slice::from_raw_parts(elements.cast::<[u8; 8]>(), count.max(0) as usize) };
-        let values = values.iter().map(|bytes| i64::from_ne_bytes(*bytes)).collect();
+    if status == SUCCESS && !elements.is_null() {
+        let count = count.max(0) as usize;
+        let values: Vec<i64> = match kind {
+            TYPE_INTEGER | TYPE_DESCRIPTOR => {
+                // SAFETY: both kinds have elements of 8 bytes, and the caller vouches for `count` of them.
+                let values = unsafe { std::slice::from_raw_parts(elements.cast::<[u8; 8]>(), count) };
+                values.iter().map(|bytes| i64::from_ne_bytes(*bytes)).collect()
+            }
+            TYPE_DATA_TYPE => {
+                // SAFETY: a data type is an enumeration of 4 bytes, and the caller vouches for `count` of them.
+                let values = unsafe { std::slice::from_raw_parts(elements.cast::<[u8; 4]>(), count) };
+                values.iter().map(|bytes| i64::from(i32::from_ne_bytes(*bytes))).collect()
+            }
+            _ => return status,
+        };
         KNOWN.get(descriptor, |own| own.attributes.insert(attribute, values));
     }
     status
@@ -160,8 +179,9 @@ impl Known {
         attributes.iter().find_map(|attribute| self.attributes.get(attribute))
     }
 
-    /// What cuBLASLt's engines take for a convolution with a 1x1 filter over images whose channels are apart; `None` for all other
-    /// operations. Seen on an H100 with cuDNN 9.19: nothing, and for the gradient of the filter, one of it for each image.
+    /// The workspace of cuBLASLt's engines for a convolution with a 1x1 filter over images whose channels are apart; `None` where
+    /// cuDNN takes another engine. Measured on an H100 with cuDNN 9.19: at most 400 bytes, and for the gradient of the filter, one
+    /// gradient in float32 for each image.
     fn workspace_of_operation(&self) -> Option<i64> {
         // Convolution, filter and images, by CUDNN_ATTR_OPERATION_CONVOLUTION_*.
         let [convolution, filter, images] = match self.kind {
@@ -184,7 +204,28 @@ impl Known {
         if !is_plain || size.iter().any(|length| *length != 1) || channels != *inner || !channels_are_apart {
             return None;
         }
-        let is_summed = self.kind == CONVOLUTION_FILTER_GRADIENT && count > 1;
-        Some(if is_summed { count * outer * inner * size_of::<f32>() as i64 } else { 0 })
+        if self.kind != CONVOLUTION_FILTER_GRADIENT {
+            return Some(0);
+        }
+        let [data_type] = images.numbers(&[TENSOR_DATA_TYPE])?[..] else { return None };
+        let is_known = is_summed_by_cublaslt(size.len(), data_type, *outer.min(inner), count);
+        is_known.then_some(count * outer * inner * size_of::<f32>() as i64)
+    }
+}
+
+/// Returns true where cuDNN has cuBLASLt compute the gradient of a 1x1 filter, with a workspace that is known. It decides by an
+/// estimate of the time, which it does not return without a device. The rows are what it chose on an H100 (`benches/workspaces.py`),
+/// by the smaller of the filter's numbers of inputs and outputs.
+fn is_summed_by_cublaslt(dimensions: usize, data_type: i64, channels: i64, count: i64) -> bool {
+    let is_narrow = channels <= 8;
+    match (dimensions, data_type) {
+        // Its result is written at once, so cuBLASLt may split the sum: the workspace depends on the kernel.
+        (_, FLOAT32) if count == 1 => false,
+        (2, FLOAT32) => !is_narrow,
+        (2, _) => true,
+        (_, FLOAT32) => is_narrow,
+        // With one channel the matrix is a vector.
+        (_, FLOAT16 | BFLOAT16) => channels == 1,
+        _ => false,
     }
 }

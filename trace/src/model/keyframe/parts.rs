@@ -16,6 +16,7 @@ use crate::model::line_book::{LineSlot, SlotMeaning};
 use crate::model::long_lived::LongLivedScan;
 use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
+use crate::model::private_pools::CapturedGraph;
 use crate::model::scope::Scope;
 use crate::model::tags::Owned;
 use crate::model::tensor_names::TensorName;
@@ -25,7 +26,7 @@ use crate::record::Phase;
 /// One `{"keyframe":…}` line: part of the state of a model. The names are those of the trace format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "keyframe", rename_all = "snake_case")]
-pub(super) enum Part {
+pub(super) enum KeyframePart {
     Process {
         events: u64,
         time: u64,
@@ -94,6 +95,8 @@ pub(super) enum Part {
     Source {
         device: i32,
         source: DriverCaller,
+        #[serde(default)]
+        peak_bytes: u64,
     },
     Held {
         device: i32,
@@ -113,6 +116,11 @@ pub(super) enum Part {
         device: i32,
         address: u64,
         mapping: Mapping,
+    },
+    Graph {
+        device: i32,
+        graph: u64,
+        captured: CapturedGraph,
     },
     Driver {
         device: i32,

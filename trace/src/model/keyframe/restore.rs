@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::packed::{self, Blocks, Points, StepRows, Tensors, TrainingRows};
-use super::parts::Part;
+use super::parts::KeyframePart;
 use crate::model::device;
 use crate::model::process_state::{HOST, Model};
 
@@ -18,14 +18,23 @@ impl Model {
     }
 
     /// `None` if the line refers to something that is not there.
-    fn restore_part(&mut self, part: Part) -> Option<()> {
+    fn restore_part(&mut self, part: KeyframePart) -> Option<()> {
         match part {
-            Part::Process { events, time, steps_ended, steps_untimed, phase, allocated, anomalies, lost_events } => {
+            KeyframePart::Process {
+                events,
+                time,
+                steps_ended,
+                steps_untimed,
+                phase,
+                allocated,
+                anomalies,
+                lost_events,
+            } => {
                 (self.lost_events, self.steps_untimed) = (lost_events, steps_untimed);
                 (self.event_count, self.latest_time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
                 (self.allocated_bytes_all_devices, self.anomalies) = (allocated, anomalies);
             }
-            Part::Threads { ids, in_forward, passes, looked, ranges } => {
+            KeyframePart::Threads { ids, in_forward, passes, looked, ranges } => {
                 (self.threads.passes, self.last_scan) = (passes, looked);
                 let mut ranges = ranges.into_iter();
                 for (thread, in_forward) in ids.into_iter().zip(in_forward) {
@@ -35,77 +44,84 @@ impl Model {
                     self.threads.forward_count += u32::from(in_forward && !was);
                 }
             }
-            Part::Line(line) => {
+            KeyframePart::Line(line) => {
                 self.symbols.intern_line(&Arc::new(line));
             }
-            Part::Owner { root, name } => {
+            KeyframePart::Owner { root, name } => {
                 self.symbols.intern_owner(root, &name);
             }
-            Part::Tensor(name) => {
+            KeyframePart::Tensor(name) => {
                 self.symbols.tensor_names.intern(name);
             }
-            Part::StepList { device: None, steps } => self.steps.list.extend(StepRows::default().unpacked(steps)),
-            Part::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
-            Part::Trainings { joined, names } => (self.trainings.joined, self.trainings.names) = (joined, names),
-            Part::TrainingList { trainings } => self.trainings.list.extend(TrainingRows::default().unpacked(trainings)),
-            Part::Oom { last: false, oom } => self.ooms.first.push(oom),
-            Part::Oom { last: true, oom } => self.ooms.last.push_back(oom),
-            Part::Ooms { count, rest, seen_at } => {
+            KeyframePart::StepList { device: None, steps } => {
+                self.steps.list.extend(StepRows::default().unpacked(steps))
+            }
+            KeyframePart::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
+            KeyframePart::Trainings { joined, names } => {
+                (self.trainings.joined, self.trainings.names) = (joined, names)
+            }
+            KeyframePart::TrainingList { trainings } => {
+                self.trainings.list.extend(TrainingRows::default().unpacked(trainings))
+            }
+            KeyframePart::Oom { last: false, oom } => self.ooms.first.push(oom),
+            KeyframePart::Oom { last: true, oom } => self.ooms.last.push_back(oom),
+            KeyframePart::Ooms { count, rest, seen_at } => {
                 (self.ooms.count, self.ooms.rest, self.ooms.seen_at) = (count, rest, seen_at);
             }
-            Part::Unknown => self.anomalies.unknown_records += 1,
-            Part::Source { device: HOST, source } => {
+            KeyframePart::Unknown => self.anomalies.unknown_records += 1,
+            KeyframePart::Source { device: HOST, source, .. } => {
                 self.host.source(source);
             }
-            Part::Held { device: HOST, held } => self.host.restore(held)?,
-            Part::Driver { device: HOST, totals } => self.host.totals = totals,
+            KeyframePart::Held { device: HOST, held } => self.host.restore(held)?,
+            KeyframePart::Driver { device: HOST, totals } => self.host.totals = totals,
             other => self.restore_device(other)?,
         }
         Some(())
     }
 
-    fn restore_device(&mut self, part: Part) -> Option<()> {
+    fn restore_device(&mut self, part: KeyframePart) -> Option<()> {
         let lists = device::lists(u32::try_from(self.threads.ids.len()).ok()?);
-        let (Part::Device { device, .. }
-        | Part::LineSlot { device, .. }
-        | Part::LayerSlot { device, .. }
-        | Part::Cells { device, .. }
-        | Part::Blocks { device, .. }
-        | Part::Tensors { device, .. }
-        | Part::Owned { device, .. }
-        | Part::Source { device, .. }
-        | Part::Held { device, .. }
-        | Part::Work { device, .. }
-        | Part::Busy { device, .. }
-        | Part::Mapping { device, .. }
-        | Part::Driver { device, .. }
-        | Part::Timeline { device, .. }
-        | Part::Shares { device, .. }
-        | Part::Share { device, .. }
-        | Part::StepList { device: Some(device), .. }
-        | Part::Steps { device: Some(device), .. }
-        | Part::Snapshot { device, .. }
-        | Part::Growth { device, .. }
-        | Part::Passes { device, .. }) = part
+        let (KeyframePart::Device { device, .. }
+        | KeyframePart::LineSlot { device, .. }
+        | KeyframePart::LayerSlot { device, .. }
+        | KeyframePart::Cells { device, .. }
+        | KeyframePart::Blocks { device, .. }
+        | KeyframePart::Tensors { device, .. }
+        | KeyframePart::Owned { device, .. }
+        | KeyframePart::Source { device, .. }
+        | KeyframePart::Held { device, .. }
+        | KeyframePart::Work { device, .. }
+        | KeyframePart::Busy { device, .. }
+        | KeyframePart::Mapping { device, .. }
+        | KeyframePart::Graph { device, .. }
+        | KeyframePart::Driver { device, .. }
+        | KeyframePart::Timeline { device, .. }
+        | KeyframePart::Shares { device, .. }
+        | KeyframePart::Share { device, .. }
+        | KeyframePart::StepList { device: Some(device), .. }
+        | KeyframePart::Steps { device: Some(device), .. }
+        | KeyframePart::Snapshot { device, .. }
+        | KeyframePart::Growth { device, .. }
+        | KeyframePart::Passes { device, .. }) = part
         else {
             return None;
         };
         let (state, symbols, _) = self.device_with_symbols(device)?;
         match part {
-            Part::Device { totals, epoch, step_epoch, timeline_origin, timeline_width_log2, .. } => {
+            KeyframePart::Device { totals, epoch, step_epoch, timeline_origin, timeline_width_log2, .. } => {
                 state.totals = totals;
                 state.ledger.epoch = epoch;
                 state.ledger.books_mut().for_each(|book| book.step_epoch = step_epoch);
                 state.timeline.points.restore_scale(timeline_origin, timeline_width_log2);
             }
-            Part::LineSlot { scope, slot, stands_for, .. } => {
+            KeyframePart::LineSlot { scope, slot, stands_for, .. } => {
                 state.ledger.book_mut(scope).restore_line(slot, stands_for, symbols);
             }
-            Part::LayerSlot { slot, .. } => state.ledger.restore_layer(slot),
-            Part::Cells { cells, .. } => {
+            KeyframePart::LayerSlot { slot, .. } => state.ledger.restore_layer(slot),
+            KeyframePart::Cells { cells, .. } => {
                 cells.into_iter().try_for_each(|cell| state.ledger.restore_cell(cell.into()))?;
             }
-            Part::Blocks { blocks, .. } => {
+            KeyframePart::Blocks { blocks, .. } => {
                 let mut rows = Blocks::default();
                 for row in blocks {
                     let (block, list) = rows.unpacked(row);
@@ -119,50 +135,64 @@ impl Model {
                     }
                 }
             }
-            Part::Tensors { tensors, .. } => {
+            KeyframePart::Tensors { tensors, .. } => {
                 let mut rows = Tensors::default();
                 for row in tensors {
                     let (block, address, tensor, largest) = rows.unpacked(row)?;
                     let slot = state.blocks.find(block)?;
                     state.blocks.get_mut(slot).tagged = true;
-                    state.tags.restore(slot, address, tensor, largest, symbols);
+                    let size = state.blocks.get(slot).bytes;
+                    state.tags.restore((slot, size), address, tensor, largest, symbols);
                 }
             }
-            Part::Owned { owner, owned, .. } => {
+            KeyframePart::Owned { owner, owned, .. } => {
                 state.tags.owners.insert(owner, owned);
             }
-            Part::Source { source, .. } => {
-                state.driver.source(source);
+            KeyframePart::Source { source, peak_bytes, .. } => {
+                let source = state.driver.source(source);
+                state.driver.held_by_source[source as usize].peak = peak_bytes;
             }
-            Part::Held { held, .. } => state.driver.restore(held)?,
-            Part::Work { total, work, .. } => {
+            KeyframePart::Held { held, .. } => {
+                if let Some(cell) = held.cell {
+                    state.ledger.cells.get(cell as usize)?;
+                }
+                state.driver.restore(held)?;
+            }
+            KeyframePart::Work { total, work, .. } => {
                 state.work.total = total;
                 for (key, totals) in work.into_iter().map(packed::work) {
                     state.work.insert(key?, totals);
                 }
             }
-            Part::Busy { busy, step_work, .. } => {
+            KeyframePart::Busy { busy, step_work, .. } => {
                 state.work.busy = busy;
                 for entry in step_work {
                     state.work.steps.insert(entry);
                 }
             }
-            Part::Mapping { address, mapping, .. } => {
+            KeyframePart::Mapping { address, mapping, .. } => {
                 state.driver.mappings.insert(address, mapping);
             }
-            Part::Driver { totals, .. } => state.driver.totals = totals,
-            Part::Timeline { points, .. } => state.timeline.points.list.extend(Points::default().unpacked(points)),
-            Part::Shares { origin, width_log2, .. } => state.category_timeline.points.restore_scale(origin, width_log2),
-            Part::Share { point, .. } => state.category_timeline.restore(point)?,
-            Part::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
-            Part::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
-            Part::Snapshot { scope, reference, snapshot, .. } => state.growth.restore(scope, reference, snapshot),
-            Part::Growth { ended, stride, before, after, .. } => {
+            KeyframePart::Graph { graph, captured, .. } => state.driver.private.add(graph, captured),
+            KeyframePart::Driver { totals, .. } => state.driver.totals = totals,
+            KeyframePart::Timeline { points, .. } => {
+                state.timeline.points.list.extend(Points::default().unpacked(points))
+            }
+            KeyframePart::Shares { origin, width_log2, .. } => {
+                state.category_timeline.points.restore_scale(origin, width_log2)
+            }
+            KeyframePart::Share { point, .. } => state.category_timeline.restore(point)?,
+            KeyframePart::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
+            KeyframePart::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
+            KeyframePart::Snapshot { scope, reference, snapshot, .. } => {
+                state.growth.restore(scope, reference, snapshot)
+            }
+            KeyframePart::Growth { ended, stride, before, after, .. } => {
                 (state.growth.ended, state.growth.stride) = (ended, stride);
                 (state.growth.cells_before, state.growth.cells_after) = (before, after);
             }
-            Part::Passes { to_peak: true, passes, .. } => state.accumulation.to_peak = passes,
-            Part::Passes { to_peak: false, passes, .. } => state.accumulation.now = passes,
+            KeyframePart::Passes { to_peak: true, passes, .. } => state.accumulation.to_peak = passes,
+            KeyframePart::Passes { to_peak: false, passes, .. } => state.accumulation.now = passes,
             _ => return None,
         }
         Some(())

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::packed::{Blocks, Points, StepRows, Tensors, TrainingRows, work_row};
-use super::parts::Part;
+use super::parts::KeyframePart;
 use crate::model::blocks::{Block, NONE};
 use crate::model::device::DeviceState;
 use crate::model::device_totals::OtherProcesses;
@@ -46,7 +46,7 @@ impl Model {
     pub fn write_keyframe(&self, out: &mut impl Write) -> io::Result<()> {
         let mut lines = Lines { out };
         self.write_names(&mut lines)?;
-        lines.put(&Part::Process {
+        lines.put(&KeyframePart::Process {
             events: self.event_count,
             time: self.latest_time,
             steps_ended: self.steps_ended,
@@ -59,13 +59,19 @@ impl Model {
         let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
         let is_in_one = self.threads.ranges.iter().any(|range| *range != 0);
         let ranges = if is_in_one { self.threads.ranges.clone() } else { Vec::new() };
-        lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.last_scan, ranges })?;
+        lines.put(&KeyframePart::Threads {
+            ids,
+            in_forward,
+            passes: self.threads.passes,
+            looked: self.last_scan,
+            ranges,
+        })?;
         write_steps(&mut lines, None, &self.steps)?;
         if !self.trainings.list.is_empty() {
             let Trainings { joined, names, list } = &self.trainings;
-            lines.put(&Part::Trainings { joined: *joined, names: names.clone() })?;
+            lines.put(&KeyframePart::Trainings { joined: *joined, names: names.clone() })?;
             for list in list.chunks(ROWS) {
-                lines.put(&Part::TrainingList { trainings: TrainingRows::default().packed(list) })?;
+                lines.put(&KeyframePart::TrainingList { trainings: TrainingRows::default().packed(list) })?;
             }
         }
         for (device, state) in (0..).zip(&self.devices) {
@@ -75,13 +81,13 @@ impl Model {
         }
         write_driver(&mut lines, HOST, &self.host)?;
         for oom in &self.ooms.first {
-            lines.put(&Part::Oom { last: false, oom: oom.clone() })?;
+            lines.put(&KeyframePart::Oom { last: false, oom: oom.clone() })?;
         }
         for oom in &self.ooms.last {
-            lines.put(&Part::Oom { last: true, oom: oom.clone() })?;
+            lines.put(&KeyframePart::Oom { last: true, oom: oom.clone() })?;
         }
         let Ooms { count, rest, seen_at, .. } = self.ooms;
-        lines.put(&Part::Ooms { count, rest, seen_at })
+        lines.put(&KeyframePart::Ooms { count, rest, seen_at })
     }
 
     /// Halves what is kept of the past (timelines, steps, snapshots of lines, repeated out-of-memory events), so that a
@@ -99,13 +105,13 @@ impl Model {
         let symbols = &self.symbols;
         // First, so that lines keep the numbers by which the rest names them.
         for line in symbols.lines() {
-            lines.put(&Part::Line(Line::clone(line)))?;
+            lines.put(&KeyframePart::Line(Line::clone(line)))?;
         }
         for owner in symbols.owners() {
-            lines.put(&Part::Owner { root: owner.root, name: owner.name.clone() })?;
+            lines.put(&KeyframePart::Owner { root: owner.root, name: owner.name.clone() })?;
         }
         for name in symbols.tensor_names.all() {
-            lines.put(&Part::Tensor(name.clone()))?;
+            lines.put(&KeyframePart::Tensor(name.clone()))?;
         }
         for software in &symbols.software {
             lines.put(software)?;
@@ -179,22 +185,25 @@ fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
 
 fn write_steps<W: Write>(lines: &mut Lines<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
     for steps in steps.list.chunks(ROWS) {
-        lines.put(&Part::StepList { device, steps: StepRows::default().packed(steps) })?;
+        lines.put(&KeyframePart::StepList { device, steps: StepRows::default().packed(steps) })?;
     }
-    lines.put(&Part::Steps { device, joined: steps.joined, peak: steps.peak })
+    lines.put(&KeyframePart::Steps { device, joined: steps.joined, peak: steps.peak })
 }
 
 fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &DriverMemory) -> io::Result<()> {
-    for source in &driver.sources {
-        lines.put(&Part::Source { device, source: source.clone() })?;
+    for (source, held) in std::iter::zip(&driver.sources, &driver.held_by_source) {
+        lines.put(&KeyframePart::Source { device, source: source.clone(), peak_bytes: held.peak })?;
     }
     for held in driver.held.values() {
-        lines.put(&Part::Held { device, held: *held })?;
+        lines.put(&KeyframePart::Held { device, held: *held })?;
     }
     for (address, mapping) in &driver.mappings {
-        lines.put(&Part::Mapping { device, address: *address, mapping: *mapping })?;
+        lines.put(&KeyframePart::Mapping { device, address: *address, mapping: *mapping })?;
     }
-    lines.put(&Part::Driver { device, totals: driver.totals })
+    for (graph, captured) in &driver.private.graphs {
+        lines.put(&KeyframePart::Graph { device, graph: *graph, captured: *captured })?;
+    }
+    lines.put(&KeyframePart::Driver { device, totals: driver.totals })
 }
 
 fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
@@ -202,18 +211,18 @@ fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -
     sums.sort_unstable_by_key(|(key, _)| **key);
     for sums in sums.chunks(ROWS) {
         let work_rows = sums.iter().map(|(key, totals)| work_row(**key, totals)).collect();
-        lines.put(&Part::Work { device, total: work.total, work: work_rows })?;
+        lines.put(&KeyframePart::Work { device, total: work.total, work: work_rows })?;
     }
     let steps: Vec<_> = work.steps.entries().copied().collect();
     for steps in steps.chunks(ROWS) {
-        lines.put(&Part::Busy { device, busy: work.busy, step_work: steps.to_vec() })?;
+        lines.put(&KeyframePart::Busy { device, busy: work.busy, step_work: steps.to_vec() })?;
     }
     Ok(())
 }
 
 fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
     let ledger = &state.ledger;
-    lines.put(&Part::Device {
+    lines.put(&KeyframePart::Device {
         device,
         totals: state.totals,
         epoch: ledger.epoch,
@@ -224,22 +233,22 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     for scope in Scope::ALL {
         let book = ledger.book(scope);
         for (slot, stands_for) in std::iter::zip(&book.lines, book.standing()) {
-            lines.put(&Part::LineSlot { device, scope, slot: *slot, stands_for })?;
+            lines.put(&KeyframePart::LineSlot { device, scope, slot: *slot, stands_for })?;
         }
     }
     for slot in &ledger.layers {
-        lines.put(&Part::LayerSlot { device, slot: *slot })?;
+        lines.put(&KeyframePart::LayerSlot { device, slot: *slot })?;
     }
     for cells in ledger.cells.chunks(ROWS) {
         let cells = cells.iter().map(|cell| ledger.with_current_lines(cell).into()).collect();
-        lines.put(&Part::Cells { device, cells })?;
+        lines.put(&KeyframePart::Cells { device, cells })?;
     }
     let blocks = state.blocks.by_age();
     for blocks in blocks.chunks(ROWS) {
         let mut rows = Blocks::default();
         let list = |block: &Block| (block.list != NONE).then_some(block.list);
         let blocks = blocks.iter().map(|block| rows.packed(block, list(block))).collect();
-        lines.put(&Part::Blocks { device, blocks })?;
+        lines.put(&KeyframePart::Blocks { device, blocks })?;
     }
     let tensors = state.tags.blocks.iter().flat_map(|(slot, tags)| {
         let block = state.blocks.get(*slot).address;
@@ -250,26 +259,29 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     tensors.sort_unstable_by_key(|(block, address, ..)| (*block, *address));
     for tensors in tensors.chunks(ROWS) {
         let mut rows = Tensors::default();
-        lines.put(&Part::Tensors { device, tensors: tensors.iter().map(|tensor| rows.packed(*tensor)).collect() })?;
+        lines.put(&KeyframePart::Tensors {
+            device,
+            tensors: tensors.iter().map(|tensor| rows.packed(*tensor)).collect(),
+        })?;
     }
     for (owner, owned) in sorted(&state.tags.owners) {
-        lines.put(&Part::Owned { device, owner, owned: *owned })?;
+        lines.put(&KeyframePart::Owned { device, owner, owned: *owned })?;
     }
     write_work(lines, device, &state.work)?;
     write_driver(lines, device, &state.driver)?;
     for points in state.timeline.points.list.chunks(ROWS) {
-        lines.put(&Part::Timeline { device, points: Points::default().packed(points) })?;
+        lines.put(&KeyframePart::Timeline { device, points: Points::default().packed(points) })?;
     }
     let shares = &state.category_timeline.points;
-    lines.put(&Part::Shares { device, origin: shares.origin, width_log2: shares.width_log2 })?;
+    lines.put(&KeyframePart::Shares { device, origin: shares.origin, width_log2: shares.width_log2 })?;
     for point in &shares.list {
-        lines.put(&Part::Share { device, point: *point })?;
+        lines.put(&KeyframePart::Share { device, point: *point })?;
     }
     write_steps(lines, Some(device), &state.steps)?;
     let Accumulation { now, to_peak } = state.accumulation.with_current_lines(ledger);
     for (to_peak, passes) in [(false, now), (true, to_peak)] {
         if passes != Passes::default() {
-            lines.put(&Part::Passes { device, to_peak, passes })?;
+            lines.put(&KeyframePart::Passes { device, to_peak, passes })?;
         }
     }
     let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
@@ -277,9 +289,9 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         let reference = course.reference.iter().map(|snapshot| (true, snapshot));
         for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
             let snapshot = snapshot.with_current_lines(ledger.book(scope));
-            lines.put(&Part::Snapshot { device, scope, reference, snapshot })?;
+            lines.put(&KeyframePart::Snapshot { device, scope, reference, snapshot })?;
         }
     }
     let (before, after) = (cells_before.clone(), cells_after.clone());
-    lines.put(&Part::Growth { device, ended: *ended, stride: *stride, before, after })
+    lines.put(&KeyframePart::Growth { device, ended: *ended, stride: *stride, before, after })
 }

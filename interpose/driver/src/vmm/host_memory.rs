@@ -1,0 +1,37 @@
+//! How much host memory may still be taken: within the machine's memory, the process's control groups, and the user's
+//! limit.
+
+use interpose_base::config::config;
+use std::path::Path;
+
+use memlab_sizes::{available_host_memory, format as size};
+
+/// Always left to the rest of the machine.
+const SPARED: u64 = 512 << 20;
+
+/// Checks that `bytes` more of host memory are available, without taking them.
+///
+/// # Errors
+///
+/// The bound that they would exceed.
+pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
+    if let Some(most) = config().host_max
+        && taken + bytes > most
+    {
+        return Err(format!(
+            "{} of host memory are needed, and MEMLAB_HOST_MAX allows {}: nothing was moved",
+            size(taken + bytes),
+            size(most)
+        ));
+    }
+    let Some((available, whose)) = available_host_memory(Path::new("/")) else { return Ok(()) };
+    if bytes.saturating_add(SPARED) > available {
+        return Err(format!(
+            "{} of host memory are needed, and {whose} has {} to spare (and keeps {}): nothing was moved",
+            size(bytes),
+            size(available),
+            size(SPARED)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Checkpoints in the safetensors format: the tensors in their files, and reading many of them at once.
+//!
+//! Files are not trusted: a header is checked against the size of its file, and an index may only name files in its own folder.
+
+mod file;
+mod read;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use safetensors::tensor::Metadata;
+use serde::Deserialize;
+
+use crate::error::Result;
+use file::{exactly, malformed, open, unreadable};
+
+pub use read::{FileRange, read_parts};
+
+/// A tensor of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// The file it is in.
+    pub path: PathBuf,
+    /// As written in the format: "BF16".
+    pub dtype: String,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// The offset of its first byte in the file.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The limit of the format.
+const LARGEST_HEADER: u64 = 100_000_000;
+const SUFFIX: &str = ".safetensors";
+const INDEX_SUFFIX: &str = ".safetensors.index.json";
+
+/// All tensors of a checkpoint, by file and offset. `path`: a `.safetensors` file, an index of several
+/// (`.safetensors.index.json`), or a folder with either.
+///
+/// # Errors
+///
+/// If a file cannot be read, is cut short, or is no safetensors checkpoint.
+pub fn tensors(path: &Path) -> Result<Vec<Tensor>> {
+    let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
+    if status.is_dir() {
+        let inside = in_folder(path)?;
+        return if names_index(&inside) { of_index(&inside) } else { of_file(&inside) };
+    }
+    if names_index(path) { of_index(path) } else { of_file(path) }
+}
+
+fn names_index(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// The checkpoint of a folder: its index, else its one file; of several the one with the default name.
+fn in_folder(folder: &Path) -> Result<PathBuf> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
+        let entry = entry.map_err(|error| unreadable(folder, error))?;
+        names.extend(entry.file_name().into_string());
+    }
+    names.sort_unstable();
+    for suffix in [INDEX_SUFFIX, SUFFIX] {
+        let fitting: Vec<&String> = names.iter().filter(|name| name.ends_with(suffix)).collect();
+        let default = fitting.iter().find(|name| name.strip_suffix(suffix) == Some("model"));
+        match (default, fitting.as_slice()) {
+            (Some(name), _) | (None, [name]) => return Ok(folder.join(name)),
+            (None, []) => {}
+            (None, [first, second, ..]) => {
+                return Err(malformed(
+                    folder,
+                    format!("holds several checkpoints ({first}, {second} …): name one of them"),
+                ));
+            }
+        }
+    }
+    Err(malformed(
+        folder,
+        format!("holds no *{SUFFIX} and no *{INDEX_SUFFIX}: name the folder of a safetensors checkpoint"),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Index {
+    /// Tensor → file.
+    weight_map: BTreeMap<String, String>,
+}
+
+fn of_index(path: &Path) -> Result<Vec<Tensor>> {
+    let (mut file, bytes) = open(path)?;
+    if bytes > LARGEST_HEADER {
+        return Err(malformed(path, format!("has {bytes} bytes: an index has {LARGEST_HEADER} at most")));
+    }
+    let index: Index = serde_json::from_slice(&exactly(&mut file, path, bytes)?)
+        .map_err(|error| malformed(path, format!("is no index of a safetensors checkpoint: {error}")))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut wanted: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, name) in &index.weight_map {
+        wanted.entry(name).or_default().push(tensor);
+    }
+    let mut all = Vec::with_capacity(index.weight_map.len());
+    for (name, wanted) in wanted {
+        let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside || name.is_empty() {
+            return Err(malformed(path, format!("names {name:?}: an index names files of its own folder only")));
+        }
+        let mut there: HashMap<String, Tensor> =
+            of_file(&folder.join(name))?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let first = all.len();
+        for tensor in wanted {
+            let Some(found) = there.remove(tensor) else {
+                return Err(malformed(
+                    path,
+                    format!("says that {tensor} is in {name}, and it is not: fetch the checkpoint again"),
+                ));
+            };
+            all.push(found);
+        }
+        all[first..].sort_by(in_file);
+    }
+    Ok(all)
+}
+
+fn of_file(path: &Path) -> Result<Vec<Tensor>> {
+    let (mut file, bytes) = open(path)?;
+    let mut length = [0; 8];
+    if bytes < 8 {
+        return Err(malformed(path, format!("has {bytes} bytes: it is no safetensors file, or was cut short")));
+    }
+    file.read_exact(&mut length).map_err(|error| unreadable(path, error))?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER {
+        let what =
+            format!("begins with a header of {length} bytes ({LARGEST_HEADER} at most): it is no safetensors file");
+        return Err(malformed(path, what));
+    }
+    if length > bytes - 8 {
+        return Err(malformed(
+            path,
+            format!("has {bytes} bytes, and a header of {length}: it was cut short, fetch it again"),
+        ));
+    }
+    let header: Metadata = serde_json::from_slice(&exactly(&mut file, path, length)?)
+        .map_err(|error| malformed(path, format!("has a header that cannot be right: {error}")))?;
+    let data = 8 + length;
+    let end = data.checked_add(header.data_len() as u64);
+    if end != Some(bytes) {
+        let promised = end.map_or("more than there can be".to_string(), |end| end.to_string());
+        let what =
+            format!("has {bytes} bytes, and its header says {promised}: it was cut short or damaged, fetch it again");
+        return Err(malformed(path, what));
+    }
+    let mut all: Vec<Tensor> = header
+        .tensors()
+        .into_iter()
+        .map(|(name, info)| Tensor {
+            name,
+            path: path.to_owned(),
+            dtype: format!("{:?}", info.dtype),
+            shape: info.shape.clone(),
+            // `Metadata` checked that the tensors follow each other up to the end of the file.
+            offset: data + info.data_offsets.0 as u64,
+            bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
+        })
+        .collect();
+    all.sort_by(in_file);
+    Ok(all)
+}
+
+fn in_file(one: &Tensor, other: &Tensor) -> std::cmp::Ordering {
+    (one.offset, one.bytes, &one.name).cmp(&(other.offset, other.bytes, &other.name))
+}

@@ -1,0 +1,189 @@
+//! Host memory that the processes of one user on one host hold once.
+//!
+//! Processes that [`join`](HostShare::join) under one name get the same memory. The first gets it empty, fills it and
+//! [publishes](HostShare::publish) it; the others wait, and are handed it by any process that has it. It is a memfd without a
+//! name in the file system, and goes when the last process does, however that ends.
+//!
+//! Two kinds of names, both of abstract Unix sockets, which vanish with the process that holds them:
+//!
+//! ```text
+//! memlab/UID/NAME/gate   held by the one process that looks for the memory, or makes it; the others wait for it to be free
+//! memlab/UID/NAME/0      seats: each process that has the memory listens on one, and hands it to whoever connects
+//! memlab/UID/NAME/1
+//! …
+//! ```
+//!
+//! A process that looks for the memory has the gate, so no two make it at once. If it dies while it fills it, the gate is free
+//! and the next one makes it anew. Nobody takes over from a member that dies: every other one hands out the memory too.
+//!
+//! Names of abstract sockets can be taken by any user, so both ends of a connection ask the kernel whose the other is.
+
+mod handing;
+mod listener;
+mod names;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use self::handing::{connect, is_own, receive, wait_for_answer, wait_for_hangup};
+use self::listener::Listener;
+use self::names::{GATE, Name, SEATS};
+use crate::arena::MemoryFile;
+use crate::error::{Error, Result, size};
+
+/// This process's part in memory that several processes hold.
+pub struct HostShare {
+    name: Name,
+    memory: Arc<MemoryFile>,
+    place: Mutex<ListenAddress>,
+}
+
+/// What a process listens on.
+enum ListenAddress {
+    /// It fills the memory, and holds the gate.
+    Founding(#[expect(dead_code, reason = "held until it is dropped")] Arc<Listener>),
+    /// It has the memory, and hands it out. Without a seat where all are taken.
+    Seated(Option<Arc<Listener>>),
+    /// It gave up before the memory was filled.
+    Left,
+}
+
+impl HostShare {
+    /// Joins those that share `bytes` under a name of letters, digits and dashes, at most 64.
+    ///
+    /// Waits while another process fills the memory or does not answer, and calls `keep_waiting` with that process's number (0:
+    /// not known) about ten times a second; false ends it, and None is returned.
+    ///
+    /// # Errors
+    ///
+    /// If another user's process holds the name, or the system refuses.
+    pub fn join(name: &str, bytes: u64, keep_waiting: &mut dyn FnMut(i32) -> bool) -> Result<Option<Self>> {
+        let name = Name::checked(name)?;
+        let Some(gate) = gate(&name, keep_waiting)? else { return Ok(None) };
+        for seat in 0..SEATS {
+            let Ok(connection) = connect(&name.seat(seat)) else { continue };
+            // A member that does not answer, as it is stopped, is as good as none; and so is another user's process.
+            if !is_own(&connection) {
+                continue;
+            }
+            let member = handing::process_of(&connection);
+            if !wait_for_answer(&connection, &mut || keep_waiting(member)) {
+                return Ok(None);
+            }
+            if let Some(memory) = receive(&connection, bytes)? {
+                let share = Self { name, memory: Arc::new(memory), place: Mutex::new(ListenAddress::Seated(None)) };
+                share.take_seat()?;
+                return Ok(Some(share)); // Drops the gate: from here on it is handed out by this process too.
+            }
+        }
+        let memory = Arc::new(MemoryFile::new(bytes)?);
+        Ok(Some(Self { name, memory, place: Mutex::new(ListenAddress::Founding(Arc::new(gate))) }))
+    }
+
+    /// Whether this process is the first, which has to fill the memory.
+    pub fn is_first(&self) -> bool {
+        matches!(*self.place.lock(), ListenAddress::Founding(_))
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<MemoryFile> {
+        &self.memory
+    }
+
+    /// Lets the others have the memory, which is filled.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses.
+    pub fn publish(&self) -> Result<()> {
+        if !self.is_first() {
+            return Err(Error::Failed("shared memory was published already, or given up".into()));
+        }
+        self.take_seat()
+    }
+
+    /// Gives up before the memory is filled; afterwards nothing happens. The next process makes it anew.
+    pub fn abandon(&self) {
+        let mut place = self.place.lock();
+        if matches!(*place, ListenAddress::Founding(_)) {
+            *place = ListenAddress::Left;
+        }
+    }
+
+    /// How many processes hold the memory now. A process that joined twice counts twice.
+    pub fn members(&self) -> usize {
+        let is_member = |seat: &u32| connect(&self.name.seat(*seat)).is_ok_and(|connection| is_own(&connection));
+        (0..SEATS).filter(is_member).count()
+    }
+
+    fn take_seat(&self) -> Result<()> {
+        for seat in 0..SEATS {
+            if let Some(listener) = Listener::bind(&self.name.seat(seat)).map_err(refused)? {
+                let listener = Arc::new(listener);
+                let (theirs, memory) = (Arc::clone(&listener), Arc::clone(&self.memory));
+                let serve = move || theirs.serve(|connection| handing::send(connection, &memory));
+                let thread = thread::Builder::new().name("memlab-share".to_owned());
+                thread.spawn(serve).map_err(|error| Error::Failed(format!("no thread to share memory ({error})")))?;
+                *self.place.lock() = ListenAddress::Seated(Some(listener));
+                return Ok(());
+            }
+        }
+        *self.place.lock() = ListenAddress::Seated(None);
+        Ok(())
+    }
+}
+
+impl Drop for HostShare {
+    fn drop(&mut self) {
+        if let ListenAddress::Seated(Some(listener)) = &*self.place.lock() {
+            listener.close(); // The thread that serves has the other reference, and ends.
+        }
+    }
+}
+
+/// Holds the gate, once no other process does. None if the caller does not want to wait any longer.
+fn gate(name: &Name, keep_waiting: &mut dyn FnMut(i32) -> bool) -> Result<Option<Listener>> {
+    let address = name.gate();
+    loop {
+        if let Some(listener) = Listener::bind(&address).map_err(refused)? {
+            return Ok(Some(listener));
+        }
+        let holder = match connect(&address) {
+            Ok(connection) if !is_own(&connection) => return Err(foreign(name, &connection)),
+            Ok(connection) => {
+                let holder = handing::process_of(&connection);
+                wait_for_hangup(&connection);
+                holder
+            }
+            Err(_) => {
+                // It is gone, about to listen, or more wait for it than fit in its queue.
+                thread::sleep(Duration::from_millis(5));
+                0
+            }
+        };
+        if !keep_waiting(holder) {
+            return Ok(None);
+        }
+    }
+}
+
+fn foreign(name: &Name, connection: &std::os::fd::OwnedFd) -> Error {
+    Error::Failed(format!(
+        "process {} of another user holds the name {name}/{GATE}, under which memory would be shared: share it under another \
+         name, or not at all",
+        handing::process_of(connection)
+    ))
+}
+
+fn refused(error: rustix::io::Errno) -> Error {
+    Error::Failed(format!("no socket could be made to share memory ({error})"))
+}
+
+impl std::fmt::Display for HostShare {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} shared as {}", size(self.memory.bytes()), self.name)
+    }
+}

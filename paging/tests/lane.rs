@@ -1,0 +1,189 @@
+//! Copies of activations to the host and back, on the host backend and on the simulated GPU.
+//!
+//! The scenarios marked as ignored run in separate processes with the simulated driver.
+
+use memlab_paging::backend::{Backend, Cuda, Host, Stream, Transfer};
+use memlab_paging::lane::{HostCopy, Lane};
+use memlab_paging::{DeviceMemory, Error};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs one of the scenarios below on a simulated card, with these environment variables.
+fn run_scenario(scenario: &str, variables: &[(&str, &str)]) {
+    let mut command = simgpu_tests::simgpu();
+    let scenario = format!("lane::{scenario}");
+    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", &scenario]);
+    let out = simgpu_tests::succeed(command.envs(variables.iter().copied()));
+    assert!(out.contains("1 passed"), "{out}");
+}
+
+#[test]
+fn bytes_come_back_on_the_simulated_gpu() {
+    run_scenario("scenario_bytes_come_back", &[]);
+}
+
+#[test]
+fn a_copy_to_the_host_that_fails() {
+    run_scenario("scenario_a_copy_that_fails", &[("SIMGPU_FAIL", "cuMemcpyDtoHAsync:719@2")]);
+}
+
+#[test]
+fn pinning_refused() {
+    run_scenario("scenario_pinning_refused", &[("SIMGPU_FAIL", "cuMemHostRegister_v2:2@1+")]);
+}
+
+/// Activations of a program: bytes on the host or the device.
+struct Program {
+    lane: Lane,
+    device: Option<i32>,
+}
+
+impl Program {
+    fn new(device: Option<i32>) -> Self {
+        Self { lane: Lane::new(device, None).unwrap(), device }
+    }
+
+    /// Memory that holds these bytes.
+    fn memory(&self, contents: &[u8]) -> DeviceMemory {
+        let bytes = contents.len() as u64;
+        let memory = DeviceMemory::new(self.device, bytes).unwrap();
+        let write: Box<dyn Backend> = match self.device {
+            Some(ordinal) => Box::new(Cuda::open(ordinal).unwrap()),
+            None => Box::new(Host::new(None).unwrap()),
+        };
+        let is_pushed = write.activate().unwrap();
+        let stream = write.create_stream().unwrap();
+        // SAFETY: both ranges outlive the copy, which is waited for.
+        unsafe { write.copy(&Transfer { from: contents.as_ptr() as u64, to: memory.address(), bytes }, stream) }
+            .unwrap();
+        write.synchronize(stream).unwrap();
+        write.destroy_stream(stream);
+        if is_pushed {
+            write.deactivate();
+        }
+        memory
+    }
+
+    /// Copies to the host, growing as needed.
+    fn save(&self, memory: &DeviceMemory) -> Result<HostCopy, Error> {
+        let growth = self.lane.growth(memory.bytes());
+        if growth > 0 {
+            self.lane.grow(growth)?;
+        }
+        // SAFETY: the tests drop memory after `wait_saved`.
+        Ok(unsafe { self.lane.save(memory.address(), memory.bytes(), Stream(0)) }?.expect("there is a place"))
+    }
+
+    /// What comes back of a copy, in memory of its own.
+    fn loaded(&self, copy: &HostCopy) -> Vec<u8> {
+        let mut bytes = vec![0; copy.bytes() as usize];
+        let memory = self.memory(&bytes);
+        // SAFETY: the memory is dropped after the wait.
+        unsafe { copy.load(memory.address(), Stream(0)) }.unwrap();
+        copy.wait_loaded(Stream(0)).unwrap();
+        self.lane.synchronize().unwrap();
+        memory.read(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Bytes that differ from each other and from those of another seed.
+fn numbers(bytes: u64, seed: u64) -> Vec<u8> {
+    (0..bytes).map(|at| (at.wrapping_mul(seed * 2 + 3) >> 3) as u8 ^ seed as u8).collect()
+}
+
+fn bytes_come_back(program: &Program) {
+    // GIVEN activations of many sizes, WHEN they are on the host and their memory is someone else's
+    let sizes = [1, 100, MIB, 3 * MIB + 17, 70 * MIB];
+    let copies: Vec<HostCopy> = sizes
+        .iter()
+        .zip(0..)
+        .map(|(&bytes, seed)| {
+            let memory = program.memory(&numbers(bytes, seed));
+            let copy = program.save(&memory).unwrap();
+            assert!(copy.wait_loaded(Stream(0)).unwrap_err().to_string().contains("not being loaded"));
+            copy.wait_saved(Stream(0)).unwrap();
+            program.lane.synchronize().unwrap();
+            copy
+        })
+        .collect();
+    // THEN they come back, in any order, and as often as they are asked for.
+    for seed in [4, 0, 2, 3, 1, 1, 4] {
+        assert!(program.loaded(&copies[seed]) == numbers(sizes[seed], seed as u64), "{seed}");
+    }
+    // AND WHEN they are dropped, THEN their places are used again, and no memory is added.
+    let host_bytes = program.lane.host_bytes();
+    assert!(host_bytes >= sizes.iter().sum());
+    drop(copies);
+    for seed in 0..20 {
+        let memory = program.memory(&numbers(3 * MIB, seed));
+        let copy = program.save(&memory).unwrap();
+        copy.wait_saved(Stream(0)).unwrap();
+        assert!(program.loaded(&copy) == numbers(3 * MIB, seed));
+    }
+    assert_eq!(program.lane.host_bytes(), host_bytes);
+    // AND WHEN copies are timed, THEN there is a speed until it is asked for.
+    assert_eq!(program.lane.bytes_per_second().unwrap(), None);
+    program.lane.set_timed(true);
+    let memory = program.memory(&numbers(MIB, 1));
+    program.save(&memory).unwrap().wait_saved(Stream(0)).unwrap();
+    assert!(program.lane.bytes_per_second().unwrap().unwrap() > 0.0);
+    assert_eq!(program.lane.bytes_per_second().unwrap(), None);
+    program.lane.set_timed(false);
+    program.lane.synchronize().unwrap();
+}
+
+#[test]
+fn bytes_come_back_on_the_host() {
+    bytes_come_back(&Program::new(None));
+}
+
+#[test]
+fn without_room_there_is_no_copy() {
+    // GIVEN a lane without memory, THEN nothing is copied, and it says how much it lacks: more than is asked for at first
+    let program = Program::new(None);
+    let memory = program.memory(&numbers(MIB, 0));
+    // SAFETY: nothing is copied.
+    assert!(unsafe { program.lane.save(memory.address(), MIB, Stream(0)) }.unwrap().is_none());
+    let growth = program.lane.growth(MIB);
+    assert!(growth >= MIB && program.lane.host_bytes() == 0);
+    // AND WHEN it has grown by that, THEN there is a place.
+    program.lane.grow(growth).unwrap();
+    assert_eq!((program.lane.growth(MIB), program.lane.host_bytes()), (0, growth));
+    assert!(program.lane.growth(growth + 1) > growth);
+    // AND one that asks for what no machine has is refused.
+    assert!(program.lane.grow(1 << 60).is_err() && program.lane.host_bytes() == growth);
+}
+
+#[test]
+#[ignore = "run by `bytes_come_back_on_the_simulated_gpu`"]
+fn scenario_bytes_come_back() {
+    bytes_come_back(&Program::new(Some(0)));
+}
+
+#[test]
+#[ignore = "run by `a_copy_to_the_host_that_fails`"]
+fn scenario_a_copy_that_fails() {
+    // GIVEN a driver whose second copy to the host fails
+    let program = Program::new(Some(0));
+    let memory = program.memory(&numbers(MIB, 1));
+    let first = program.save(&memory).unwrap();
+    // WHEN it is asked for, THEN the error names the call and what it was for
+    let error = program.save(&memory).err().unwrap().to_string();
+    assert!(error.starts_with("cuMemcpyDtoHAsync_v2 failed with") && error.contains("saving activations"), "{error}");
+    // AND its place is free again, and other copies are right.
+    let third = program.save(&memory).unwrap();
+    assert!(program.loaded(&first) == numbers(MIB, 1) && program.loaded(&third) == numbers(MIB, 1));
+    let whole = program.lane.host_bytes() - 2 * MIB;
+    assert_eq!(program.lane.growth(whole), 0);
+}
+
+#[test]
+#[ignore = "run by `pinning_refused`"]
+fn scenario_pinning_refused() {
+    // GIVEN a system that pins nothing, THEN that is an error of memory, and nothing is added
+    let program = Program::new(Some(0));
+    let refused = program.lane.grow(MIB).unwrap_err();
+    assert!(matches!(refused, Error::Memory(_)), "{refused}");
+    assert_eq!(program.lane.host_bytes(), 0);
+}

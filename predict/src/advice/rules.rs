@@ -1,0 +1,12 @@
+//! The rules: each tries a change on the recording.
+
+pub(crate) mod activations;
+pub(crate) mod checkpoint;
+pub(crate) mod contexts;
+pub(crate) mod gradients;
+pub(crate) mod graph_pools;
+pub(crate) mod leak;
+pub(crate) mod loss;
+pub(crate) mod optimizer;
+pub(crate) mod settings;
+pub(crate) mod workspaces;

@@ -1,0 +1,151 @@
+//! What autograd keeps for backward, on the host in between (`memlab.offload_activations`).
+
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+
+use crate::advice::cache;
+use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::offload::{Offloaded, offloaded};
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::times::Times;
+use crate::advice::verdicts::Candidates;
+
+/// Smaller blocks stay on the GPU.
+const SMALLEST: u64 = 1 << 20;
+
+/// The smallest budget: so many times the largest block.
+const LEAST: u64 = 3;
+
+/// How many budgets between the smallest and all that is kept are looked at.
+const BUDGETS: u64 = 32;
+
+/// What the bus hides is worth a budget if it saves one part in so many.
+const WORTH: u64 = 10;
+
+/// Budgets are whole multiples of this.
+const UNIT: u64 = 1 << 20;
+
+pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, verdicts: &mut Candidates) {
+    let kept = Kept::of(course);
+    if kept.most == 0 {
+        return;
+    }
+    let least = (kept.largest * LEAST).next_multiple_of(UNIT);
+    if kept.most <= least {
+        let [most, least] = [kept.most, least].map(memlab_sizes::format);
+        let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
+        verdicts.no(Kind::OffloadActivations, "what autograd keeps", because);
+        return;
+    }
+    let room = kept.most - least;
+    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / UNIT * UNIT);
+    let mut outcomes: Vec<Outcome> = budgets.map(|budget| kept.carried_out(budget, times)).collect();
+    let peak = course.peak().bytes;
+    let chosen = match target {
+        Some(target) => outcomes.iter().rposition(|outcome| outcome.peak <= target),
+        None => outcomes
+            .iter()
+            .position(|outcome| outcome.waits_ns == Some(0))
+            .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / WORTH),
+    };
+    // Where the bus hides next to nothing, the smallest budget says what there is to gain.
+    let outcome = outcomes.swap_remove(chosen.unwrap_or(0));
+    verdicts.add(kept.advice(&outcome, times), Some(outcome.change));
+}
+
+/// A run with a budget.
+struct Outcome {
+    budget: u64,
+    change: Change,
+    peak: u64,
+    /// What a step copies to the host, and what of it comes back.
+    leaving: u64,
+    returning: u64,
+    /// How long the GPU waits for copies.
+    waits_ns: Option<u64>,
+}
+
+/// The blocks that a forward makes and only its backward lets go.
+struct Kept<'a> {
+    course: &'a BlockLifetimes<'a>,
+    /// By id.
+    is_kept: Vec<bool>,
+    largest: u64,
+    /// The most of them at once.
+    most: u64,
+}
+
+impl<'a> Kept<'a> {
+    fn of(course: &'a BlockLifetimes<'a>) -> Kept<'a> {
+        let recording = course.recording;
+        let begins: Vec<usize> = course.allocated_in(Phase::Backward).collect();
+        let is_kept = |(span, allocation): (&Span, &crate::plan::Allocation)| {
+            let first = begins.get(begins.partition_point(|begin| *begin < span.from));
+            let end = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
+            // What a forward keeps of keys and values is kept for backward too, where it needs no gradient itself.
+            matches!(allocation.category, Category::Activation | Category::KvCache)
+                && allocation.size >= SMALLEST
+                && matches!(allocation.flags.phase(), Phase::Forward | Phase::Other)
+                && first.is_some_and(|begin| *begin < span.to)
+                && end.is_some_and(|end| span.to <= *end)
+        };
+        let is_kept: Vec<bool> = course.spans.iter().zip(&recording.allocations).map(is_kept).collect();
+        let sizes =
+            recording.allocations.iter().zip(&is_kept).filter_map(|(allocation, kept)| kept.then_some(allocation.size));
+        let largest = sizes.max().unwrap_or(0);
+        let most = course.peak_live_bytes(|id| is_kept[id as usize]);
+        Kept { course, is_kept, largest, most }
+    }
+
+    fn carried_out(&self, budget: u64, times: &Times) -> Outcome {
+        let Offloaded { change, leaving, returning } = offloaded(self.course, &self.is_kept, budget, self.largest);
+        let steps = self.course.recording.steps.len().max(1) as u64;
+        let (leaving, returning) = (leaving / steps, returning / steps);
+        Outcome {
+            budget,
+            peak: self.course.peak_with(&change).bytes,
+            change,
+            leaving,
+            returning,
+            waits_ns: times.waiting_for(leaving, returning),
+        }
+    }
+
+    fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
+        let size = memlab_sizes::format;
+        let bus = match (times.hidden(), outcome.waits_ns) {
+            (Some(hidden), Some(waits)) => format!(
+                "beside its forward and its backward the link carries {} and {}{}",
+                size(hidden.leaving),
+                size(hidden.returning),
+                match waits {
+                    0 => "",
+                    _ => ", and the rest is waited for: without recompute=False, what is cheaper to compute again is",
+                }
+            ),
+            _ => "whether the link hides that is not known without GPU times and the link's speed".to_owned(),
+        };
+        let first = self.is_kept.iter().position(|is_kept| *is_kept).map(|id| id as u32);
+        Advice {
+            kind: Kind::OffloadActivations,
+            place: "what autograd keeps".to_owned(),
+            saved_bytes: self.course.peak().bytes.saturating_sub(outcome.peak),
+            figure: Figure::Allocated,
+            bytes_after: outcome.peak,
+            cost: times.cost(outcome.waits_ns),
+            how: format!(
+                "import memlab\n{}with memlab.offload_activations(budget=\"{}MiB\", recompute=False):\n    \
+                 loss = loss_fn(model(inputs), targets)",
+                cache::switched_off(self.course, first),
+                outcome.budget / UNIT
+            ),
+            because: format!(
+                "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and {} back; {bus}",
+                size(self.most),
+                size(outcome.budget),
+                size(outcome.leaving),
+                size(outcome.returning)
+            ),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashSet;
+
+use crate::advice::cache;
+use crate::advice::choice::{Choice, Pass, PassModule};
+use crate::advice::course::{BlockLifetimes, Change, Peak};
+use crate::advice::modules::{Modules, Window};
+use crate::advice::names::{grouped, list_of_names};
+use crate::advice::piece::{Advice, Figure, Kind, is_about_as_much};
+use crate::advice::times::Times;
+use crate::advice::verdicts::Candidates;
+
+/// Lists in lists: the outer ones are tried, and the inner ones.
+const DEPTHS: [usize; 2] = [1, 2];
+
+/// How many peaks between the lowest and the one that was are aimed at if there is no target.
+const AIMS: u64 = 32;
+
+/// Choices that save at least so many hundredths of what the best one saves for its cost are as good.
+const AS_GOOD: u128 = 95;
+
+/// How often a target is lowered because other passes than the one at the peak need it.
+const ATTEMPTS: usize = 4;
+
+/// A choice, carried out on the recording.
+struct Outcome {
+    choice: Choice,
+    modules: Vec<usize>,
+    peak: u64,
+}
+
+pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, verdicts: &mut Candidates) {
+    let peak = course.peak();
+    let mut best: Option<(Advice, Change)> = None;
+    let mut has_modules = false;
+    for depth in DEPTHS {
+        let modules = Modules::of(course, depth);
+        has_modules |= !modules.list.is_empty();
+        let forwards = times.forwards(&modules, depth);
+        let Some(subject) = Subject::at(course, &modules, forwards.as_deref(), peak) else { continue };
+        let found = match target {
+            Some(target) => subject.reaching(target),
+            None => subject.best_for_its_cost(),
+        };
+        let Some(outcome) = found.filter(|outcome| outcome.peak < peak.bytes) else { continue };
+        let advice = subject.advice(&outcome, times, target);
+        if best.as_ref().is_none_or(|(best, _)| is_better(&advice, best, target)) {
+            best = Some((advice, modules.checkpointed(course, &outcome.modules)));
+        }
+    }
+    match best {
+        Some((advice, change)) => verdicts.add(advice, Some(change)),
+        None if has_modules => verdicts.no(
+            Kind::Checkpoint,
+            "modules",
+            "at the peak they keep no activations that they could compute again",
+        ),
+        None => {}
+    }
+}
+
+fn is_better(advice: &Advice, than: &Advice, target: Option<u64>) -> bool {
+    let reaches = |advice: &Advice| target.is_some_and(|target| advice.bytes_after <= target);
+    match (reaches(advice), reaches(than)) {
+        (true, true) => advice.cost.rank() < than.cost.rank(),
+        (false, false) => {
+            let (least, most) = (advice.saved_bytes.min(than.saved_bytes), advice.saved_bytes.max(than.saved_bytes));
+            let by_cost = than.cost.rank().cmp(&advice.cost.rank());
+            let by_saving = advice.saved_bytes.cmp(&than.saved_bytes);
+            if is_about_as_much(least, most) { by_cost.then(by_saving).is_gt() } else { by_saving.is_gt() }
+        }
+        (reaches, _) => reaches,
+    }
+}
+
+/// The pass around the peak, and what can be chosen in it.
+struct Subject<'a> {
+    course: &'a BlockLifetimes<'a>,
+    modules: &'a Modules,
+    windows: Vec<&'a Window>,
+    pass: Pass,
+    has_times: bool,
+    peak: u64,
+}
+
+impl<'a> Subject<'a> {
+    fn at(
+        course: &'a BlockLifetimes<'a>,
+        modules: &'a Modules,
+        times: Option<&[u64]>,
+        peak: Peak,
+    ) -> Option<Subject<'a>> {
+        let windows = nested(around(&modules.windows, peak.event));
+        let (first, last) = (windows.first()?.first, windows.last()?);
+        let levels = course.levels();
+        let most =
+            |from: usize, to: usize| levels.get(from..to.max(from)).into_iter().flatten().copied().max().unwrap_or(0);
+        let mut pass = Pass { parts: Vec::new(), levels: Vec::new() };
+        let next = modules.windows.iter().find(|window| window.first > windows[0].backward);
+        // What comes before and after the pass is in other passes, or stays.
+        let (mut after, mut until) = (first, next.map_or(levels.len(), |next| next.first));
+        for window in &windows {
+            // While fewer modules are over: before this one's forward is, and after its backward has begun.
+            pass.levels.push(most(after, window.last + 1).max(most(window.backward, until)));
+            let before_backward = levels[window.backward - 1].saturating_sub(window.kept_bytes);
+            pass.parts.push(PassModule {
+                dropped: window.kept_bytes,
+                level_again: before_backward + window.again_bytes,
+                cost: times.map_or(1, |times| times[window.module].max(1)),
+            });
+            (after, until) = (window.last + 1, window.backward);
+        }
+        pass.levels.push(most(last.last + 1, last.backward));
+        Some(Subject { course, modules, windows, pass, has_times: times.is_some(), peak: peak.bytes })
+    }
+
+    fn carried_out(&self, choice: Choice) -> Outcome {
+        let mut modules: Vec<usize> = choice.chosen.iter().map(|index| self.windows[*index].module).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        let peak = self.course.peak_with(&self.modules.checkpointed(self.course, &modules)).bytes;
+        Outcome { choice, modules, peak }
+    }
+
+    /// True if a module runs several times before the backward of the pass.
+    fn repeats(&self) -> bool {
+        let modules: FxHashSet<usize> = self.windows.iter().map(|window| window.module).collect();
+        modules.len() < self.windows.len()
+    }
+
+    /// Choices of modules with all of their forwards in the pass, each with one more module: the next best for its cost.
+    fn of_whole_modules(&self) -> Vec<Outcome> {
+        let mut by_module: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, window) in self.windows.iter().enumerate() {
+            by_module.entry(window.module).or_default().push(index);
+        }
+        let mut modules: Vec<Vec<usize>> = by_module.into_values().collect();
+        let cost = |windows: &[usize]| self.pass.parts[windows[0]].cost;
+        modules.sort_by_key(|windows| {
+            let dropped: u64 = windows.iter().map(|index| self.pass.parts[*index].dropped).sum();
+            Reverse(worth(dropped, cost(windows)))
+        });
+        let choice = |count: usize| {
+            let mut chosen = modules[..count].concat();
+            chosen.sort_unstable();
+            Choice { chosen, cost: modules[..count].iter().map(|windows| cost(windows)).sum() }
+        };
+        (1..=modules.len()).map(|count| self.carried_out(choice(count))).collect()
+    }
+
+    /// The cheapest choice that reaches a target; if none does, the cheapest with the lowest peak.
+    fn reaching(&self, target: u64) -> Option<Outcome> {
+        if self.repeats() {
+            let outcomes = self.of_whole_modules();
+            let reaching = outcomes.iter().position(|outcome| outcome.peak <= target);
+            let index = reaching.or_else(|| (0..outcomes.len()).min_by_key(|index| outcomes[*index].peak));
+            return outcomes.into_iter().nth(index?);
+        }
+        let mut aim = target;
+        for _ in 0..ATTEMPTS {
+            let Some(choice) = self.pass.cheapest(aim) else { break };
+            let outcome = self.carried_out(choice);
+            if outcome.peak <= target {
+                return Some(outcome);
+            }
+            aim = aim.saturating_sub(outcome.peak - target);
+        }
+        self.pass.cheapest(self.pass.lowest()).map(|choice| self.carried_out(choice))
+    }
+
+    /// Of the choices that no other one is better than, the one that saves most for its cost; of those that save nearly as
+    /// much for it, the one that saves most.
+    fn best_for_its_cost(&self) -> Option<Outcome> {
+        let front = if self.repeats() { self.of_whole_modules() } else { self.front() };
+        let worth = |outcome: &Outcome| worth(self.peak.saturating_sub(outcome.peak), outcome.choice.cost);
+        let most = front.iter().map(worth).max()?;
+        front.into_iter().filter(|outcome| worth(outcome) * 100 >= most * AS_GOOD).min_by_key(|outcome| outcome.peak)
+    }
+
+    /// Choices that no other one is better than.
+    fn front(&self) -> Vec<Outcome> {
+        let lowest = self.pass.lowest();
+        let aims = (0..AIMS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / AIMS);
+        let mut front: Vec<Outcome> = Vec::new();
+        for aim in aims {
+            let Some(choice) = self.pass.cheapest(aim) else { continue };
+            if front.last().is_none_or(|last| last.choice != choice) {
+                front.push(self.carried_out(choice));
+            }
+        }
+        front
+    }
+
+    fn advice(&self, outcome: &Outcome, times: &Times, target: Option<u64>) -> Advice {
+        let chosen: Vec<_> = outcome.modules.iter().map(|index| self.modules.list[*index].clone()).collect();
+        let kept: u64 = outcome.choice.chosen.iter().map(|index| self.windows[*index].kept_bytes).sum();
+        let largest = outcome.choice.chosen.iter().map(|index| self.windows[*index].again_bytes).max().unwrap_or(0);
+        let kept_first = self.windows.first().and_then(|window| window.kept.first().copied());
+        let steps = self.course.recording.steps.len().max(1) as u64;
+        let passes =
+            |module: usize| self.modules.windows.iter().filter(|window| window.module == module).count() as u64;
+        let passes_a_step =
+            outcome.modules.iter().map(|module| passes(*module).div_ceil(steps)).max().unwrap_or(1).max(1);
+        let which = match (target, self.has_times) {
+            (Some(target), _) if outcome.peak > target => "the lowest peak that any choice of them has",
+            (Some(_), true) => "of all choices that reach the target, the one that takes least GPU time",
+            (Some(_), false) => {
+                "of all choices that reach the target, one with the fewest modules: GPU time was not recorded"
+            }
+            (None, true) => "of all choices, the one that saves most for its GPU time",
+            (None, false) => "of all choices, the one that saves most for each module: GPU time was not recorded",
+        };
+        Advice {
+            kind: Kind::Checkpoint,
+            place: grouped(&chosen),
+            saved_bytes: self.peak.saturating_sub(outcome.peak),
+            figure: Figure::Allocated,
+            bytes_after: outcome.peak,
+            cost: times.cost(self.has_times.then_some(outcome.choice.cost * passes_a_step)),
+            how: format!(
+                "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
+                 {}for name in {}:\n    module = model.get_submodule(name)\n    \
+                 module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
+                // They would be added to again.
+                cache::switched_off(self.course, kept_first),
+                list_of_names(&chosen),
+            ),
+            because: format!(
+                "they keep {} for backward in the pass with the peak, and take up to {} while one is computed again; \
+                 {which}",
+                memlab_sizes::format(kept),
+                memlab_sizes::format(largest)
+            ),
+        }
+    }
+}
+
+/// Bytes for each unit of cost.
+fn worth(bytes: u64, cost: u64) -> u128 {
+    u128::from(bytes) * 1_000_000 / u128::from(cost.max(1))
+}
+
+/// The windows of the pass in which an event is. A pass ends where a module's forward begins after another one's backward
+/// has.
+fn around(windows: &[Window], event: usize) -> Vec<&Window> {
+    let mut pass: Vec<&Window> = Vec::new();
+    for window in windows {
+        if pass.iter().any(|earlier| earlier.backward < window.first) {
+            if window.first > event {
+                break;
+            }
+            pass.clear();
+        }
+        pass.push(window);
+    }
+    pass
+}
+
+/// Those that are nested in time: each in the one before it.
+fn nested(windows: Vec<&Window>) -> Vec<&Window> {
+    let mut nested: Vec<&Window> = Vec::new();
+    for window in windows {
+        if nested.last().is_none_or(|outer| window.backward < outer.backward) {
+            nested.push(window);
+        }
+    }
+    nested
+}

@@ -1,0 +1,62 @@
+//! Gradients that are kept after an optimizer's step, through the next forward or an evaluation.
+
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+
+use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::times::Times;
+use crate::advice::verdicts::Candidates;
+
+pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut Candidates) {
+    let recording = course.recording;
+    let forwards: Vec<usize> = course.allocated_in(Phase::Forward).collect();
+    let mut change = Change::default();
+    let mut longest_kept = 0;
+    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+        if allocation.category != Category::Gradient {
+            continue;
+        }
+        let ended = recording.steps.partition_point(|step| *step <= span.from);
+        let Some(&step) = recording.steps.get(ended) else { continue };
+        let next_forward = forwards.get(forwards.partition_point(|at| *at < step));
+        if next_forward.is_none_or(|forward| span.to <= *forward) {
+            continue;
+        }
+        longest_kept += allocation.size;
+        change.moved.push((id, spans_without(course, *span, ended)));
+    }
+    if change.moved.is_empty() {
+        return;
+    }
+    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let steps = recording.steps.len().max(1) as u64;
+    let advice = Advice {
+        kind: Kind::Gradients,
+        place: "gradients of parameters".to_owned(),
+        saved_bytes: before.saturating_sub(after),
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost: times.cost(Some(0)),
+        how: "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()".to_owned(),
+        because: format!(
+            "{} of gradients a step are still there when the next forward begins",
+            memlab_sizes::format(longest_kept / steps)
+        ),
+    };
+    verdicts.add(advice, Some(change));
+}
+
+/// When a gradient is there if each step lets go of it: from the backward that makes it to the end of that step.
+fn spans_without(course: &BlockLifetimes<'_>, span: Span, first_step: usize) -> Vec<Span> {
+    let steps = &course.recording.steps;
+    let mut spans = vec![Span { from: span.from, to: steps[first_step] }];
+    // A gradient that is only set to zero serves many steps. Without it, each backward makes one.
+    for pair in steps[first_step..].windows(2).take_while(|pair| pair[1] < span.to) {
+        let in_step = |at: &usize| (pair[0]..pair[1]).contains(at);
+        if let Some(from) = course.allocated_in(Phase::Backward).find(in_step) {
+            spans.push(Span { from, to: pair[1] });
+        }
+    }
+    spans
+}

@@ -1,0 +1,93 @@
+//! One private pool for CUDA graphs that have one each.
+
+use crate::allocator::{PoolKey, Request, Requests};
+use crate::plan::{Recording, peak_live_bytes};
+use memlab_trace::PrivatePoolView;
+use rustc_hash::FxHashSet;
+
+use crate::advice::cost::Cost;
+use crate::advice::names;
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::replayed::Replayed;
+use crate::advice::verdicts::Candidates;
+
+const HOW: &str = "\
+pool = torch.cuda.graph_pool_handle()  # once
+with torch.cuda.graph(graph, pool=pool): ...  # for each graph
+# Replay one at a time, and copy its outputs before another one is replayed";
+
+type Pool = (u64, u64);
+
+/// Tries one pool for all graphs that a line captures.
+pub(crate) fn advise(recording: &Recording, replayed: Option<&Result<Replayed, String>>, verdicts: &mut Candidates) {
+    for (line, pools) in recording.model.private_pools_by_line(recording.device) {
+        let ids: FxHashSet<Pool> = pools.iter().filter(|pool| pool.graphs > 0).filter_map(|pool| pool.id).collect();
+        if ids.len() < 2 {
+            continue;
+        }
+        let place = line.as_ref().map_or_else(|| "a library".to_owned(), |line| names::of_line(recording, line));
+        let shared =
+            |replayed: &Replayed| replayed.reserved_with(replayed.settings, &sharing(&replayed.requests, &ids));
+        let reserved_bytes: u64 = pools.iter().map(|pool| pool.reserved_bytes).sum();
+        match replayed {
+            None => {}
+            Some(Err(because)) => {
+                let bound = reserved_bytes.saturating_sub(least(recording, &pools, &ids));
+                let bound = memlab_sizes::format(bound);
+                verdicts.no(Kind::SharePool, place, format!("{because}; at most {bound} less would be reserved"));
+            }
+            Some(Ok(replayed)) => {
+                let Some(bytes_after) = shared(replayed) else { continue };
+                let [reserved, free] =
+                    [reserved_bytes, pools.iter().map(|pool| pool.free_bytes).sum()].map(memlab_sizes::format);
+                let advice = Advice {
+                    kind: Kind::SharePool,
+                    place,
+                    saved_bytes: replayed.reserved.saturating_sub(bytes_after),
+                    figure: Figure::Reserved,
+                    bytes_after,
+                    cost: Cost::NOTHING,
+                    how: HOW.to_owned(),
+                    because: format!(
+                        "{} private pools hold {reserved}, {free} of which no tensor has; only a replay of a pool's graphs \
+                         uses it",
+                        ids.len()
+                    ),
+                };
+                verdicts.add(advice, None);
+            }
+        }
+    }
+}
+
+/// The requests with one pool in place of these.
+fn sharing(requests: &Requests, ids: &FxHashSet<Pool>) -> Requests {
+    let Some(first) = ids.iter().min() else { return requests.clone() };
+    let mut places: Vec<PoolKey> = Vec::new();
+    let shared: Vec<u16> = (requests.places.iter())
+        .map(|place| {
+            let pool = if ids.contains(&place.pool) { *first } else { place.pool };
+            let place = PoolKey { pool, ..*place };
+            let index = places.iter().position(|known| *known == place).unwrap_or_else(|| {
+                places.push(place);
+                places.len() - 1
+            });
+            index as u16
+        })
+        .collect();
+    let moved = |request: &Request| match *request {
+        Request::Allocate { id, place, size } => Request::Allocate { id, place: shared[usize::from(place)], size },
+        request => request,
+    };
+    Requests { requests: requests.requests.iter().map(moved).collect(), places, ids: requests.ids }
+}
+
+/// What a shared pool reserves at least: as much as the largest of them, and as the tensors in all of them.
+fn least(recording: &Recording, pools: &[PrivatePoolView], ids: &FxHashSet<Pool>) -> u64 {
+    let largest = pools.iter().map(|pool| pool.reserved_bytes).max().unwrap_or(0);
+    let live = peak_live_bytes(&recording.events, |id| {
+        let allocation = &recording.allocations[id];
+        ids.contains(&recording.places[usize::from(allocation.place)].pool).then_some(allocation.size)
+    });
+    largest.max(live)
+}

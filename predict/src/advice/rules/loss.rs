@@ -1,0 +1,124 @@
+//! Logits of many words and what their cross-entropy keeps: computed in pieces, of which only one is there at a time.
+
+use crate::plan::{Allocation, Event};
+use memlab_trace::record::Phase;
+use memlab_trace::{BlockLayer, Category, Scope};
+use rustc_hash::FxHashMap;
+
+use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::names::of_line;
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::times::Times;
+use crate::advice::verdicts::Candidates;
+
+/// Into how many pieces.
+const PIECES: u64 = 8;
+
+/// Less than this share of the peak is not looked at.
+const LEAST: u64 = 20;
+
+/// Logits without the last word of each row are smaller by less than one part in this.
+const NEAR: u64 = 20;
+
+/// Logits are not allocated longer before their loss than this.
+const MOST_LOOKED_AT: u32 = 64;
+
+pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut Candidates) {
+    let recording = course.recording;
+    let before = course.peak().bytes;
+    let mut of_loss: FxHashMap<u32, bool> = FxHashMap::default();
+    let mut is_of_loss = |stack: u32| {
+        *of_loss.entry(stack).or_insert_with(|| {
+            let frames = recording.model.frames(stack);
+            frames.iter().any(|frame| &*frame.function == "cross_entropy" && frame.file.ends_with("/nn/functional.py"))
+        })
+    };
+    let mut change = Change::default();
+    let mut losses = Vec::new();
+    for (id, allocation) in (0..).zip(&recording.allocations) {
+        if allocation.size < before / LEAST || !is_of_loss(allocation.stack) {
+            continue;
+        }
+        let is_backward = allocation.flags.phase() == Phase::Backward;
+        if !is_backward && allocation.category != Category::Activation {
+            continue;
+        }
+        change.resized.push((id, allocation.size / PIECES));
+        if !is_backward {
+            let made = logits_of(course, id);
+            losses.extend(made.last().map(|logits| (id, *logits)));
+            change.resized.extend(made.into_iter().map(|logits| (logits, course.size(logits) / PIECES)));
+        }
+    }
+    change.resized.sort_unstable();
+    change.resized.dedup();
+    let Some(&(kept, logits)) = losses.last() else { return };
+    let head = recording.layer(&Allocation { owner: 0, ..recording.allocations[logits as usize] });
+    let begins: Vec<usize> = losses.iter().map(|(kept, _)| course.spans[*kept as usize].from).collect();
+    add_pieces_of_gradient(course, &head, &begins, &mut change);
+    let after = course.peak_with(&change).bytes;
+    // The line to change is the program's, also where a library computes the loss.
+    let line = recording.model.line_in(recording.allocations[kept as usize].stack, Scope::Users);
+    let name = head.name.as_deref().unwrap_or("head").to_owned();
+    // Each piece's logits and their loss are computed again.
+    let of_losses = recording.model.gpu_nanoseconds(recording.device, |stack, backward| !backward && is_of_loss(stack));
+    let again = times.forward_of_a_step(&head).map(|of_head| of_head + times.of_a_step(of_losses));
+    let at = line.map_or(String::new(), |line| format!("{}, ", of_line(recording, &line)));
+    let advice = Advice {
+        kind: Kind::ChunkedLoss,
+        place: format!("{at}logits of {name}"),
+        saved_bytes: before.saturating_sub(after),
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost: times.cost(again),
+        how: format!(
+            "head = model.get_submodule(\"{name}\")  # hidden: what it is given, a row for each target\n\
+             piece = lambda hidden, targets: F.cross_entropy(head(hidden), targets, reduction=\"sum\")\n\
+             pieces = zip(hidden.chunk({PIECES}), targets.chunk({PIECES}))\n\
+             loss = sum(checkpoint(piece, *each, use_reentrant=False) for each in pieces) / len(targets)"
+        ),
+        because: format!(
+            "the logits have {}, and their cross-entropy keeps {} for backward, which then makes as much again; in \
+             {PIECES} pieces, one of them is there at a time",
+            memlab_sizes::format(course.size(logits)),
+            memlab_sizes::format(course.size(kept))
+        ),
+    };
+    verdicts.add(advice, Some(change));
+}
+
+/// The logits from which a loss made a block, and copies of them in between, the latest first: about as large, or half as
+/// large where they are of 16 bits. Blocks can be larger than what was asked for. The layer that made them is the end.
+fn logits_of(course: &BlockLifetimes<'_>, kept: u32) -> Vec<u32> {
+    let recording = course.recording;
+    let (size, begins) = (course.size(kept), course.spans[kept as usize].from);
+    let sizes = size / 2 - size / NEAR..=size * 2;
+    let mut found = Vec::new();
+    for id in (kept.saturating_sub(MOST_LOOKED_AT)..kept).rev() {
+        if sizes.contains(&course.size(id)) && course.is_live(id, begins) {
+            found.push(id);
+            let layer = recording.layer(&Allocation { owner: 0, ..recording.allocations[id as usize] });
+            if layer.name.is_some_and(|name| !name.is_empty()) {
+                return found;
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// Each piece makes a gradient of the head's weight, which is added to that of the pieces before it. That one is there from
+/// the first piece on, which comes after the losses begin.
+fn add_pieces_of_gradient(course: &BlockLifetimes<'_>, head: &BlockLayer, begins: &[usize], change: &mut Change) {
+    let recording = course.recording;
+    for (at, event) in recording.events.iter().enumerate() {
+        let Event::Allocate(id) = *event else { continue };
+        let allocation = &recording.allocations[id as usize];
+        let is_gradient = allocation.category == Category::Gradient && allocation.flags.phase() == Phase::Backward;
+        let begin = begins.partition_point(|begin| *begin < at).checked_sub(1).map(|index| begins[index]);
+        let Some(from) = begin.filter(|_| is_gradient) else { continue };
+        if recording.layer(&Allocation { owner: 0, ..*allocation }) == *head {
+            change.moved.push((id, vec![Span { from: from + 1, to: course.spans[id as usize].to }]));
+            change.needed.extend([(at + 1, allocation.size), (at + 2, allocation.size)]);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What optimizers take: temporaries of their steps, and their state.
+
+use crate::plan::Event;
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+use rustc_hash::FxHashSet;
+
+use crate::advice::cost::Cost;
+use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::times::Times;
+use crate::advice::verdicts::Candidates;
+
+/// PyTorch's functions that update many parameters at once, of optimizers that have a fused kernel too.
+const WITH_FUSED: [&str; 4] =
+    ["_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_multi_tensor_adagrad"];
+
+/// Temporaries of a step whose optimizer could run as one kernel.
+pub(crate) fn advise_fused(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
+    let recording = course.recording;
+    let mut change = Change::default();
+    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+        let step = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
+        let is_temporary = allocation.flags.phase() == Phase::Optimizer
+            && step.is_some_and(|step| span.to <= *step)
+            && allocation.category != Category::OptimizerState;
+        if is_temporary && has_fused(course, allocation.stack) {
+            change.moved.push((id, Vec::new()));
+        }
+    }
+    if change.moved.is_empty() {
+        return;
+    }
+    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let taken: FxHashSet<u32> = change.moved.iter().map(|(id, _)| *id).collect();
+    let most = course.peak_live_bytes(|id| taken.contains(&id));
+    let advice = Advice {
+        kind: Kind::FusedOptimizer,
+        place: "optimizer.step()".to_owned(),
+        saved_bytes: before.saturating_sub(after),
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost: Cost::UNKNOWN,
+        how: "for group in optimizer.param_groups:  # right after the optimizer is made\n    \
+              group.update(foreach=False, fused=True)"
+            .to_owned(),
+        because: format!("its temporaries take up to {} in a step", memlab_sizes::format(most)),
+    };
+    verdicts.add(advice, Some(change));
+}
+
+fn has_fused(course: &BlockLifetimes<'_>, stack: u32) -> bool {
+    let frames = course.recording.model.frames(stack);
+    frames.iter().any(|frame| frame.file.contains("/torch/optim/") && WITH_FUSED.contains(&&*frame.function))
+}
+
+/// State that is on the host but for the steps.
+pub(crate) fn advise_offload(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut Candidates) {
+    let recording = course.recording;
+    let begins = step_begins(course);
+    let mut change = Change::default();
+    let mut bytes = 0;
+    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+        if allocation.category != Category::OptimizerState {
+            continue;
+        }
+        let first = recording.steps.partition_point(|step| *step <= span.from);
+        if recording.steps.get(first).is_none_or(|step| span.to <= *step) {
+            continue;
+        }
+        bytes += allocation.size;
+        let mut spans = vec![Span { from: span.from, to: recording.steps[first] }];
+        let later = begins[first + 1..].iter().zip(&recording.steps[first + 1..]);
+        spans.extend(later.filter(|(_, end)| **end <= span.to).map(|(from, to)| Span { from: *from, to: *to }));
+        change.moved.push((id, spans));
+    }
+    if bytes == 0 {
+        return;
+    }
+    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let takes = times.pageable_round_trip(bytes);
+    let bus = match takes {
+        Some(_) => "as fast as copies between pageable memory and the GPU were in the run",
+        None => "the run copied too little each way to tell how long that takes",
+    };
+    let advice = Advice {
+        kind: Kind::OffloadOptimizerState,
+        place: "optimizer.state".to_owned(),
+        saved_bytes: before.saturating_sub(after),
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost: takes.map_or(Cost::UNKNOWN, Cost::known),
+        how: "def move(to): [state.update({k: v.to(to) for k, v in state.items() if torch.is_tensor(v) and v.dim()}) \
+              for state in optimizer.state.values()]\n\
+              optimizer.register_step_pre_hook(lambda *_: move(\"cuda\"))\n\
+              optimizer.register_step_post_hook(lambda *_: move(\"cpu\"))"
+            .to_owned(),
+        because: format!(
+            "it holds {}, which only steps need; each step copies it both ways, {bus}",
+            memlab_sizes::format(bytes)
+        ),
+    };
+    verdicts.add(advice, Some(change));
+}
+
+/// Where each step's optimizer begins: at its first allocation in it, or where the step ends.
+fn step_begins(course: &BlockLifetimes<'_>) -> Vec<usize> {
+    let recording = course.recording;
+    let mut begins = recording.steps.clone();
+    for (at, event) in recording.events.iter().enumerate() {
+        let Event::Allocate(id) = *event else { continue };
+        if recording.allocations[id as usize].flags.phase() == Phase::Optimizer {
+            let step = recording.steps.partition_point(|step| *step <= at);
+            if let Some(begin) = begins.get_mut(step) {
+                *begin = (*begin).min(at);
+            }
+        }
+    }
+    begins
+        .iter()
+        .zip(&recording.steps)
+        .map(|(begin, end)| if begin == end { end.saturating_sub(1) } else { *begin })
+        .collect()
+}

@@ -1,0 +1,51 @@
+//! Other settings of PyTorch's allocator, by carrying out the recorded requests with them.
+
+use crate::plan::SETTINGS_FOR_LENGTHS;
+
+use crate::advice::cost::Cost;
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::replayed::Replayed;
+use crate::advice::verdicts::Candidates;
+
+pub(crate) fn advise(replayed: Option<&Result<Replayed, String>>, verdicts: &mut Candidates) {
+    let replayed = match replayed {
+        None => return,
+        Some(Ok(replayed)) => replayed,
+        Some(Err(because)) => {
+            verdicts.no(Kind::Settings, "PYTORCH_CUDA_ALLOC_CONF", because);
+            return;
+        }
+    };
+    let before = replayed.reserved;
+    let others =
+        SETTINGS_FOR_LENGTHS.into_iter().filter(|settings| *settings != replayed.settings && !settings.is_empty());
+    let mut tried: Vec<Advice> = others
+        .filter_map(|settings| {
+            let after = replayed.reserved_with(settings, &replayed.requests)?;
+            Some(Advice {
+                kind: Kind::Settings,
+                place: settings.to_owned(),
+                saved_bytes: before.saturating_sub(after),
+                figure: Figure::Reserved,
+                bytes_after: after,
+                cost: Cost::NOTHING,
+                how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
+                because: format!(
+                    "the recorded requests, carried out with these settings, reserve {} at most",
+                    memlab_sizes::format(after)
+                ),
+            })
+        })
+        .collect();
+    tried.sort_by_key(|advice| advice.bytes_after);
+    let mut tried = tried.into_iter();
+    tried.next().into_iter().for_each(|best| verdicts.add(best, None));
+    for advice in tried {
+        let change = match advice.bytes_after > before {
+            true => format!("reserves {} more", memlab_sizes::format(advice.bytes_after - before)),
+            false => format!("saves {}", memlab_sizes::format(advice.saved_bytes)),
+        };
+        let after = memlab_sizes::format(advice.bytes_after);
+        verdicts.no(Kind::Settings, advice.place, format!("{change}: the peak would be {after} reserved"));
+    }
+}

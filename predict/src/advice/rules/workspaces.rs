@@ -1,0 +1,48 @@
+//! Workspaces that PyTorch allocates for cuBLAS: for each product, or to stay with each handle and stream, by its version
+//! (`CUBLAS_WORKSPACE_CONFIG`).
+
+use memlab_trace::record::Flags;
+
+use crate::advice::cost::Cost;
+use crate::advice::course::{BlockLifetimes, Change};
+use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::verdicts::Candidates;
+
+const VARIABLE: &str = "CUBLAS_WORKSPACE_CONFIG";
+
+/// Eight buffers of 16 KiB, the least that cuBLAS's documentation names.
+const SMALL: (&str, u64) = (":16:8", (8 * 16) << 10);
+
+/// Products may be slower with smaller ones, which less than this is not worth.
+const LEAST: u64 = 16 << 20;
+
+pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
+    let (setting, small) = SMALL;
+    let is_large =
+        |id: &u32| course.recording.allocations[*id as usize].flags.has(Flags::WORKSPACE) && course.size(*id) > small;
+    let large: Vec<u32> = (0..course.spans.len() as u32).filter(is_large).collect();
+    let Some(largest) = large.iter().map(|id| course.size(*id)).max() else { return };
+    let change = Change { resized: large.iter().map(|id| (*id, small)).collect(), ..Change::default() };
+    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let saved_bytes = before.saturating_sub(after);
+    if saved_bytes < LEAST {
+        let saved = memlab_sizes::format(saved_bytes);
+        verdicts.no(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth it, as products may become slower"));
+        return;
+    }
+    let advice = Advice {
+        kind: Kind::Workspaces,
+        place: VARIABLE.to_owned(),
+        saved_bytes,
+        figure: Figure::Allocated,
+        bytes_after: after,
+        cost: Cost::UNKNOWN,
+        how: format!("export {VARIABLE}={setting}"),
+        because: format!(
+            "cuBLAS has workspaces of up to {}, and {} with this; products that use much of them become slower",
+            memlab_sizes::format(largest),
+            memlab_sizes::format(small)
+        ),
+    };
+    verdicts.add(advice, Some(change));
+}

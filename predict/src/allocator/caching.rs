@@ -1,0 +1,262 @@
+//! The allocator, one request at a time.
+
+mod expandable;
+mod find;
+mod release;
+mod state;
+
+use crate::allocator::blocks::{Block, BlockId, Use};
+use crate::allocator::card::Card;
+use crate::allocator::counters::Counters;
+use crate::allocator::request::{OutOfMemory, PoolKey, Request, Requests};
+use crate::allocator::settings::Settings;
+use crate::allocator::sizes::SMALL_ALLOCATION;
+use state::AllocatorState;
+
+/// What a block of a segment is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockState {
+    /// Nothing (`inactive`).
+    Free,
+    /// A tensor (`active_allocated`).
+    Allocated,
+    /// The tensor is gone, but other streams may still use the memory (`active_pending_free`).
+    Pending,
+}
+
+/// A block of a segment, as in `torch.cuda.memory_snapshot()`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentBlock {
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that were asked for; 0 if the block is free.
+    pub requested: u64,
+    /// What it is used for.
+    pub state: BlockState,
+}
+
+/// A segment: memory in one piece from the card, or an adjacent part of an expandable segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentState {
+    /// Where it begins in the model's address space.
+    pub address: u64,
+    /// Whose requests it serves.
+    pub place: PoolKey,
+    /// Whether it serves requests of at most 1 MiB.
+    pub is_small: bool,
+    /// Whether it is part of an expandable segment.
+    pub is_expandable: bool,
+    /// Its blocks, in the order of their addresses.
+    pub blocks: Vec<SegmentBlock>,
+}
+
+/// PyTorch's caching allocator for one card.
+///
+/// ```
+/// use memlab_predict::allocator::{Allocator, Card, PoolKey, Settings};
+/// let mut allocator = Allocator::new(Settings::default(), Card::ENDLESS);
+/// let place = allocator.place(PoolKey::default());
+/// allocator.allocate(0, place, 1000).unwrap();
+/// allocator.allocate(1, place, 3 << 20).unwrap();
+/// let counters = allocator.counters();
+/// assert_eq!(counters.allocated.current, 1024 + (3 << 20));
+/// assert_eq!(counters.reserved.current, (2 << 20) + (20 << 20)); // A small segment and a large one.
+/// ```
+#[derive(Debug)]
+pub struct Allocator {
+    state: AllocatorState,
+    /// The first lane of each place.
+    places: Vec<u32>,
+    /// The block of each id.
+    blocks: Vec<BlockId>,
+}
+
+impl Allocator {
+    /// An allocator that has nothing yet.
+    pub fn new(settings: Settings, card: Card) -> Allocator {
+        Allocator { state: AllocatorState::new(settings, card), places: Vec::new(), blocks: Vec::new() }
+    }
+
+    /// Makes a place known: its index for requests.
+    pub fn place(&mut self, place: PoolKey) -> u16 {
+        self.places.push(self.state.add_lanes(place));
+        self.places.len() as u16 - 1
+    }
+
+    /// An allocator that knows the places and ids of these requests.
+    pub fn for_requests(requests: &Requests, settings: Settings, card: Card) -> Allocator {
+        let mut allocator = Allocator::new(settings, card);
+        for place in &requests.places {
+            allocator.place(*place);
+        }
+        allocator.blocks.resize(requests.ids as usize, BlockId::NONE);
+        allocator
+    }
+
+    /// Carries out a request.
+    ///
+    /// # Errors
+    ///
+    /// If the card has no room for it. What was unused has gone back to the card then, and the id has no memory.
+    pub fn apply(&mut self, request: Request) -> Result<(), OutOfMemory> {
+        match request {
+            Request::Allocate { id, place, size } => return self.allocate(id, place, size),
+            Request::Free { id } => self.free(id),
+            Request::FreeRequested { id } => self.request_free(id),
+            Request::FreeCompleted { id } => self.complete_free(id),
+            Request::EmptyCache => self.state.release_unused(),
+            Request::ReleasePool { place } => {
+                let pool = self.state.lane(self.places[usize::from(place)]).pool;
+                self.state.pools[pool].is_releasable = true;
+            }
+            Request::Outside { change } => self.state.card.change_outside(change),
+        }
+        Ok(())
+    }
+
+    /// Memory of `size` bytes, to be named `id` from now on. See [`Allocator::apply`].
+    ///
+    /// # Errors
+    ///
+    /// If the card has no room for it.
+    pub fn allocate(&mut self, id: u32, place: u16, requested: u64) -> Result<(), OutOfMemory> {
+        let size = self.state.settings.round(requested);
+        let lane = self.places[usize::from(place)] + u32::from(size <= SMALL_ALLOCATION);
+        let found = self.state.find(lane, size).or_else(|| self.take_from_card(lane, size));
+        let index = id as usize;
+        if self.blocks.len() <= index {
+            self.blocks.resize(index + 1, BlockId::NONE);
+        }
+        let Some(found) = found else {
+            self.blocks[index] = BlockId::NONE;
+            let Counters { allocated, reserved, .. } = self.state.counters;
+            return Err(OutOfMemory {
+                size: requested,
+                segment: self.state.settings.segment_size(size),
+                allocated: allocated.current,
+                reserved: reserved.current,
+            });
+        };
+        self.blocks[index] = self.state.hand_out(found, size, requested);
+        Ok(())
+    }
+
+    /// A block of a new or grown segment. If the card is full, memory that is unused goes back to it first.
+    fn take_from_card(&mut self, lane: u32, size: u64) -> Option<BlockId> {
+        let state = &mut self.state;
+        if state.collects_garbage() {
+            state.collect_garbage();
+        }
+        if let Some(block) = new_block(state, lane, size) {
+            return Some(block);
+        }
+        if state.release_oversize(lane, size)
+            && let Some(block) = new_block(state, lane, size)
+        {
+            return Some(block);
+        }
+        state.release_unused();
+        state.counters.retries += 1;
+        new_block(state, lane, size)
+    }
+
+    /// The tensor is gone, and its memory can be reused.
+    fn free(&mut self, id: u32) {
+        if let Some(block) = self.take(id) {
+            self.state.end_allocation(block);
+            self.state.free(block);
+        }
+    }
+
+    fn request_free(&mut self, id: u32) {
+        if let Some(block) = self.take(id) {
+            self.state.end_allocation(block);
+            self.state.pending.push((id, block));
+        }
+    }
+
+    /// The memory may be free already: a full card waits for other streams.
+    fn complete_free(&mut self, id: u32) {
+        if let Some(position) = self.state.pending.iter().position(|(pending, _)| *pending == id) {
+            let (_, block) = self.state.pending.remove(position);
+            self.state.free(block);
+        }
+    }
+
+    /// The block of an id, which has none from now on.
+    fn take(&mut self, id: u32) -> Option<BlockId> {
+        self.blocks.get_mut(id as usize).and_then(|block| std::mem::replace(block, BlockId::NONE).some())
+    }
+
+    /// Bytes of the block of an id; `None`: it has none. A block may be larger than the request, where PyTorch does not split it.
+    pub fn block_size(&self, id: u32) -> Option<u64> {
+        let block = self.blocks.get(id as usize)?.some()?;
+        Some(self.state.blocks[block].size)
+    }
+
+    /// The counters now.
+    pub fn counters(&self) -> &Counters {
+        &self.state.counters
+    }
+
+    /// All segments, in the order of their addresses.
+    pub fn segments(&self) -> Vec<SegmentState> {
+        let state = &self.state;
+        let held =
+            self.blocks.iter().filter_map(|block| block.some()).chain(state.pending.iter().map(|(_, block)| *block));
+        let all = state.lanes.iter().flat_map(|lane| lane.free.iter()).chain(held);
+        let begins_a_segment = |id: &BlockId| {
+            let previous = state.blocks[*id].previous.some();
+            previous.is_none_or(|previous| !state.blocks[previous].is_mapped)
+        };
+        let mut first: Vec<BlockId> = all.filter(begins_a_segment).collect();
+        first.sort_by_key(|id| state.blocks[*id].address);
+        first.dedup();
+        first.into_iter().map(|id| self.segment_from(id)).collect()
+    }
+
+    fn segment_from(&self, first: BlockId) -> SegmentState {
+        let state = &self.state;
+        let Block { address, lane, expandable, .. } = state.blocks[first];
+        let mut blocks = Vec::new();
+        let mut next = Some(first);
+        while let Some(block) = next.map(|id| &state.blocks[id]).filter(|block| block.is_mapped) {
+            let (state, requested) = match block.used {
+                Use::Free => (BlockState::Free, 0),
+                Use::Allocated => (BlockState::Allocated, block.requested),
+                Use::Pending => (BlockState::Pending, block.requested),
+            };
+            blocks.push(SegmentBlock { size: block.size, requested, state });
+            next = block.next.some();
+        }
+        let lane = state.lane(lane);
+        SegmentState {
+            address,
+            place: lane.place,
+            is_small: lane.is_small,
+            is_expandable: expandable.is_some(),
+            blocks,
+        }
+    }
+}
+
+/// A block of a new segment, or of an expandable segment that has grown (`alloc_block`). It is not among the free ones.
+fn new_block(state: &mut AllocatorState, lane: u32, size: u64) -> Option<BlockId> {
+    let segment = state.settings.segment_size(size);
+    if state.counters.reserved.current.saturating_add(segment) > state.allowed {
+        return None;
+    }
+    if state.settings.expandable_segments {
+        return state.grow(lane, size);
+    }
+    if !state.card.take(segment) {
+        return None;
+    }
+    let Some(address) = state.card.address(segment) else {
+        state.card.give_back(segment);
+        return None;
+    };
+    state.counters.reserved.add(segment);
+    state.counters.device_allocations += 1;
+    Some(state.add_segment(address, segment, lane))
+}

@@ -1,0 +1,79 @@
+//! Memory over the recorded steps at a batch size.
+
+use crate::allocator::{Card, Settings};
+use memlab_trace::Category;
+use memlab_trace::record::Phase;
+
+use crate::plan::family::Family;
+use crate::plan::recording::Event;
+use crate::plan::steady::Position;
+
+/// Some requests that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    /// The most bytes allocated.
+    pub allocated: u64,
+    /// What these were, in the order of [`Category::ALL`].
+    pub categories: [u64; Category::COUNT],
+    /// The most bytes reserved.
+    pub reserved: u64,
+    /// What the program was doing at the end.
+    pub phase: Phase,
+}
+
+/// The course of the recorded steps.
+#[derive(Clone, Debug)]
+pub struct PlannedTimeline {
+    /// Stretches of equally many requests.
+    pub stretches: Vec<Stretch>,
+    /// In which of them an optimizer's step ended.
+    pub steps: Vec<usize>,
+}
+
+impl Family {
+    /// Carries out the recording once with allocations of these sizes ([`Family::sizes`]), on a card that is never full, and cuts
+    /// it into at most `count` stretches.
+    pub fn course(&self, sizes: &[u64], settings: &Settings, count: usize) -> PlannedTimeline {
+        let events = &self.recording.events;
+        let count = count.clamp(1, events.len().max(1));
+        let stretch_of = |event: usize| (event * count / events.len().max(1)).min(count - 1);
+        let mut allocator = self.allocator(settings, Card::ENDLESS);
+        let mut held = [0; Category::COUNT];
+        let mut phase = Phase::Other;
+        let mut stretches: Vec<Stretch> = Vec::with_capacity(count);
+        for (event, what) in events.iter().enumerate() {
+            // Before it is gone, the block is known.
+            if let Event::Free(id) | Event::FreeRequested(id) = *what {
+                let bytes: &mut u64 = &mut held[self.category(id)];
+                *bytes = bytes.saturating_sub(allocator.block_size(id).unwrap_or(0));
+            }
+            if let Some(request) = self.request_at(Position { event, repetition: 0 }, sizes) {
+                let _ = allocator.apply(request);
+            }
+            if let Event::Allocate(id) = *what {
+                held[self.category(id)] += allocator.block_size(id).unwrap_or(0);
+                phase = self.recording.allocations[id as usize].flags.phase();
+            }
+            let counters = allocator.counters();
+            let (allocated, reserved) = (counters.allocated.current, counters.reserved.current);
+            if stretches.len() <= stretch_of(event) {
+                stretches.push(Stretch { allocated, categories: held, reserved, phase });
+            }
+            if let Some(stretch) = stretches.last_mut() {
+                if allocated > stretch.allocated {
+                    (stretch.allocated, stretch.categories) = (allocated, held);
+                }
+                stretch.reserved = stretch.reserved.max(reserved);
+                stretch.phase = phase;
+            }
+        }
+        let steps =
+            self.recording.steps.iter().map(|event| stretch_of((*event).min(events.len().max(1) - 1))).collect();
+        PlannedTimeline { stretches, steps }
+    }
+
+    fn category(&self, id: u32) -> usize {
+        let category = self.recording.allocations[id as usize].category;
+        Category::ALL.iter().position(|other| *other == category).unwrap_or(Category::COUNT - 1)
+    }
+}

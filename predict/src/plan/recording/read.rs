@@ -1,0 +1,410 @@
+//! A recording from a trace.
+//!
+//! The trace says where each block was asked for and when steps ended; PyTorch's own notes at its end, if there are any, say how
+//! many bytes were asked for, on which stream, and when memory could be used again. Both have the allocations of a device in the
+//! same order.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::allocator::PoolKey;
+use memlab_trace::record::{Alloc, Asked, AskedKind, CodeKind, CodeRoot, DriverAlloc, DriverKind, Flags, Requests};
+use memlab_trace::{BlockView, Category, Line, Model, Record, Sink, read_whole};
+use rustc_hash::FxHashMap;
+
+use crate::plan::stage::{Stage, Stages};
+
+use super::{Allocation, Event, ReadBacks, Recording, RecordingError};
+
+impl Recording {
+    /// Reads a trace: the run on the device on which most was allocated.
+    ///
+    /// # Errors
+    ///
+    /// If the file is no trace, or has nothing to plan with.
+    pub fn read(path: &Path) -> Result<Recording, RecordingError> {
+        Recording::read_under(path, "")
+    }
+
+    /// The same of a program that other code runs: lines of that, in the folder `harness`, count where no others are on the
+    /// stack.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_under(path: &Path, harness: &str) -> Result<Recording, RecordingError> {
+        let mut reading = Reading { harness: harness.to_owned(), ..Reading::default() };
+        read_whole(path, &mut reading, &mut |_| ControlFlow::Continue(()))?;
+        reading.finish()
+    }
+}
+
+/// What a trace says of a block.
+#[derive(Clone, Copy)]
+struct Block {
+    address: u64,
+    bytes: u64,
+    stack: u32,
+    layer: u32,
+    flags: Flags,
+    category: Category,
+    owner: u32,
+    origin: Origin,
+}
+
+/// What PyTorch's allocator took a segment for.
+#[derive(Clone, Copy, Default)]
+struct Origin {
+    /// The capture of a CUDA graph whose private pool it is of; 0: none.
+    graph: u64,
+    stream: u64,
+}
+
+#[derive(Default)]
+struct Device {
+    blocks: Vec<Block>,
+    live: FxHashMap<u64, u32>,
+    /// Allocations and frees in order, without PyTorch's notes.
+    events: Vec<Event>,
+    frees: usize,
+    /// Segments by address, with their sizes.
+    segments: BTreeMap<u64, (u64, Origin)>,
+    /// Memory that is mapped into segments, by its number.
+    physical: FxHashMap<u64, Origin>,
+    /// Whether segments went back to the driver since the last allocation or free.
+    gives_back: bool,
+    /// How many allocations and frees there had been when steps ended.
+    steps: Vec<(usize, usize)>,
+    /// The same of the beginnings of forward passes.
+    passes: Vec<(usize, usize)>,
+    asked: Vec<Asked>,
+    /// Bytes of what is not PyTorch's allocator's, by address.
+    outside: FxHashMap<u64, u64>,
+    most_outside: u64,
+}
+
+#[derive(Default)]
+struct Reading {
+    model: Model,
+    /// Code that only runs the program; empty: none.
+    harness: String,
+    devices: FxHashMap<i32, Device>,
+    /// How often, and how many bytes, by stack.
+    read_backs: FxHashMap<u32, (u64, u64)>,
+}
+
+impl Sink for Reading {
+    fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+        let passes = self.model.passes_begun();
+        let mut allocated = None;
+        match &record {
+            Record::Alloc(event) => {
+                allocated = Some(event.device);
+                self.devices.entry(event.device).or_default().allocated(event);
+            }
+            Record::Free(event) => {
+                let view = self.model.block_if_freed(event.device, event.address);
+                if let Some(device) = self.devices.get_mut(&event.device) {
+                    device.freed(event.address, view);
+                }
+            }
+            Record::DriverAlloc(event) => {
+                let is_of_allocator = event.flags.has(Flags::SEGMENT) || event.library.contains("c10_cuda");
+                if event.kind.on_device() && !is_of_allocator {
+                    self.devices.entry(event.device).or_default().taken_outside(event.address, event.bytes);
+                } else if event.flags.has(Flags::SEGMENT) {
+                    self.devices.entry(event.device).or_default().reserved(event);
+                }
+            }
+            Record::Map(event) => {
+                if let Some(device) = self.devices.get_mut(&event.device)
+                    && let Some(origin) = device.physical.get(&event.handle)
+                {
+                    device.segments.insert(event.address, (event.bytes, *origin));
+                }
+            }
+            Record::DriverFree(event) => {
+                let held = self.model.driver_allocation(event.device, event.kind, event.address);
+                if let Some(device) = self.devices.get_mut(&event.device) {
+                    device.outside.remove(&event.address);
+                    if held.is_some_and(|held| held.is_segment && !held.is_block) {
+                        device.given_back();
+                    }
+                }
+            }
+            Record::Step(_) => self.devices.values_mut().for_each(|device| device.steps.push(device.counts(0))),
+            Record::Requests(part) => self.asked(part),
+            Record::ReadBack(event) => {
+                let (count, bytes) = self.read_backs.entry(event.stack).or_default();
+                (*count, *bytes) = (*count + 1, bytes.saturating_add(event.bytes));
+            }
+            _ => {}
+        }
+        self.model.apply(record);
+        // The allocation with which a pass begins is the first of it.
+        if self.model.passes_begun() > passes {
+            for (index, device) in &mut self.devices {
+                device.passes.push(device.counts(usize::from(Some(*index) == allocated)));
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn restart(&mut self) {
+        *self = Reading { harness: std::mem::take(&mut self.harness), ..Reading::default() };
+    }
+}
+
+impl Reading {
+    fn asked(&mut self, part: &Requests) {
+        self.devices.entry(part.requests).or_default().asked.extend(part.entries());
+    }
+
+    fn finish(mut self) -> Result<Recording, RecordingError> {
+        if self.model.lost_events() > 0 {
+            return Err(RecordingError::Incomplete);
+        }
+        let peak = |device: &i32| self.model.peaks(*device).allocated_bytes;
+        let index = self.devices.keys().copied().max_by_key(peak).ok_or_else(|| nothing_allocated(&self.model))?;
+        let mut device = self.devices.remove(&index).unwrap_or_default();
+        if device.blocks.is_empty() {
+            return Err(nothing_allocated(&self.model));
+        }
+        for block in device.live.values() {
+            let block = &mut device.blocks[*block as usize];
+            block.turned_out(self.model.block(index, block.address));
+        }
+        let harness = CodeRoot { code: CodeKind::Generated, root: std::mem::take(&mut self.harness) };
+        self.model.apply(Record::CodeRoot(harness));
+        self.model.set_scope(None);
+        let read_backs = read_backs_by_line(&self.read_backs, &self.model);
+        Ok(Recording { read_backs, ..device.into_recording(index, self.model) })
+    }
+}
+
+/// Why PyTorch's allocator handed out nothing.
+fn nothing_allocated(model: &Model) -> RecordingError {
+    if model.oom_count() > 0 {
+        RecordingError::FirstRequestFailed
+    } else if model.devices().is_empty() {
+        RecordingError::NoAllocations
+    } else {
+        RecordingError::OutsideOfPyTorch
+    }
+}
+
+impl Block {
+    fn turned_out(&mut self, view: Option<BlockView>) {
+        if let Some(view) = view {
+            (self.category, self.owner) = (view.category, view.owner);
+        }
+    }
+}
+
+impl Device {
+    fn allocated(&mut self, event: &Alloc) {
+        let Alloc { address, bytes, stack, layer, flags, .. } = *event;
+        let id = self.blocks.len() as u32;
+        let segment = self.segments.range(..=address).next_back();
+        let segment = segment.filter(|(start, (bytes, _))| address - **start < *bytes);
+        let origin = segment.map(|(_, (_, origin))| *origin).unwrap_or_default();
+        self.blocks.push(Block { address, bytes, stack, layer, flags, category: Category::Other, owner: 0, origin });
+        self.live.insert(address, id);
+        self.events.push(Event::Allocate(id));
+        self.gives_back = false;
+    }
+
+    fn freed(&mut self, address: u64, view: Option<BlockView>) {
+        if let Some(id) = self.live.remove(&address) {
+            self.blocks[id as usize].turned_out(view);
+            self.events.push(Event::Free(id));
+            self.frees += 1;
+            self.gives_back = false;
+        }
+    }
+
+    fn reserved(&mut self, event: &DriverAlloc<'_>) {
+        let origin = Origin { graph: event.graph, stream: event.stream };
+        if event.kind == DriverKind::Physical {
+            self.physical.insert(event.address, origin);
+        } else {
+            self.segments.insert(event.address, (event.bytes, origin));
+        }
+    }
+
+    /// A segment went back to the driver, with others: the cache was emptied.
+    fn given_back(&mut self) {
+        if !self.gives_back {
+            self.events.push(Event::EmptyCache);
+        }
+        self.gives_back = true;
+    }
+
+    fn taken_outside(&mut self, address: u64, bytes: u64) {
+        self.outside.insert(address, bytes);
+        self.most_outside = self.most_outside.max(self.outside.values().sum());
+    }
+
+    /// Allocations, less the last few, and frees.
+    fn counts(&self, less: usize) -> (usize, usize) {
+        (self.blocks.len() - less, self.frees)
+    }
+
+    fn into_recording(self, device: i32, model: Model) -> Recording {
+        let noted = self.asked.iter().filter(|asked| asked.kind == AskedKind::Allocation);
+        let is_noted = noted.clone().count() > 0
+            && std::iter::zip(noted.clone(), &self.blocks).all(|(asked, block)| asked.address == block.address);
+        let mut places = vec![PoolKey::default()];
+        let mut allocations: Vec<Allocation> = self.blocks.iter().map(Allocation::of).collect();
+        let mut events = self.events;
+        let mut stages = Stages::default();
+        if is_noted {
+            for (allocation, asked) in std::iter::zip(&mut allocations, noted) {
+                allocation.size = asked.bytes;
+                allocation.place = place_of(&mut places, asked);
+            }
+            (events, stages) = events_of(&self.asked, allocations.len());
+        } else {
+            for (allocation, Block { origin, .. }) in std::iter::zip(&mut allocations, &self.blocks) {
+                let pool = match origin.graph {
+                    0 => (0, 0),
+                    // A capture that failed has a pool of its own.
+                    graph => model.pool_of_capture(device, graph).unwrap_or((u64::MAX, graph)),
+                };
+                allocation.place = index_of(&mut places, PoolKey { stream: origin.stream, pool });
+            }
+        }
+        let mut steps = positions_in(&events, &self.steps);
+        if let Some(end) = stages.first_after(&steps) {
+            steps.retain(|step| *step < end);
+        }
+        sort_frees(&mut events, &steps);
+        let passes = positions_in(&events, &self.passes);
+        Recording {
+            device,
+            allocations,
+            events,
+            places,
+            steps,
+            passes,
+            stages,
+            has_requested_sizes: is_noted,
+            ran_out_of_memory: self.asked.iter().any(|asked| asked.kind == AskedKind::OutOfMemory),
+            outside: self.most_outside,
+            read_backs: Vec::new(),
+            model,
+        }
+    }
+}
+
+impl Allocation {
+    fn of(block: &Block) -> Allocation {
+        let Block { bytes, stack, layer, flags, category, owner, .. } = *block;
+        Allocation { size: bytes, place: 0, stack, layer, owner, category, flags }
+    }
+}
+
+/// Most frequent first.
+fn read_backs_by_line(by_stack: &FxHashMap<u32, (u64, u64)>, model: &Model) -> Vec<ReadBacks> {
+    let mut by_line: FxHashMap<Option<Arc<Line>>, (u64, u64)> = FxHashMap::default();
+    for (stack, (count, bytes)) in by_stack {
+        let all = by_line.entry(model.line_of(*stack)).or_default();
+        *all = (all.0 + count, all.1.saturating_add(*bytes));
+    }
+    let read_backs = by_line.into_iter().map(|(line, (count, bytes))| ReadBacks { line, count, bytes });
+    let mut read_backs: Vec<ReadBacks> = read_backs.collect();
+    read_backs.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.line.cmp(&b.line)));
+    read_backs
+}
+
+/// Streams are told apart by their first use: their handles differ from run to run.
+fn place_of(places: &mut Vec<PoolKey>, asked: &Asked) -> u16 {
+    index_of(places, PoolKey { stream: asked.stream, pool: asked.pool })
+}
+
+fn index_of(places: &mut Vec<PoolKey>, place: PoolKey) -> u16 {
+    let index = places.iter().position(|known| *known == place).unwrap_or_else(|| {
+        places.push(place);
+        places.len() - 1
+    });
+    index as u16
+}
+
+/// The events in PyTorch's notes, up to the last allocation that the trace has, and where parts of the program begin.
+fn events_of(asked: &[Asked], allocations: usize) -> (Vec<Event>, Stages) {
+    let mut stages = Stages::default();
+    let mut events = Vec::with_capacity(asked.len());
+    let mut live: FxHashMap<u64, u32> = FxHashMap::default();
+    let mut next = 0;
+    let mut gives_back = false;
+    for entry in asked {
+        let known = live.get(&entry.address).copied();
+        match (entry.kind, known) {
+            (AskedKind::Allocation, _) if next as usize == allocations => break,
+            (AskedKind::Allocation, _) => {
+                live.insert(entry.address, next);
+                events.push(Event::Allocate(next));
+                next += 1;
+            }
+            (AskedKind::FreeRequested, Some(id)) => events.push(Event::FreeRequested(id)),
+            (AskedKind::FreeCompleted | AskedKind::Free, Some(id)) => {
+                live.remove(&entry.address);
+                let is_free = entry.kind == AskedKind::Free;
+                events.push(if is_free { Event::Free(id) } else { Event::FreeCompleted(id) });
+            }
+            (AskedKind::Phase, _) => match Stage::of(entry.address) {
+                Some(stage) => stages.begins.push((events.len(), stage)),
+                None => stages.has_failed = true,
+            },
+            (AskedKind::SegmentFree, _) if !gives_back => events.push(Event::EmptyCache),
+            _ => {}
+        }
+        gives_back = entry.kind == AskedKind::SegmentFree;
+    }
+    (events, stages)
+}
+
+/// Where steps ended, or passes began, among the events, from how many allocations and frees there had been.
+fn positions_in(events: &[Event], counts: &[(usize, usize)]) -> Vec<usize> {
+    let mut positions = Vec::with_capacity(counts.len());
+    let (mut allocations, mut frees) = (0, 0);
+    let mut counts = counts.iter().peekable();
+    for (index, event) in events.iter().enumerate() {
+        while counts.next_if(|(allocated, freed)| allocations >= *allocated && frees >= *freed).is_some() {
+            positions.push(index);
+        }
+        match event {
+            Event::Allocate(_) => allocations += 1,
+            Event::Free(_) | Event::FreeRequested(_) => frees += 1,
+            Event::FreeCompleted(_) | Event::EmptyCache => {}
+        }
+    }
+    positions.extend(counts.map(|_| events.len()));
+    positions
+}
+
+/// Puts the frees between two allocations, or steps, into the order of their ids. Some are in that of a hash table, which differs
+/// from run to run.
+fn sort_frees(events: &mut [Event], steps: &[usize]) {
+    let mut steps = steps.iter().copied().peekable();
+    let mut start = 0;
+    for index in 0..=events.len() {
+        let is_step = steps.next_if(|step| *step <= index).is_some();
+        let ends = events.get(index).is_none_or(|event| matches!(event, Event::Allocate(_) | Event::EmptyCache));
+        if is_step || ends {
+            events[start..index].sort_unstable_by_key(|event| match *event {
+                Event::Free(id) | Event::FreeRequested(id) | Event::FreeCompleted(id) | Event::Allocate(id) => {
+                    (id, *event)
+                }
+                Event::EmptyCache => (u32::MAX, *event),
+            });
+            start = if ends { index + 1 } else { index };
+        }
+    }
+}

@@ -1,0 +1,19 @@
+"""Objects that no search of the heap finds."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from memlab._tools.say import say_once
+
+
+def say_what_is_frozen() -> None:
+    """Reports once that the garbage collector does not list what `gc.freeze()` has set aside."""
+    # CPython 3.12 freezes some objects itself, before it imports anything.
+    torch = sys.modules.get("torch")
+    if gc.get_freeze_count() and not any(thing is torch for thing in gc.get_objects()):
+        say_once(
+            "gc.freeze() hides the tensors that existed when it was called, and memlab.MemReporter and Courtesy do not find "
+            "them: call gc.unfreeze() before, and gc.freeze() after"
+        )

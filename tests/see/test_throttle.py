@@ -1,0 +1,53 @@
+"""The throttle of the agent's searches, with a clock of the test's own."""
+
+import runpy
+
+import pytest
+from conftest import ROOT
+
+
+class Clock:
+    moment = 0.0
+
+    def __call__(self):
+        return self.moment
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def throttle(clock):
+    return runpy.run_path(str(ROOT / "interpose/src/python/throttle.py"))["_Throttle"](clock)
+
+
+def test_a_search_takes_less_than_a_hundredth_of_the_time(throttle, clock):
+    # GIVEN a search that took 2 seconds
+    assert throttle.is_open()
+    with throttle:
+        clock.moment = 2
+    # THEN the next may begin when a hundred times as long has passed since its end, and not before
+    clock.moment = 201.9
+    assert not throttle.is_open()
+    clock.moment = 202
+    assert throttle.is_open()
+    # AND after a short one, soon
+    with throttle:
+        clock.moment = 202.25
+    clock.moment = 227.25
+    assert throttle.is_open()
+
+
+def test_a_search_that_was_interrupted_counts(throttle, clock):
+    # GIVEN a search that a signal handler of the program ended with an exception
+    with pytest.raises(KeyboardInterrupt), throttle:
+        clock.moment = 1
+        raise KeyboardInterrupt
+    # THEN the exception is the program's, AND the next search is not begun at once
+    clock.moment = 100.9
+    assert not throttle.is_open()
+    # AND WHEN the program ends, THEN it is
+    throttle.reopen()
+    assert throttle.is_open()

@@ -1,0 +1,44 @@
+//! The findings on a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
+//! other processes, memory that the allocator keeps. Each finding has what to do next.
+//!
+//! The text report, the page, the summary of a run and the dashboard all show these, each in its own way.
+
+pub mod advice;
+mod finding;
+mod graph_pools;
+mod headline;
+mod jax_pool;
+mod leak;
+mod pressure;
+mod words;
+
+use memlab_trace::Model;
+
+pub use advice::Grows;
+pub use finding::{Finding, Kind};
+pub use graph_pools::{PoolsOfLine, by_line as graph_pools_by_line};
+pub use headline::headline;
+pub use headline::mostly;
+pub use leak::{Growing, growing};
+pub use pressure::{grows, out_of_memory};
+pub use words::{Word, Words};
+
+/// All findings on a run, the most urgent first.
+pub fn of(model: &Model) -> Vec<Finding> {
+    let devices = model.devices();
+    let several = devices.len() > 1;
+    let mut findings: Vec<Finding> = Vec::new();
+    for device in &devices {
+        let mut found = pressure::out_of_memory(model, device, several).into_iter().collect::<Vec<_>>();
+        let is_out_of_memory = !found.is_empty();
+        found.extend(leak::leaks(model, device, several));
+        found.extend(pressure::spilling(device, several));
+        found.extend(pressure::others(model, device, several, is_out_of_memory));
+        found.extend(pressure::fragmentation(model, device, several));
+        found.extend(graph_pools::graph_pools(model, device, several));
+        found.extend(jax_pool::jax_pool(model, device, several));
+        findings.extend(found);
+    }
+    findings.sort_by_key(|finding| (finding.kind, std::cmp::Reverse(finding.bytes)));
+    findings
+}

@@ -1,0 +1,168 @@
+//! What to do after an out-of-memory: by what stood in the way and by what held most.
+
+use memlab_trace::{Category, OomView};
+
+use super::finding::{processes, size};
+
+/// The most pieces of advice: who reads ten follows none.
+const MOST: usize = 4;
+
+/// A line that holds more after every step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grows {
+    /// What to call it.
+    pub line: String,
+    /// How much more it held at the last step than after warm-up.
+    pub bytes: u64,
+    /// How much that is for each step.
+    pub bytes_per_step: u64,
+}
+
+/// What to try, the most promising first. `grows` is the line that holds more after every step, if there is one.
+pub fn advice(oom: &OomView, grows: Option<&Grows>) -> Vec<String> {
+    let mut advice = Vec::new();
+    let held =
+        |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
+    // What there is to have.
+    let whole = oom.limit_bytes.unwrap_or(oom.total_bytes);
+    let is_fragmented = oom.free_bytes >= oom.requested_bytes && oom.largest_free_block_bytes < oom.requested_bytes;
+    if let Some(limit) = oom.limit_bytes
+        && (oom.total_bytes == 0 || limit < oom.total_bytes)
+    {
+        advice.push(format!(
+            "A limit of {} was set: a higher one (memlab run --limit, memlab limit PID SIZE), or --on-limit spill, which goes on \
+             more slowly.",
+            size(limit)
+        ));
+    }
+    if oom.total_bytes > 0 && oom.requested_bytes > oom.total_bytes {
+        advice.push(format!(
+            "It asked for more than the device has ({}): look at the size of that tensor, or split the work.",
+            size(oom.total_bytes)
+        ));
+    }
+    let holes = is_fragmented.then(|| {
+        format!(
+            "{} were free in PyTorch's segments, but in pieces of at most {}: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+             joins them.",
+            size(oom.free_bytes),
+            size(oom.largest_free_block_bytes)
+        )
+    });
+    let grown = grows.filter(|grows| grows.bytes > oom.allocated_bytes / 20).map(|grows| {
+        format!(
+            "{} holds {} more after every step: keep numbers, not tensors with their graph (.item(), .detach()), and let go of \
+             what is done with.",
+            grows.line,
+            size(grows.bytes_per_step)
+        )
+    });
+    // What is gained by joining holes is gone after a few steps where something grows.
+    let grown_is_more = grows.is_some_and(|grows| grows.bytes > oom.free_bytes);
+    advice.extend(if grown_is_more { [grown, holes] } else { [holes, grown] }.into_iter().flatten());
+    let others = held(Category::OtherProcesses);
+    if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(oom.total_bytes / 100).max(1) {
+        let who = if oom.others.is_empty() { "nvidia-smi names them".to_owned() } else { processes(&oom.others) };
+        advice.push(format!("Other processes hold {}: {who}; end them, or take another device.", size(others)));
+    }
+    let mut largest: Vec<(Category, u64)> = oom.categories.clone();
+    // What is said of holes is said once, and of private pools apart.
+    largest.retain(|(category, _)| !(is_fragmented && *category == Category::Cached));
+    if let Some((_, bytes)) = largest.iter_mut().find(|(category, _)| *category == Category::Cached) {
+        *bytes = bytes.saturating_sub(oom.private_free_bytes);
+    }
+    largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    // Less than a tenth, or a hundredth of the whole, does not help.
+    let least = (oom.allocated_bytes / 10).max(whole / 100).max(1);
+    let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= least);
+    if oom.private_free_bytes >= least {
+        advice.push(format!(
+            "Private pools of CUDA graphs hold {} that no tensor has: one pool for graphs that are replayed one at a time \
+             (torch.cuda.graph(…, pool=…)), or fewer shapes.",
+            size(oom.private_free_bytes)
+        ));
+    }
+    advice.extend(
+        worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))),
+    );
+    advice.truncate(MOST);
+    advice
+}
+
+/// What makes a category smaller; `{}` is what it holds.
+fn by_category(category: Category) -> Option<&'static str> {
+    Some(match category {
+        Category::Activation => {
+            "Activations hold {}: a smaller batch or sequence, torch.utils.checkpoint on the layers above, or autocast to \
+             bfloat16."
+        }
+        Category::OptimizerState => {
+            "Optimizer state holds {}: an 8-bit or factored optimizer, or state shared among ranks (ZeRO, FSDP)."
+        }
+        Category::Gradient => {
+            "Gradients hold {}: zero_grad(set_to_none=True) before forward, or gradients shared among ranks (ZeRO, FSDP)."
+        }
+        Category::Parameter => {
+            "Parameters hold {}: load them in bfloat16, or share or offload them (FSDP, device_map)."
+        }
+        Category::KvCache => {
+            "The KV cache holds {}: fewer or shorter sequences at once (max_model_len, max_num_seqs, max_new_tokens), keys and values in \
+             8 bits (kv_cache_dtype=\"fp8\"), or a smaller share of the card (gpu_memory_utilization, mem_fraction_static)."
+        }
+        Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
+        Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
+        Category::Gathered => {
+            "Gathered parameters hold {}: FSDP gathers less at once from smaller parts (fully_shard on each block), and keeps less \
+             with reshard_after_forward=True."
+        }
+        Category::ReduceScatter => {
+            "Gradients on their way to a reduce-scatter hold {}: smaller parts (fully_shard on each block), or \
+             MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)."
+        }
+        Category::DdpBucket => "DDP's buckets hold {}: with gradient_as_bucket_view=True they are the gradients.",
+        Category::Communication => {
+            "Communication buffers hold {}: a pipeline receives fewer with a schedule such as 1F1B than with GPipe."
+        }
+        Category::Nccl => {
+            "NCCL's communicators hold {}: fewer process groups, or fewer and smaller channels (NCCL_MAX_CTAS, NCCL_BUFFSIZE)."
+        }
+        Category::OtherArrays => {
+            "Arrays outside of PyTorch hold {}: JAX takes three quarters of the card without XLA_PYTHON_CLIENT_PREALLOCATE=false, and \
+             CuPy keeps what it freed until cupy.get_default_memory_pool().free_all_blocks()."
+        }
+        Category::Benchmark => {
+            "torch.compile's benchmarks hold {}: it measures kernels when it compiles; compile with a small batch first, or without \
+             max-autotune."
+        }
+        Category::Cached => {
+            "PyTorch caches {} that no tensor uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grew_comes_before_holes_that_are_smaller() {
+        // GIVEN an out-of-memory with 80 MiB free in pieces
+        let mib = |count: u64| count << 20;
+        let oom = OomView {
+            requested_bytes: mib(64),
+            allocated_bytes: mib(1024),
+            total_bytes: mib(2048),
+            free_bytes: mib(80),
+            largest_free_block_bytes: mib(8),
+            ..OomView::default()
+        };
+        let first = |bytes| {
+            let grows = Grows { line: "train.py:9 main".to_owned(), bytes, bytes_per_step: mib(10) };
+            advice(&oom, Some(&grows)).into_iter().next().unwrap_or_default()
+        };
+        // THEN a line that grew by more is to be looked at first, one that grew by less is not
+        assert!(first(mib(600)).starts_with("train.py:9 main holds 10.0 MiB more"));
+        assert!(first(mib(60)).starts_with("80.0 MiB were free"));
+    }
+}

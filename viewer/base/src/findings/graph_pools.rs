@@ -1,0 +1,93 @@
+//! Private pools of CUDA graphs: memory that PyTorch's allocator serves nothing else from.
+
+use std::sync::Arc;
+
+use memlab_trace::{DeviceView, Line, Model, PrivatePoolView};
+
+use super::finding::{Finding, Kind, is_significant, on, size};
+use super::words::Words;
+use crate::text;
+
+/// Private pools are reported from a fifth of what the allocator has reserved.
+const KEPT: u64 = 5;
+
+/// The pools of the graphs that a line captured.
+#[derive(Clone, Debug, Default)]
+pub struct PoolsOfLine {
+    /// The line; `None`: no Python frame.
+    pub line: Option<Arc<Line>>,
+    /// Pools.
+    pub pools: u64,
+    /// Graphs that are there.
+    pub graphs: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes in segments.
+    pub reserved_bytes: u64,
+    /// Bytes in segments that no tensor has.
+    pub free_bytes: u64,
+    /// Free bytes of pools whose graphs are all gone.
+    pub released_bytes: u64,
+}
+
+/// The private pools of a device by the line that captured their graphs, the largest first.
+pub fn by_line(model: &Model, device: i32) -> Vec<PoolsOfLine> {
+    let sum = |(line, pools): (Option<Arc<Line>>, Vec<PrivatePoolView>)| {
+        let mut sum = PoolsOfLine { line, ..PoolsOfLine::default() };
+        for pool in pools {
+            sum.pools += 1;
+            sum.graphs += pool.graphs;
+            sum.segments += pool.segments;
+            sum.reserved_bytes = sum.reserved_bytes.saturating_add(pool.reserved_bytes);
+            sum.free_bytes = sum.free_bytes.saturating_add(pool.free_bytes);
+            if pool.graphs == 0 {
+                sum.released_bytes = sum.released_bytes.saturating_add(pool.free_bytes);
+            }
+        }
+        sum
+    };
+    model.private_pools_by_line(device).into_iter().map(sum).collect()
+}
+
+/// What private pools hold that no tensor has.
+pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
+    let groups = by_line(model, device.index);
+    let sum = |of: fn(&PoolsOfLine) -> u64| groups.iter().map(of).fold(0_u64, u64::saturating_add);
+    let (reserved, bytes, released) = (sum(|g| g.reserved_bytes), sum(|g| g.free_bytes), sum(|g| g.released_bytes));
+    let is_much = bytes > device.reserved_bytes / KEPT && bytes >= device.total_bytes / 100;
+    // One pool that is shared is as small as pools get.
+    let largest = groups
+        .iter()
+        .filter(|group| group.pools > 1 || group.released_bytes > 0)
+        .max_by_key(|group| group.free_bytes)?;
+    if !is_much || !is_significant(bytes, device) {
+        return None;
+    }
+    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let pools = sum(|group| group.pools);
+    let mut what = Words::strong(Kind::GraphPools.title()).and(format!(
+        "{}: {} CUDA graphs hold {} in {pools} private pools, {} of which no tensor has and nothing else is served from; most \
+         were captured at ",
+        on(device, several),
+        sum(|group| group.graphs),
+        size(reserved),
+        size(bytes)
+    ));
+    what = match &largest.line {
+        Some(line) => what.and_code(format!("{} {}", text::place(line, directory), line.function)),
+        None => what.and("no Python line"),
+    };
+    let mut next = Vec::new();
+    if groups.iter().any(|group| group.pools > 1) {
+        next.push(
+            "One pool for graphs that are replayed one at a time: pool = torch.cuda.graph_pool_handle(), then \
+             torch.cuda.graph(graph, pool=pool); memlab advise tries it."
+                .to_owned(),
+        );
+    }
+    if released > 0 {
+        next.push(format!("Of {} the graphs are gone: torch.cuda.empty_cache() gives it back.", size(released)));
+    }
+    let next = next.join(" ");
+    Some(Finding { kind: Kind::GraphPools, device: device.index, bytes, what: what.and("."), next })
+}

@@ -1,0 +1,79 @@
+//! What the memory was at the peak, in two sentences.
+
+use memlab_trace::{Category, DeviceView, Model};
+
+use super::finding::size;
+use super::words::Words;
+use crate::category::category_names;
+use crate::format;
+use crate::text;
+
+/// How much was allocated at the peak of the fullest device, for what, and by which line; nothing where there is no
+/// device.
+pub fn headline(model: &Model) -> Option<Words> {
+    let devices = model.devices();
+    let fullest = |device: &&DeviceView| {
+        (device.peak_allocated_bytes.max(device.peak_used_bytes), std::cmp::Reverse(device.index))
+    };
+    let device = devices.iter().max_by_key(fullest)?;
+    let words = peak(model, device, devices.len());
+    Some(match line(model, device) {
+        Some((place, bytes)) => {
+            words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(bytes)))
+        }
+        None => words,
+    })
+}
+
+fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
+    let name = format!("cuda:{}", device.index);
+    if device.allocations == 0 && device.peak_used_bytes == 0 {
+        return Words::strong("Nothing").and(format!(" was allocated on {name}."));
+    }
+    if device.allocations == 0 {
+        return Words::strong(size(device.peak_used_bytes))
+            .and(format!(" was in use on {name} at most; PyTorch's allocator handed out nothing."));
+    }
+    let mut words =
+        Words::default().and("At its peak ").and_strong(size(device.peak_allocated_bytes)).and(" was allocated");
+    words = if device.total_bytes > 0 {
+        words.and(format!(
+            " on {name}, and {} of its {} in use ({})",
+            size(device.used_bytes_at_peak),
+            size(device.total_bytes),
+            format::percent(device.used_bytes_at_peak, device.total_bytes)
+        ))
+    } else {
+        words.and(format!(" on {name}"))
+    };
+    if devices > 1 {
+        words = words.and(format!(", the fullest of {devices} devices"));
+    }
+    let blocks =
+        model.categories(device.index).into_iter().filter(|view| (view.category as usize) < Category::Cached as usize);
+    if let Some(most) = blocks.max_by_key(|view| view.bytes_at_peak)
+        && most.bytes_at_peak > 0
+    {
+        words = mostly(words, most.category, most.bytes_at_peak, device.peak_allocated_bytes);
+    }
+    words.and(".")
+}
+
+/// Which category most of what was allocated belongs to. A category with memory of the driver's may have more than all blocks.
+pub fn mostly(words: Words, category: Category, bytes: u64, allocated: u64) -> Words {
+    let words = words.and("; most of it was ").and_strong(category_names(category).0);
+    let share = if bytes <= allocated {
+        format!(", {} of allocated", format::percent(bytes, allocated))
+    } else {
+        String::new()
+    };
+    words.and(format!(" ({}{share})", size(bytes)))
+}
+
+fn line(model: &Model, device: &DeviceView) -> Option<(String, u64)> {
+    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let lines = model.lines(device.index);
+    let view = lines.iter().find(|line| line.line.is_some() && line.live_bytes_at_peak > 0)?;
+    let line = view.line.as_ref()?;
+    Some((format!("{} {}", text::place(line, directory), line.function), view.live_bytes_at_peak))
+}

@@ -1,0 +1,30 @@
+//! JAX's pool: XLA takes three quarters of the card at the first operation, and serves all arrays from it.
+
+use memlab_trace::{DeviceView, Model};
+
+use super::finding::{Finding, Kind, on, size};
+use super::words::Words;
+
+/// A pool is reported from a quarter of the device.
+const SHARE: u64 = 4;
+
+/// The pool that XLA takes at its first operation, if it is a large part of the device.
+pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
+    // XLA is in `xla_cuda_plugin.so` or `xla_extension.so`. It gives the pool back when the program ends.
+    let peaks = model.driver_peaks(device.index).into_iter();
+    let bytes = peaks.filter(|(library, _)| library.starts_with("xla_")).map(|(_, bytes)| bytes).max().unwrap_or(0);
+    let is_pool = device.total_bytes > 0 && bytes >= device.total_bytes / SHARE;
+    is_pool.then(|| Finding {
+        kind: Kind::JaxPool,
+        device: device.index,
+        bytes,
+        what: Words::strong(Kind::JaxPool.title()).and(format!(
+            "{}: JAX takes {}, whatever its arrays need: by default three quarters of the card at its first operation.",
+            on(device, several),
+            size(bytes),
+        )),
+        next: "XLA_PYTHON_CLIENT_PREALLOCATE=false lets it take what arrays need, XLA_PYTHON_CLIENT_MEM_FRACTION=.25 a quarter of \
+               the card; jax.profiler.save_device_memory_profile says what each line holds in it."
+            .to_owned(),
+    })
+}

@@ -1,0 +1,272 @@
+//! Memory that piles up: which lines make it, who called them, and why it may be kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
+
+use super::advice::Grows;
+use super::finding::{Finding, Kind, is_significant, on, size};
+use super::words::Words;
+use crate::category::category_names;
+use crate::format;
+use crate::text;
+
+/// How many places of one pile are shown.
+const PLACES: usize = 2;
+
+/// What came together at one place outside of modules.
+struct Group {
+    /// Whether modules that were called there made some of it.
+    is_forward: bool,
+    /// Where the outermost module was called, else what called the line itself; `None`: nothing did.
+    caller: Option<Arc<Line>>,
+    /// The stacks that end there, or at the line itself.
+    ends: Vec<u32>,
+    bytes: u64,
+    stacks: Vec<StackAccumulation>,
+}
+
+/// Memory that piles up.
+pub struct Growing {
+    /// Over which steps or passes.
+    pub span: AccumulationSpan,
+    /// The stacks that make it.
+    pub stacks: Vec<u32>,
+    pub finding: Finding,
+}
+
+/// What piles up on a device: over the steps, and before the peak where no backward came between.
+pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Finding> {
+    growing(model, device, several).into_iter().map(|growing| growing.finding).collect()
+}
+
+/// The same with what makes it.
+pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing> {
+    let mut told: Vec<Vec<u32>> = Vec::new();
+    let mut findings = Vec::new();
+    for pile in model.accumulations(device.index) {
+        let groups = groups(model, &pile);
+        let most = groups.first().map_or(0, |group| group.bytes);
+        // What is much less mostly hangs on the same thing, and goes with it.
+        for group in groups.into_iter().take(PLACES).filter(|group| group.bytes >= most / 3) {
+            if is_significant(group.bytes, device) && !told.contains(&group.ends) {
+                findings.push(Growing {
+                    span: pile.span,
+                    stacks: group.stacks.iter().map(|stack| stack.stack).collect(),
+                    finding: finding(model, device, several, &pile.span, &group),
+                });
+                told.push(group.ends);
+            }
+        }
+    }
+    findings
+}
+
+/// The line that grows most from step to step, if that is significant.
+pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Grows> {
+    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
+    let bytes = growth.to_bytes - growth.from_bytes;
+    let line = growth.line?;
+    is_significant(bytes, device).then(|| Grows {
+        line: place(&line, directory),
+        bytes,
+        bytes_per_step: growth.bytes_per_step.max(0.0) as u64,
+    })
+}
+
+/// What stacks have piled up, by the lines that are shown.
+fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s StackAccumulation>) -> BTreeMap<Option<Arc<Line>>, u64> {
+    let mut by_line: BTreeMap<Option<Arc<Line>>, u64> = BTreeMap::new();
+    for stack in stacks {
+        let bytes = by_line.entry(model.line_of(stack.stack)).or_default();
+        *bytes = bytes.saturating_add(stack.bytes);
+    }
+    by_line
+}
+
+fn place(line: &Line, directory: &str) -> String {
+    format!("{} {}", text::place(line, directory), line.function)
+}
+
+/// What was piled up, by place, the most first.
+fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
+    let mut groups: BTreeMap<Option<Arc<Line>>, Group> = BTreeMap::new();
+    for piled in &pile.stacks {
+        let place = place_outside(model, piled.stack);
+        let group = groups.entry(place.line).or_insert_with(|| Group {
+            is_forward: false,
+            caller: None,
+            ends: Vec::new(),
+            bytes: 0,
+            stacks: Vec::new(),
+        });
+        if group.caller.is_none() || place.is_forward && !group.is_forward {
+            group.caller = place.caller;
+        }
+        group.is_forward |= place.is_forward;
+        if !group.ends.contains(&place.stack) {
+            group.ends.push(place.stack);
+        }
+        group.bytes = group.bytes.saturating_add(piled.bytes);
+        group.stacks.push(piled.clone());
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.bytes));
+    groups
+}
+
+/// The innermost place in the user's code outside of modules.
+struct CallSite {
+    line: Option<Arc<Line>>,
+    /// The stack that ends there; the whole stack where there is no such place.
+    stack: u32,
+    is_forward: bool,
+    caller: Option<Arc<Line>>,
+}
+
+fn place_outside(model: &Model, stack: u32) -> CallSite {
+    let callers = model.callers(stack);
+    let is_module_call = |line: &Line| {
+        line.file.ends_with("nn/modules/module.py")
+            && (line.function.ends_with("_wrapped_call_impl") || line.function.ends_with("_call_impl"))
+    };
+    let users = |from: usize| callers.iter().skip(from).position(|caller| caller.is_users).map(|at| at + from);
+    let outermost = callers.iter().rposition(|caller| is_module_call(&caller.line));
+    let outside = users(outermost.map_or(0, |module| module + 1));
+    let Some(at) = outside else {
+        return CallSite { line: None, stack, is_forward: outermost.is_some(), caller: None };
+    };
+    // A library's line, where those are shown, is called by the user's innermost; that one by the next.
+    let is_shown = model.line_of(stack).as_ref() == Some(&callers[at].line);
+    let named = if outermost.is_some() || !is_shown { Some(at) } else { users(at + 1) };
+    CallSite {
+        line: Some(callers[at].line.clone()),
+        stack: callers[at].stack,
+        is_forward: outermost.is_some(),
+        caller: named.map(|named| callers[named].line.clone()),
+    }
+}
+
+fn finding(model: &Model, device: &DeviceView, several: bool, span: &AccumulationSpan, group: &Group) -> Finding {
+    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let by_line = by_line(model, group.stacks.iter());
+    let most = by_line.iter().max_by_key(|(_, bytes)| **bytes).and_then(|(line, _)| line.as_ref());
+    let mut what = Words::strong(Kind::Leak.title()).and(format!("{}: ", on(device, several)));
+    what = match most {
+        Some(line) => what.and_code(place(line, directory)),
+        None => what.and("what no Python line of yours asked for"),
+    };
+    if by_line.len() > 1 {
+        let others = by_line.len() - 1;
+        what = what.and(format!(" and {others} more {}", if others == 1 { "line" } else { "lines" }));
+    }
+    what = what.and(match span {
+        AccumulationSpan::Steps { from, to } => format!(
+            " held {} more at the end of step {} than of step {}, {}",
+            size(group.bytes),
+            to.saturating_sub(1),
+            from.saturating_sub(1),
+            rate(model, device, *from, *to, group.bytes)
+        ),
+        AccumulationSpan::Passes => {
+            format!(" held {} of earlier forward passes at the peak, and more after each", size(group.bytes))
+        }
+    });
+    let Some(typical) = group.stacks.iter().max_by_key(|stack| stack.bytes) else {
+        return Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next: String::new() };
+    };
+    let went_backward = group.ends.iter().any(|stack| model.reached_by_backward(device.index, *stack));
+    let is_unused = is_graph(typical) && !went_backward;
+    what = match typical.category {
+        Category::Activation if group.is_forward && went_backward => what.and("; results of forward"),
+        Category::Activation if group.is_forward => what.and("; kept by forward"),
+        category => what.and(format!("; {} made", category_names(category).0)),
+    };
+    // What is called on the growing line itself needs no second naming.
+    if let Some(line) = group.caller.as_ref().filter(|line| most != Some(*line)) {
+        what = what
+            .and(if group.is_forward { " called from " } else { " in a call from " })
+            .and_code(place(line, directory));
+    }
+    if is_unused {
+        what = what.and(", never used by backward");
+    } else if group.is_forward && went_backward {
+        what = what.and(", kept after backward has used them");
+    }
+    Finding {
+        kind: Kind::Leak,
+        device: device.index,
+        bytes: group.bytes,
+        what: what.and("."),
+        next: next(typical, went_backward).to_owned(),
+    }
+}
+
+/// Activations of a forward that recorded what backward would need.
+fn is_graph(stack: &StackAccumulation) -> bool {
+    stack.category == Category::Activation && stack.makes_graph
+}
+
+/// What one makes of it.
+fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
+    match typical.category {
+        Category::Activation if is_graph(typical) && !went_backward => {
+            "Run it under torch.no_grad(), or keep only numbers (.item()) and .detach()ed results: the graph keeps all that \
+             backward would need."
+        }
+        Category::Activation if typical.makes_graph => {
+            "Something outlives the step: keep numbers (.item()) or copies on the CPU (.detach().cpu()), not the tensors."
+        }
+        Category::Activation => {
+            "Results stay on the device: keep numbers (.item()) or copies on the CPU (.cpu()), and let go of the rest."
+        }
+        Category::Gradient => {
+            "Gradients are kept: zero_grad(set_to_none=True) after each step, and no create_graph=True or retain_graph=True \
+             where nothing needs it."
+        }
+        Category::OptimizerState => "Optimizer state is added: make the optimizer once, with all its parameters.",
+        Category::Parameter | Category::Buffer => {
+            "Copies of weights stay on the device: keep them on the CPU (.cpu()), and let go of old ones."
+        }
+        _ => {
+            "Tensors made outside of modules are kept: let go of them (del, smaller scopes), or keep copies on the CPU (.cpu())."
+        }
+    }
+}
+
+/// How fast `bytes` came together between the ends of two steps: with each of them, or at a few.
+fn rate(model: &Model, device: &DeviceView, from: u64, to: u64, bytes: u64) -> String {
+    let passed = to.saturating_sub(from).max(1);
+    let a_step = format!("{} a step", size(bytes / passed));
+    let steps = model.device_steps(device.index);
+    // What was held at the end of each step and never given back later.
+    let mut ended = 0;
+    let later = steps.iter().filter(|step| {
+        ended = step.steps.saturating_add(ended);
+        ended >= from && ended <= to
+    });
+    let mut kept: Vec<u64> = later.map(|step| step.allocated_bytes_at_end).collect();
+    let mut least = u64::MAX;
+    for bytes in kept.iter_mut().rev() {
+        least = least.min(*bytes);
+        *bytes = least;
+    }
+    let total = kept.last().zip(kept.first()).map_or(0, |(last, first)| last.saturating_sub(*first));
+    // Even growth adds this much at every step.
+    let even = total / (kept.len() as u64).max(1);
+    let jumps = kept.windows(2).enumerate().filter(|(_, pair)| pair[1] > pair[0] && pair[1] - pair[0] > even / 2);
+    let jumps: Vec<u64> = jumps.map(|(at, _)| at as u64).collect();
+    let (times, [first, .., last]) = (jumps.len() as u64, &*jumps) else { return a_step };
+    if times * 2 >= kept.len() as u64 {
+        return a_step;
+    }
+    let apart = (last - first).saturating_mul(passed) / (kept.len() as u64 - 1).max(1) / (times - 1);
+    format!(
+        "{} at each of {} times, {} steps apart",
+        size(bytes / times),
+        format::grouped(times),
+        format::grouped(apart)
+    )
+}

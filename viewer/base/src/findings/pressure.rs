@@ -1,0 +1,120 @@
+//! What keeps a program from more memory: a device that is full, host memory in place of it, other processes, and
+//! what the allocator keeps.
+
+use memlab_trace::{Category, DeviceView, Model, OomView};
+
+use super::advice::{self, Grows};
+use super::finding::{Finding, Kind, is_significant, on, processes, size};
+use super::leak;
+use super::words::Words;
+use crate::format;
+use crate::text;
+
+/// Fragmentation is reported from a fifth of what the allocator has reserved.
+const KEPT: u64 = 5;
+
+/// Other processes are reported from a twentieth of the device.
+const OTHERS: u64 = 20;
+
+/// The first out-of-memory of a device.
+pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
+    let ooms: Vec<OomView> = model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
+    let oom = ooms.first()?;
+    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let times = if ooms.len() > 1 { format!("{} times, first ", model.oom_count()) } else { String::new() };
+    let mut what = Words::strong(Kind::OutOfMemory.title()).and(format!(
+        "{} {times}after {}: ",
+        on(device, several),
+        format::duration(oom.time)
+    ));
+    what = match &oom.line {
+        Some(line) => what.and_code(format!("{} {}", text::place(line, directory), line.function)),
+        None => what.and("a library"),
+    };
+    what = what.and(format!(" asked for {} with {} allocated", size(oom.requested_bytes), size(oom.allocated_bytes)));
+    what = match (oom.limit_bytes, oom.total_bytes) {
+        (Some(limit), _) => what.and(format!(" under a limit of {}.", size(limit))),
+        (None, 1..) => what.and(format!(" on a device of {}.", size(oom.total_bytes))),
+        (None, 0) => what.and("."),
+    };
+    let grows = leak::growing_line(model, device);
+    let advice = advice::advice(oom, grows.as_ref());
+    let next = advice.into_iter().next().unwrap_or_else(|| {
+        "Less has to be held at once: a smaller batch, a smaller model, or a larger device.".to_owned()
+    });
+    Some(Finding { kind: Kind::OutOfMemory, device: device.index, bytes: oom.requested_bytes, what, next })
+}
+
+/// The line that grows most, and by how much a step, for advice.
+pub fn grows(model: &Model, device: &DeviceView) -> Option<Grows> {
+    leak::growing_line(model, device)
+}
+
+/// Memory that a limit has put on the host.
+pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
+    let limit = device.limit_bytes.filter(|_| device.spills)?;
+    let bytes = device.peak_host_bytes;
+    if !is_significant(bytes, device) {
+        return None;
+    }
+    let what = Words::strong(Kind::Spilling.title()).and(format!(
+        "{}: up to {} of the device's memory lay on the host, beyond the limit of {}; kernels reach it over the bus, many times \
+         slower.",
+        on(device, several),
+        size(bytes),
+        size(limit)
+    ));
+    let next = format!("Raise the limit to {} or more, or hold less at once.", size(limit.saturating_add(bytes)));
+    Some(Finding { kind: Kind::Spilling, device: device.index, bytes, what, next })
+}
+
+/// What other processes held at the peak; after an out-of-memory also if it is little.
+pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_of_memory: bool) -> Option<Finding> {
+    let seen = device.others.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let at_peak = model.categories(device.index)[Category::OtherProcesses as usize].bytes_at_peak;
+    let bytes = at_peak.max(if device.allocations == 0 { seen } else { 0 });
+    let least = if is_out_of_memory { device.total_bytes / 100 } else { device.total_bytes / OTHERS };
+    if bytes == 0 || bytes < least {
+        return None;
+    }
+    let mut what = Words::strong(Kind::OtherProcesses.title()).and(format!(
+        "{} held {} of the device",
+        on(device, several),
+        size(bytes)
+    ));
+    if device.total_bytes > 0 {
+        what = what.and(format!(" ({})", format::percent(bytes, device.total_bytes)));
+    }
+    if !device.others.is_empty() {
+        what = what.and(": ").and_strong(processes(&device.others));
+    }
+    let next =
+        "End them, or take another device (CUDA_VISIBLE_DEVICES); nvidia-smi says what they are. A rank that forgot \
+                torch.cuda.set_device shows up like this on device 0."
+            .to_owned();
+    Some(Finding { kind: Kind::OtherProcesses, device: device.index, bytes, what: what.and("."), next })
+}
+
+/// What the allocator had reserved at the peak and not handed out, outside of private pools of CUDA graphs.
+pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
+    let reserved = device.reserved_bytes_at_peak.saturating_sub(device.private_reserved_bytes_at_peak);
+    let allocated = device.peak_allocated_bytes.saturating_sub(device.private_allocated_bytes_at_peak);
+    let bytes = reserved.saturating_sub(allocated);
+    let is_much = bytes > reserved / KEPT && bytes >= device.total_bytes / 100;
+    if device.allocations == 0 || !is_much || !is_significant(bytes, device) {
+        return None;
+    }
+    let what = Words::strong(Kind::Fragmentation.title()).and(format!(
+        "{}: at the peak PyTorch had {} reserved that it had not handed out, {} of what it had reserved{}.",
+        on(device, several),
+        size(bytes),
+        format::percent(bytes, reserved),
+        if device.private_reserved_bytes_at_peak > 0 { " outside of CUDA graphs' pools" } else { "" }
+    ));
+    let next = if model.has_expandable_segments(device.index) {
+        "Fewer different sizes (padded batches, fixed shapes), or torch.cuda.empty_cache() between phases of a program."
+    } else {
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks of other sizes use it; so do fewer different shapes."
+    };
+    Some(Finding { kind: Kind::Fragmentation, device: device.index, bytes, what, next: next.to_owned() })
+}

@@ -1,0 +1,210 @@
+//! What lines, layers and categories of one device hold at one moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memlab_trace::record::Phase;
+use memlab_trace::{
+    BlockLayer, ByScope, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, RangePath, RangeView,
+    ResolvedSnapshot, Scope,
+};
+
+/// All that is held, without what holds nothing: for reports, exports and comparisons of runs. (The dashboard compares steps by
+/// [`MomentHoldings`](crate::query::MomentHoldings), the views of the model as they are.) The lines sum to
+/// what is allocated and what other arrays hold, so do the layers, and the categories sum to what is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Handed out by PyTorch's allocator.
+    pub allocated_bytes: u64,
+    /// Reserved by it.
+    pub reserved_bytes: u64,
+    /// The whole device's use.
+    pub used_bytes: u64,
+    /// The lines that hold something, most first; the same memory in each scope.
+    pub lines: ByScope<Vec<HeldLine>>,
+    /// The layers that hold something, most first.
+    pub layers: Vec<HeldLayer>,
+    /// The ranges in which something that is held was allocated, most first; nothing if the program names none.
+    pub ranges: Vec<HeldRange>,
+    /// The categories that hold something, in the order of [`Category::ALL`].
+    pub categories: Vec<(Category, u64)>,
+}
+
+/// What a line holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldLine {
+    /// The line; `None`: no Python frame of the user's code.
+    pub line: Option<Arc<Line>>,
+    /// How much.
+    pub bytes: u64,
+    /// The part of it allocated in backward.
+    pub backward_bytes: u64,
+}
+
+/// What a layer holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldLayer {
+    /// As [`LayerView::root`].
+    pub root: u32,
+    /// As [`LayerView::root_class`].
+    pub root_class: Option<Arc<str>>,
+    /// As [`LayerView::root_name`].
+    pub root_name: Option<Arc<str>>,
+    /// As [`LayerView::name`].
+    pub name: Option<Arc<str>>,
+    /// As [`LayerView::class`].
+    pub class: Option<Arc<str>>,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What was allocated in a range, without the ranges inside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldRange {
+    /// As [`RangeView::path`].
+    pub path: RangePath,
+    /// How much.
+    pub bytes: u64,
+}
+
+impl Holdings {
+    /// What the lines hold together: what is allocated, and other arrays.
+    pub fn attributed_bytes(&self) -> u64 {
+        let of = |(category, bytes): &(Category, u64)| if *category == Category::OtherArrays { *bytes } else { 0 };
+        self.allocated_bytes.saturating_add(self.categories.iter().map(of).sum())
+    }
+
+    /// At the moment of a snapshot.
+    pub fn at_moment(snapshot: &ResolvedSnapshot, device: i32) -> Self {
+        let lines = |scope: Scope| {
+            let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
+            for block in snapshot.attributed(device) {
+                let line = snapshot.final_model.line_in(block.stack, scope);
+                let held = lines.entry(line.clone()).or_insert_with(|| HeldLine { line, ..HeldLine::default() });
+                held.bytes = held.bytes.saturating_add(block.bytes);
+                if block.phase == Phase::Backward {
+                    held.backward_bytes = held.backward_bytes.saturating_add(block.bytes);
+                }
+            }
+            lines.into_values().collect::<Vec<_>>()
+        };
+        let mut layers: BTreeMap<BlockLayer, u64> = BTreeMap::new();
+        for block in snapshot.attributed(device) {
+            let held = layers.entry(snapshot.final_model.layer_of(&block)).or_default();
+            *held = held.saturating_add(block.bytes);
+        }
+        let known: BTreeMap<BlockLayer, LayerView> = snapshot
+            .final_model
+            .layers(device)
+            .into_iter()
+            .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
+            .collect();
+        let layer = |(layer, bytes): (BlockLayer, u64)| {
+            let known = known.get(&layer);
+            HeldLayer {
+                root: layer.root,
+                root_class: known.and_then(|view| view.root_class.clone()),
+                root_name: known.and_then(|view| view.root_name.clone()),
+                class: known.and_then(|view| view.class.clone()),
+                name: layer.name,
+                bytes,
+            }
+        };
+        let mut ranges: BTreeMap<RangePath, u64> = BTreeMap::new();
+        for block in snapshot.attributed(device) {
+            let held = ranges.entry(snapshot.final_model.range_path(block.range)).or_default();
+            *held = held.saturating_add(block.bytes);
+        }
+        let totals = snapshot.model.totals(device);
+        Self {
+            allocated_bytes: totals.allocated_bytes,
+            reserved_bytes: totals.reserved_bytes,
+            used_bytes: snapshot.used_bytes(device),
+            lines: ByScope::from_fn(|scope| sorted_lines(lines(scope))),
+            layers: layers.into_iter().map(layer).collect(),
+            ranges: ranges.into_iter().map(|(path, bytes)| HeldRange { path, bytes }).collect(),
+            categories: snapshot.categories(device).to_vec(),
+        }
+        .sorted()
+    }
+
+    /// At the device's peak, by the model's own books: also of a trace that no longer has that moment.
+    pub fn at_peak(model: &Model, device: &DeviceView) -> Self {
+        Self::of_model(
+            model,
+            device.index,
+            [device.peak_allocated_bytes, device.reserved_bytes_at_peak, device.used_bytes_at_peak],
+            |line| (line.live_bytes_at_peak, line.backward_bytes_at_peak),
+            |layer| layer.live_bytes_at_peak,
+            |range| range.live_bytes_at_peak,
+            |category| category.bytes_at_peak,
+        )
+    }
+
+    /// Now.
+    pub fn now(model: &Model, device: &DeviceView) -> Self {
+        Self::of_model(
+            model,
+            device.index,
+            [device.allocated_bytes, device.reserved_bytes, device.used_bytes],
+            |line| (line.live_bytes, line.backward_bytes),
+            |layer| layer.live_bytes,
+            |range| range.live_bytes,
+            |category| category.bytes,
+        )
+    }
+
+    fn of_model(
+        model: &Model,
+        device: i32,
+        [allocated_bytes, reserved_bytes, used_bytes]: [u64; 3],
+        of_line: impl Fn(&LineView) -> (u64, u64),
+        of_layer: impl Fn(&LayerView) -> u64,
+        of_range: impl Fn(&RangeView) -> u64,
+        of_category: impl Fn(&CategoryView) -> u64,
+    ) -> Self {
+        let line = |view: LineView| {
+            let (bytes, backward_bytes) = of_line(&view);
+            HeldLine { line: view.line, bytes, backward_bytes }
+        };
+        let lines = |scope: Scope| model.lines_in(device, scope).into_iter().map(line).collect::<Vec<_>>();
+        let layer = |view: LayerView| HeldLayer {
+            bytes: of_layer(&view),
+            root: view.root,
+            root_class: view.root_class,
+            root_name: view.root_name,
+            name: view.name,
+            class: view.class,
+        };
+        Self {
+            allocated_bytes,
+            reserved_bytes,
+            used_bytes,
+            lines: ByScope::from_fn(|scope| sorted_lines(lines(scope))),
+            layers: model.layers(device).into_iter().map(layer).collect(),
+            ranges: (model.ranges(device).into_iter())
+                .map(|view| HeldRange { bytes: of_range(&view), path: view.path })
+                .collect(),
+            categories: model.categories(device).iter().map(|view| (view.category, of_category(view))).collect(),
+        }
+        .sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.layers.retain(|layer| layer.bytes > 0);
+        self.layers.sort_by(|a, b| (b.bytes, a.root, &a.name).cmp(&(a.bytes, b.root, &b.name)));
+        self.ranges.retain(|range| range.bytes > 0);
+        self.ranges.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+        if self.ranges.iter().all(|range| range.path.is_empty()) {
+            self.ranges.clear();
+        }
+        self.categories.retain(|(_, bytes)| *bytes > 0);
+        self
+    }
+}
+
+fn sorted_lines(mut lines: Vec<HeldLine>) -> Vec<HeldLine> {
+    lines.retain(|line| line.bytes > 0);
+    lines.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
+    lines
+}

@@ -1,0 +1,194 @@
+//! The parts that the JSON of reports, exports and comparisons share: a contract with scripts. Keys are added, never
+//! renamed or taken away.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use memlab_trace::{Anomalies, Line, Model, Skipped, TrainingView};
+use serde::Serialize;
+
+use crate::parallel::Parallel;
+
+/// The file and how well it could be read.
+#[derive(Serialize)]
+pub struct Trace {
+    path: String,
+    version: String,
+    events: u64,
+    duration_ns: u64,
+    skipped_lines: u64,
+    truncated: bool,
+    anomalies: Anomalies,
+    #[serde(skip_serializing_if = "is_zero")]
+    missing_events: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// The process that wrote the trace.
+#[derive(Serialize)]
+pub struct Process {
+    pid: u32,
+    command: Vec<String>,
+    rank: Option<u32>,
+    /// The exit code; null if a signal ended it or its end is not known.
+    exit: Option<i32>,
+    signal: Option<i32>,
+    parent_pid: u32,
+    local_rank: Option<u32>,
+    world_size: Option<u32>,
+    directory: String,
+    host: String,
+    start_unix_ns: u64,
+    #[serde(flatten)]
+    parallel: Parallel,
+}
+
+/// A line; all null: no Python frame.
+#[derive(Serialize)]
+pub struct CodeLine {
+    file: Option<String>,
+    line: Option<u32>,
+    function: Option<String>,
+}
+
+/// An optimizer step.
+#[derive(Serialize)]
+pub struct StepRow {
+    index: u64,
+    peak_allocated_bytes: u64,
+    allocated_bytes_at_end: u64,
+    end_time_ns: u64,
+    /// How many steps were joined to this row, usually 1.
+    steps: u64,
+    /// What a training says of it.
+    #[serde(flatten)]
+    training: Option<TrainingRow>,
+}
+
+/// What a training did in a step.
+#[derive(Serialize)]
+struct TrainingRow {
+    epoch: u64,
+    batch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<Arc<str>>,
+    /// Null if it is not known, or no number.
+    loss: Option<f64>,
+    samples: u64,
+    duration_ns: u64,
+    samples_per_second: Option<f64>,
+    way: Option<Arc<str>>,
+    pieces: u64,
+    offloaded_bytes: u64,
+}
+
+impl Trace {
+    /// Of the trace at `path`.
+    pub fn of(path: &Path, model: &Model, skipped: &Skipped, truncated: bool) -> Self {
+        Self {
+            path: path.display().to_string(),
+            version: model.header().map(|header| header.version.clone()).unwrap_or_default(),
+            events: model.events(),
+            duration_ns: model.time(),
+            skipped_lines: skipped.count,
+            truncated,
+            anomalies: model.anomalies(),
+            missing_events: model.lost_events(),
+        }
+    }
+}
+
+impl Process {
+    /// What the header and the end of the trace say.
+    pub fn of(model: &Model) -> Self {
+        let header = model.header().cloned().unwrap_or_default();
+        let end = model.end();
+        Self {
+            pid: header.pid,
+            command: header.command,
+            rank: header.rank,
+            exit: end.and_then(|end| end.code),
+            signal: end.and_then(|end| end.signal),
+            parent_pid: header.parent_pid,
+            local_rank: header.local_rank,
+            world_size: header.world_size,
+            directory: header.directory,
+            host: header.host,
+            start_unix_ns: header.start_unix_ns,
+            parallel: Parallel::of(model.mesh(), model.stages()),
+        }
+    }
+}
+
+/// Makes places of lines: files become absolute.
+pub struct Places {
+    directory: String,
+}
+
+impl Places {
+    /// Relative files are relative to the directory of this run.
+    pub fn of_run(model: &Model) -> Self {
+        Self::in_directory(model.header().map_or("", |header| header.directory.as_str()))
+    }
+
+    /// Relative files are relative to this directory.
+    pub fn in_directory(directory: &str) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// A line, or no line.
+    pub fn of(&self, line: Option<&Line>) -> CodeLine {
+        let Some(line) = line else { return CodeLine { file: None, line: None, function: None } };
+        // `<string>`, `In[3]` and `(compiled code, unknown line)` are no files, and are called what they are.
+        let file = if line.file.starts_with(['/', '<', '(']) || line.file.starts_with("In[") {
+            Some(line.file.to_string())
+        } else if line.file.is_empty() || self.directory.is_empty() {
+            // A relative path without a known directory cannot be made absolute.
+            None
+        } else {
+            Some(format!("{}/{}", self.directory.trim_end_matches('/'), line.file.trim_start_matches("./")))
+        };
+        CodeLine { file, line: line.line, function: Some(line.function.to_string()) }
+    }
+}
+
+/// The optimizer steps of a run.
+pub fn steps(model: &Model) -> Vec<StepRow> {
+    let row = |view: &memlab_trace::StepView| StepRow {
+        index: view.index,
+        peak_allocated_bytes: view.peak_allocated_bytes,
+        allocated_bytes_at_end: view.allocated_bytes_at_end,
+        end_time_ns: view.end_time,
+        steps: view.steps,
+        training: model.training(view).map(training),
+    };
+    model.steps().iter().map(row).collect()
+}
+
+fn training(view: TrainingView) -> TrainingRow {
+    TrainingRow {
+        samples_per_second: view.samples_per_second(),
+        epoch: view.epoch,
+        batch: view.batch,
+        phase: view.phase,
+        loss: view.loss,
+        samples: view.samples,
+        duration_ns: view.duration,
+        way: view.way,
+        pieces: view.pieces,
+        offloaded_bytes: view.offloaded_bytes,
+    }
+}
+
+/// The name of a layer's row; there is one for what is outside any layer.
+pub fn layer_name(name: Option<&str>) -> String {
+    name.unwrap_or("(outside any layer)").to_owned()
+}
+
+/// An owned copy, for serde.
+pub fn text(text: Option<Arc<str>>) -> Option<String> {
+    text.map(|text| text.to_string())
+}

@@ -1,0 +1,261 @@
+//! The command line, and the exit code.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::commands::{
+    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, serve, simulate, top,
+    view,
+};
+use crate::run;
+use memlab_base::arguments::moments_help;
+use memlab_base::{error, output, preload};
+
+/// Where did my GPU memory go, and how do I get it back?
+///
+/// memlab records every byte of GPU memory that a program takes, by Python line and by layer, and shows it live and
+/// afterwards. The program needs no change.
+#[derive(Debug, Parser)]
+#[command(name = "memlab", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  memlab run -- python train.py            record a run and print a summary
+  memlab run --live -- python train.py     record a run and show the dashboard
+  memlab top                               show the dashboard on a running program
+  memlab serve                             show all running programs in a browser, and to Prometheus
+  memlab run --offload -- python train.py  record a run whose memory can be moved
+  memlab offload 4242                      move its GPU memory to host memory; it waits
+  memlab restore 4242                      move it back; the program continues
+  memlab report memlab-train-4242.jsonl    print where the memory was
+  memlab report --html a.html a.jsonl      write the report as a web page
+  memlab advise memlab-train-4242.jsonl    print what to change so that it takes less
+  memlab diff a.jsonl b.jsonl              print what changed from one run to another
+  memlab export a.jsonl --format csv -o a.csv
+  memlab view memlab-train-4242.jsonl      show the dashboard on a recorded run
+  memlab plan --card 24GiB -- python train.py --batch {batch}
+                                           tell the largest batch that fits, without a GPU
+  memlab simulate --card a100-40gb -- python train.py
+                                           run without a GPU, as if on that one
+  LD_PRELOAD=libmemlab.so python train.py  record without this command";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program and record its GPU memory.
+    #[command(after_help = run::HELP)]
+    Run(run::Options),
+    /// Show the dashboard on a running program.
+    Top(top::Options),
+    /// Show the dashboard on recorded traces, also while they grow.
+    #[command(after_help = view::help())]
+    View(view::Options),
+    /// Serve the traced processes of this user to Prometheus and as a live web page.
+    #[command(after_help = serve::HELP)]
+    Serve(serve::Options),
+    /// List the traced processes of this user.
+    Ps(ps::Options),
+    /// Move a running program's GPU memory to host memory; the program waits until you restore it.
+    #[command(after_help = offload::HELP)]
+    Offload(offload::Options),
+    /// Move a program's GPU memory back to the devices; the program continues.
+    Restore(restore::Options),
+    /// Limit the GPU memory of a running program, or show its limits.
+    Limit(limit::Options),
+    /// Run a command on a simulated GPU, without a real one.
+    #[command(after_help = simulate::HELP)]
+    Simulate(simulate::Options),
+    /// Tell how much GPU memory a program will take, and the largest batch that fits; needs no GPU.
+    #[command(after_help = plan::HELP)]
+    Plan(Box<plan::Options>),
+    /// Show the preferences of the dashboard and where they are stored.
+    Config(config::Options),
+    /// Say what works on this machine and why not, to paste into a report of a bug.
+    #[command(after_help = doctor::HELP)]
+    Doctor(doctor::Options),
+    /// Print what a shell has to know to complete this command line.
+    #[command(after_help = completions::HELP)]
+    Completions(completions::Options),
+    /// Report where the memory of a recorded run was.
+    #[command(after_help = moments_help())]
+    Report(report::Options),
+    /// Say what to change in a program so that it takes less memory, as tried on a recorded run.
+    #[command(after_help = advise::HELP)]
+    Advise(advise::Options),
+    /// Show what changed from one run, or moment, to another.
+    #[command(after_help = diff::help())]
+    Diff(diff::Options),
+    /// Write a moment of a recorded run, or the run over time, in the format of another program.
+    #[command(after_help = moments_help())]
+    Export(export::Options),
+}
+
+/// The command line, for those who describe it.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command.
+pub fn main() -> ExitCode {
+    let cli = Cli::try_parse().unwrap_or_else(|error| in_words(with_suggestion(error)).exit());
+    let result = match cli.command {
+        Command::Run(options) => run::run(&options).map(|ended| ended.exit_like_child()),
+        Command::Top(options) => top::run(&options),
+        Command::View(options) => view::run(&options),
+        Command::Serve(options) => serve::run(&options),
+        Command::Ps(options) => ps::run(&options),
+        Command::Offload(options) => offload::run(&options),
+        Command::Restore(options) => restore::run(&options),
+        Command::Limit(options) => limit::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Plan(options) => plan::run(&options),
+        Command::Config(options) => config::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Completions(options) => completions::run(&options, &mut command()),
+        Command::Report(options) => report::run(&options),
+        Command::Advise(options) => advise::run(&options),
+        Command::Diff(options) => diff::run(&options),
+        Command::Export(options) => export::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has read enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&format!("{error:#}"));
+            ExitCode::from(error::exit_code(&error))
+        }
+    }
+}
+
+/// Names what an unknown subcommand or option may have been meant to be.
+fn with_suggestion(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument {
+        // `-- --ouput` would run a program of that name.
+        error.remove(ContextKind::Suggested);
+    }
+    let unknown = match (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::SuggestedSubcommand)) {
+        (Some(ContextValue::String(unknown)), None) => unknown.clone(),
+        _ => return error,
+    };
+    // clap looks for longer likenesses than one letter.
+    let command = command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    let near: Vec<_> = names.filter(|name| strsim::osa_distance(name, &unknown) == 1).map(str::to_owned).collect();
+    if !near.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(near));
+    } else if preload::check_program(OsStr::new(&unknown), "run").is_ok() || Path::new(&unknown).is_file() {
+        let tip = format!("to record a program, write `memlab run -- {}`", preload::as_command(&unknown));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// Explains a value that is no number, or out of its range, where clap passes on the words of a parser.
+fn in_words(error: clap::Error) -> clap::Error {
+    let (Some(ContextValue::String(argument)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    else {
+        return error;
+    };
+    let Some(source) = std::error::Error::source(&error) else { return error };
+    let wanted = if source.is::<std::num::ParseIntError>() {
+        "a whole number".to_owned()
+    } else if source.is::<std::num::ParseFloatError>() {
+        "a number".to_owned()
+    } else if let Some(range) = source.to_string().strip_prefix(&format!("{value} is not in ")) {
+        numbers_in(range)
+    } else {
+        return error;
+    };
+    let message =
+        format!("invalid value '{value}' for '{argument}': write {wanted}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(error.kind(), message)
+}
+
+/// A range as clap prints it, in words; where it ends with its type's, only the beginning counts.
+fn numbers_in(range: &str) -> String {
+    let (from, to) = range.split_once("..").unwrap_or((range, ""));
+    match to.trim_start_matches('=').parse::<u64>() {
+        Ok(to) if to < u64::from(u32::MAX) => format!("a number from {from} to {to}"),
+        _ => format!("a number of at least {from}"),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error
+        .downcast_ref::<io::Error>()
+        .map(io::Error::kind)
+        .or_else(|| error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind));
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+        // In release, clap does not check that names of groups are unique: a struct's name is that of its group.
+        for subcommand in command().get_subcommands() {
+            let names: Vec<_> = subcommand.get_groups().map(clap::ArgGroup::get_id).collect();
+            let distinct: HashSet<_> = names.iter().collect();
+            assert_eq!(distinct.len(), names.len(), "{}: {names:?}", subcommand.get_name());
+        }
+    }
+
+    #[test]
+    fn a_misspelt_subcommand_or_option_is_named() {
+        let said =
+            |arguments: &[&str]| with_suggestion(Cli::try_parse_from(arguments).unwrap_err()).render().to_string();
+        assert!(said(&["memlab", "rn"]).contains("a similar subcommand exists: 'run'"));
+        assert!(said(&["memlab", "advice", "a.jsonl"]).contains("'advise'"));
+        // GIVEN a program in place of a subcommand, THEN the one that runs programs is named
+        assert!(said(&["memlab", "sh", "a.sh"]).contains("write `memlab run -- sh`"));
+        assert!(!said(&["memlab", "no-such-thing"]).contains("memlab run"));
+        // GIVEN an unknown option before the program, THEN it is not taken for the program
+        for (command, wrong, right) in
+            [("run", "--ouput", "'--output'"), ("simulate", "--crd", "'--card'"), ("plan", "--crd", "'--card'")]
+        {
+            let said = said(&["memlab", command, wrong, "x", "--", "python"]);
+            assert!(said.contains(right) && !said.contains("-- --"), "{said}");
+        }
+        // AND what follows the program is the program's
+        assert!(Cli::try_parse_from(["memlab", "run", "python", "a.py", "--ouput"]).is_ok());
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_explained() {
+        let said = |line: &str| {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            in_words(error).render().to_string().lines().next().unwrap_or_default().to_owned()
+        };
+        // GIVEN words in place of a process, a number out of its range, and words in place of a number
+        for command in ["offload", "restore", "limit", "top"] {
+            let said = said(&format!("memlab {command} tv.py"));
+            assert!(said.ends_with("write the number of a process; `memlab ps` lists them"), "{said}");
+        }
+        for (line, wanted) in [
+            ("memlab simulate --devices 0 true", "for '--devices <N>': write a number from 1 to 16"),
+            ("memlab plan --ranks 0 true", "write a number of at least 1"),
+            ("memlab run --time --time-every 0 true", "write a number of at least 1"),
+            ("memlab plan --steps x true", "write a whole number"),
+            ("memlab plan --seconds x true", "write a number"),
+            ("memlab diff --device x a.jsonl b.jsonl", "write a whole number"),
+        ] {
+            // THEN the error says what to write
+            assert!(said(line).ends_with(wanted), "{}", said(line));
+        }
+    }
+}

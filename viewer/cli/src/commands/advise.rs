@@ -1,0 +1,63 @@
+//! `memlab advise`: what to change in a program so that it takes less memory.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use memlab_predict::plan::RecordingError;
+
+use memlab_base::error::bad_input;
+use memlab_base::text::Style;
+use memlab_base::{arguments, json, output, progress, trace_files};
+use memlab_report::advice;
+use memlab_report::report::write_advice;
+
+/// The help after the options.
+pub const HELP: &str = "\
+Examples:
+  memlab run --time -- python train.py           record a run, with GPU times
+  memlab advise memlab-train-4242.jsonl          what to do, best first
+  memlab advise --target 12GiB memlab-train-4242.jsonl
+
+Each change is tried on the recorded run; what is printed is what came of it. Without --time, what it costs is not known.";
+
+/// What to advise on.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The trace (.jsonl or .jsonl.zst). A folder means the newest trace in it [default: the newest trace in this folder].
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What PyTorch may allocate at most: what reaches this comes first, the cheapest before the others.
+    #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
+    target: Option<u64>,
+    /// Print JSON for scripts.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Says what to change.
+///
+/// # Errors
+///
+/// If the file is no trace of allocations that can be carried out again, or the output cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let files: Vec<PathBuf> = options.file.iter().cloned().collect();
+    let [file] = &*trace_files::traces(&files, false)? else {
+        return Err(bad_input("name one trace"));
+    };
+    let advices =
+        progress::announce("trying changes", || advice::of(file, options.target, None)).map_err(
+            |error| match error {
+                RecordingError::Read(error) => anyhow::Error::new(error),
+                error => bad_input(format!("{}: {error}", file.display())),
+            },
+        )?;
+    let style = Style::of_output();
+    let mut out = BufWriter::new(output::styled_stdout(style));
+    if options.json {
+        json::write_pretty(&mut out, &advices)?;
+    } else {
+        write_advice(&mut out, &advices, style)?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,35 @@
+//! `memlab config`: the preferences of the dashboard.
+
+use std::io::Write;
+
+use clap::Args;
+
+use memlab_base::error::bad_input;
+use memlab_base::output;
+use memlab_tui::config::Config;
+
+/// What to print.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// Print the preferences in force, in the form of the file (default).
+    #[arg(long)]
+    print: bool,
+    /// Print where the file is, or would be.
+    #[arg(long, conflicts_with = "print")]
+    path: bool,
+}
+
+/// Prints the preferences in force, or where their file is.
+///
+/// # Errors
+///
+/// If the file is wrong, or there is nowhere to look for one.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let text = if options.path {
+        let path = Config::path().ok_or_else(|| bad_input("neither HOME nor XDG_CONFIG_HOME names a folder"))?;
+        format!("{}\n", path.display())
+    } else {
+        Config::read().map_err(bad_input)?.text()
+    };
+    Ok(output::stdout().write_all(text.as_bytes())?)
+}

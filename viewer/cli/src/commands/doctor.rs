@@ -1,0 +1,113 @@
+//! `memlab doctor`: what works on this machine, and why not.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use clap::Args;
+use rustix::system::uname;
+use serde_json::json;
+
+use crate::doctor::check::{Check, CheckState};
+use crate::doctor::examine;
+use memlab_base::text::{Color, Style};
+use memlab_base::{json, output, text};
+
+/// After the options in the help.
+pub const HELP: &str = "\
+ok: it works. warning: programs are recorded, but something else does not work, or not all is recorded. cannot: programs \
+cannot be recorded here. Exit code: 0 if programs can be recorded, else 1.
+
+Paste the output into a report of a bug. It names paths, versions and GPUs, and nothing else of this machine.";
+
+/// How to print it.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what works.
+///
+/// # Errors
+///
+/// If programs cannot be recorded here.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let checks = examine();
+    let lacking: Vec<&str> =
+        checks.iter().filter(|check| check.state == CheckState::Cannot).map(|check| check.name).collect();
+    let style = Style::of_output();
+    let mut output = output::styled_stdout(style);
+    if options.json {
+        let version = env!("CARGO_PKG_VERSION");
+        let report = json!({ "version": version, "system": system(), "records": lacking.is_empty(), "checks": checks });
+        json::write_pretty(&mut output, &report)?;
+    } else {
+        let text = format!(
+            "memlab {} on {}\n\n{}",
+            env!("CARGO_PKG_VERSION"),
+            text::clean(&system()),
+            table(&checks, style.colored)
+        );
+        output.write_all(text.as_bytes())?;
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(anyhow::anyhow!("programs cannot be recorded here: {}", lacking.join(", ")))
+}
+
+/// The system and its kernel, in words.
+fn system() -> String {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux").trim_matches('"');
+    let kernel = uname();
+    format!(
+        "{name}, {} {}, {}",
+        kernel.sysname().to_string_lossy(),
+        kernel.release().to_string_lossy(),
+        kernel.machine().to_string_lossy()
+    )
+}
+
+fn table(checks: &[Check], colored: bool) -> String {
+    let names = checks.iter().map(|check| text::width(check.name)).max().unwrap_or(0);
+    let states = CheckState::Warning.as_str().len();
+    let mut table = String::new();
+    for Check { name, state, found, advice } in checks {
+        let color = match state {
+            CheckState::Ok => Color::Green,
+            CheckState::Warning => Color::Yellow,
+            CheckState::Cannot => Color::Red,
+        };
+        let state = format!("{:<states$}", state.as_str());
+        let state = if colored { color.paint(&state) } else { state };
+        let _ = writeln!(table, "{state}  {name:<names$}  {}", text::clean(found));
+        if let Some(advice) = advice {
+            let _ = writeln!(table, "{:states$}  {:names$}  → {}", "", "", text::clean(advice));
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_stand_in_a_table_with_what_to_do_below_them() {
+        let checks = [
+            Check::ok("C library", "glibc 2.36"),
+            Check::warning("NVML", "not\u{1b} found", "install it"),
+            Check::cannot("CUDA driver", "there is none", "run memlab elsewhere"),
+        ];
+        insta::assert_snapshot!(table(&checks, false), @r"
+        ok       C library    glibc 2.36
+        warning  NVML         not� found
+                              → install it
+        cannot   CUDA driver  there is none
+                              → run memlab elsewhere
+        ");
+        assert!(table(&checks, true).starts_with("\u{1b}[32mok     \u{1b}[0m  C library"));
+    }
+}

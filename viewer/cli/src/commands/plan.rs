@@ -1,0 +1,335 @@
+//! `memlab plan`: how much memory a program will take, before there is a GPU.
+
+mod further;
+mod lengths;
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum, ValueHint};
+use memlab_predict::plan::{Family, Program, Recording};
+use simgpu_cards::{MODELS, Model};
+
+use self::lengths::{AtLengths, Lengths};
+use crate::recording::{BATCH, LENGTH, Recorder};
+use memlab_base::error::bad_input;
+use memlab_base::preload::check_program;
+use memlab_base::save::Destination;
+use memlab_base::simulation::Simulation;
+use memlab_base::text::{Style, short_command};
+use memlab_base::{json, output};
+use memlab_report::plan::answer::{Answer, PlannedCard, Question};
+use memlab_report::plan::pictures::Pictures;
+use memlab_report::plan::sequence::{SequenceAnswer, SequenceQuestion};
+use memlab_report::plan::{html, sequence_text, text};
+
+/// After the options in the help.
+pub const HELP: &str = "\
+Examples:
+  memlab plan -- python train.py --batch {batch}
+  memlab plan --card a100-40gb --predict 8,16,64 -- python train.py --batch {batch}
+  memlab plan -- torchrun --nproc-per-node 8 train.py --batch {batch}
+  memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
+  memlab plan --html plan.html -- python train.py --batch {batch}
+                                                         a page with pictures, beside what is printed
+  memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces that `memlab plan --keep` has left
+  memlab plan --lengths lengths.txt --batch 8 -- python train.py --batch {batch} --length {length}
+
+The program runs for a few steps at two batch sizes, in place of {batch}, and at a large one, on a simulated card: no GPU is \
+needed, and nothing is computed. After the steps it evaluates and saves as in a short epoch, but writes nothing; what it does before happens each time. \
+Sizes of requests grow linearly with the batch; a model of PyTorch's allocator says what they take.";
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// On a simulated card.
+    Simulation,
+    /// On the GPU that is there.
+    Gpu,
+}
+
+/// The simulated card has at least so much memory while the program is recorded: small batches run on it in any case.
+const ROOM: u64 = 80 << 30;
+
+/// What to plan.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The card to plan for: its name (`memlab simulate --list`) or its memory [24GiB].
+    #[arg(long, value_name = "CARD", default_value = "h100", value_parser = card)]
+    card: Card,
+    /// The two batch sizes that are recorded, or those of the traces.
+    #[arg(long, value_name = "N,N", default_value = "8,16", value_parser = batches)]
+    batch: Batches,
+    /// The batch sizes to show [default: a choice].
+    #[arg(long, value_name = "N,…", value_parser = batches, default_value = "", hide_default_value = true)]
+    predict: Batches,
+    /// The length of each step, in place of {length}: a file with a number in each line, or the numbers.
+    #[arg(long, value_name = "FILE|N,…")]
+    lengths: Option<Lengths>,
+    /// The program is one of so many ranks: rank 0 runs, the others are taken to do the same. [default: torchrun's or
+    /// accelerate's, if the command begins with one of them]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: Option<u32>,
+    /// How many optimizer steps are recorded.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// End the program after these steps: without evaluation, and without saving.
+    #[arg(long)]
+    training_only: bool,
+    /// When the program is ended at the latest, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    seconds: f64,
+    /// Where the program runs.
+    #[arg(long, value_enum, default_value_t = On::Simulation)]
+    on: On,
+    /// Settings of PyTorch's allocator [default: PYTORCH_ALLOC_CONF].
+    #[arg(long, value_name = "SETTINGS")]
+    allocator: Option<String>,
+    /// Record the largest batch itself, however large it is.
+    #[arg(long)]
+    check: bool,
+    /// Keep the traces in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write the plan as a web page too, with pictures [-: only that, to standard output].
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+    /// The command, with {batch} where the batch size goes; or one or two traces.
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A card, and what it was called.
+#[derive(Clone, Debug)]
+struct Card {
+    name: String,
+    model: Model,
+}
+
+impl Card {
+    fn planned(&self) -> PlannedCard {
+        let Self { name, model } = self;
+        let is_of_table = MODELS.iter().any(|known| known.name == model.name);
+        PlannedCard {
+            name: if is_of_table { model.device_name.to_owned() } else { name.clone() },
+            bytes: model.memory,
+            context_bytes: model.context.bytes,
+            context_is_measured: model.context.is_measured,
+        }
+    }
+}
+
+fn card(text: &str) -> Result<Card, String> {
+    let model = simgpu_cards::find(text).map_err(|error| error.to_string())?;
+    Ok(Card { name: text.to_owned(), model })
+}
+
+/// Numbers with commas between them. (A type of its own: clap would take a `Vec` for several arguments.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Batches(Vec<u64>);
+
+impl fmt::Display for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u64::to_string).collect();
+        f.write_str(&numbers.join(","))
+    }
+}
+
+fn batches(text: &str) -> Result<Batches, String> {
+    if text.is_empty() {
+        return Ok(Batches(Vec::new()));
+    }
+    let number = |part: &str| part.trim().parse().ok().filter(|number| *number > 0);
+    let numbers: Option<Vec<u64>> = text.split(',').map(number).collect();
+    numbers.map(Batches).ok_or_else(|| "write batch sizes as 8,16".to_owned())
+}
+
+/// Prints a plan.
+///
+/// # Errors
+///
+/// If the program cannot be run, or its recordings say nothing.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let page = options.html.as_deref().map(Destination::of);
+    if let Some(page) = &page {
+        page.check(Path::new(""), true)?;
+    }
+    let card = options.card.planned();
+    let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
+    let traces = traces(&options.command);
+    let (program, sequence) = match (&traces[..], &options.lengths) {
+        ([], None) => (recorded(options, &card, &settings)?, None),
+        ([], Some(lengths)) => {
+            let (longest, sequence) = sequence(options, lengths, &card, &settings)?;
+            (Program::new(longest), Some(sequence))
+        }
+        (traces, None) => (Program::new(from_traces(options, traces)?), None),
+        (_, Some(_)) => return Err(bad_input("--lengths needs a command, which is recorded at three lengths")),
+    };
+    let question = Question { program: &program, card, settings, batches: options.predict.0.clone() };
+    let answer = Answer { sequence, ..Answer::to(&question)? };
+    if let Some(page) = &page {
+        let command: Vec<String> = options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let pictures = Pictures::of(&question, &answer)?;
+        page.write(|mut out| html::write(&mut out, &short_command(&command), &answer, &pictures))?;
+        if *page == Destination::Output {
+            return Ok(());
+        }
+    }
+    if options.json {
+        return Ok(json::write_pretty(&mut output::stdout(), &answer)?);
+    }
+    let mut out = output::stdout();
+    let columns = Style::of_output().columns;
+    if let Some(sequence) = &answer.sequence {
+        sequence_text::write(&mut out, sequence, columns)?;
+        writeln!(out, "\nIf all steps had length {}:\n", sequence.longest)?;
+    }
+    text::write(&mut out, &answer, columns)?;
+    Ok(out.flush()?)
+}
+
+/// Records the program at three lengths: what it takes if all steps are as long as the longest, and what their sequence takes.
+fn sequence(
+    options: &Options,
+    lengths: &Lengths,
+    card: &PlannedCard,
+    settings: &str,
+) -> anyhow::Result<(Family, SequenceAnswer)> {
+    let lengths = lengths.read()?;
+    let folder = Folder::of(options)?;
+    let AtLengths { family, recorded, batch } =
+        lengths::recorded(&mut recorder(options, &folder)?, &options.batch.0, &lengths)?;
+    let (card_bytes, context_bytes) = (card.bytes, card.context_bytes);
+    let question =
+        SequenceQuestion { family: &family, recorded, lengths: &lengths, batch, card_bytes, context_bytes, settings };
+    let answer = SequenceAnswer::to(&question)?;
+    Ok((Family::of_one(family.recording.clone()), answer))
+}
+
+/// What the program is told by its environment.
+fn settings_today() -> Option<String> {
+    ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].iter().find_map(|name| env::var(name).ok())
+}
+
+/// The arguments, if all of them are traces.
+fn traces(command: &[OsString]) -> Vec<PathBuf> {
+    let is_trace = |path: &Path| {
+        let name = path.to_string_lossy();
+        (name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")) && path.is_file()
+    };
+    let paths: Vec<PathBuf> = command.iter().map(PathBuf::from).collect();
+    if paths.iter().all(|path| is_trace(path)) { paths } else { Vec::new() }
+}
+
+fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> {
+    let read =
+        |path: &PathBuf| Recording::read(path).map_err(|error| bad_input(format!("{}: {error}", path.display())));
+    match (traces, &options.batch.0[..]) {
+        ([one], _) => Ok(Family::of_one(read(one)?)),
+        ([one, other], [batch, other_batch]) => Family::of_two((*batch, read(one)?), (*other_batch, read(other)?))
+            .map_err(|error| bad_input(error.to_string())),
+        ([_, _], _) => Err(bad_input("two traces need their two batch sizes: --batch 8,16")),
+        _ => Err(bad_input("one or two traces are needed, not more")),
+    }
+}
+
+/// Where traces are put.
+enum Folder {
+    /// It is removed at the end.
+    Temporary(tempfile::TempDir),
+    Kept(PathBuf),
+}
+
+impl Folder {
+    fn of(options: &Options) -> anyhow::Result<Folder> {
+        let Some(folder) = &options.keep else {
+            return Ok(Self::Temporary(tempfile::Builder::new().prefix("memlab-plan-").tempdir()?));
+        };
+        std::fs::create_dir_all(folder)?;
+        Ok(Self::Kept(std::path::absolute(folder)?))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(folder) => folder.path(),
+            Self::Kept(folder) => folder,
+        }
+    }
+}
+
+fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
+    check_program(&options.command[0], "plan")?;
+    if options.ranks.is_some() && options.on == On::Gpu {
+        return Err(bad_input("other ranks are assumed on a simulated card only: leave out --on gpu, or --ranks"));
+    }
+    Ok(Recorder {
+        command: options.command.clone(),
+        length: None,
+        simulation: (options.on == On::Simulation).then(|| Simulation {
+            card: Some(options.card.name.clone()),
+            memory: Some(options.card.model.memory.max(ROOM)),
+            devices: devices(options.ranks),
+        }),
+        ranks: options.ranks,
+        steps: options.steps,
+        phases: !options.training_only && options.lengths.is_none(),
+        seconds: options.seconds,
+        folder: folder.path().to_owned(),
+    })
+}
+
+/// Runs the program: at the two batch sizes, and at others that are needed.
+fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
+    let folder = Folder::of(options)?;
+    let mut recorder = recorder(options, &folder)?;
+    if recorder.takes(LENGTH) {
+        return Err(bad_input("what {length} stands for is not known: --lengths FILE has the length of each step"));
+    }
+    if !recorder.takes(BATCH) {
+        return Ok(Program::new(Family::of_one(recorder.record(None)?)));
+    }
+    let [one, other] = options.batch.0[..] else {
+        return Err(bad_input("two batch sizes are recorded: --batch 8,16"));
+    };
+    let (low, high) = (one.min(other), one.max(other));
+    // Side by side.
+    let first = recorder.start(Some(low))?;
+    let second = recorder.record(Some(high))?;
+    let first = match first.finish()? {
+        recording if recording.ran_out_of_memory => recorder.record(Some(low))?,
+        recording => recording,
+    };
+    let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
+    let mut program = Program::new(family);
+    let asked = further::Asked { batches: &options.predict.0, check: options.check };
+    further::record(&asked, card, settings, &mut recorder, &mut program)?;
+    Ok(program)
+}
+
+/// The cards of a machine that runs so many ranks, or its share of them.
+fn devices(ranks: Option<u32>) -> u8 {
+    const MOST_OF_A_MACHINE: u8 = 8;
+    ranks.map_or(1, |ranks| u8::try_from(ranks).unwrap_or(u8::MAX).min(MOST_OF_A_MACHINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_sizes_are_read() {
+        assert_eq!(batches("8,16"), Ok(Batches(vec![8, 16])));
+        assert_eq!(batches(" 8 , 64 ").unwrap().to_string(), "8,64");
+        assert_eq!(batches(""), Ok(Batches(Vec::new())));
+        for wrong in ["0", "8,", "a", "-1"] {
+            assert!(batches(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Which recordings are made beyond the first two.
+//!
+//! Most programs grow evenly: between the first two recordings each request stays as it is or grows in proportion, and they foretell a
+//! third, at a large batch. Where they do not, as where cuDNN chooses its kernels by the size of the images, every batch that is shown is
+//! recorded itself.
+
+use memlab_predict::plan::{EXTRAPOLATION_LIMIT, Family, Program, Recording};
+
+use crate::recording::{Recorder, Running};
+use memlab_base::error::bad_input;
+use memlab_report::plan::answer::{PlannedCard, choice, search_on};
+
+/// At most so many batches are recorded because the program does not grow evenly.
+const MOST: usize = 8;
+
+/// So often the largest batch is recorded, because the one before it was not the largest.
+const TRIES: usize = 3;
+
+/// What of a plan's options decides.
+pub(super) struct Asked<'o> {
+    /// The batches that are to be shown; empty: a choice.
+    pub(super) batches: &'o [u64],
+    /// Whether the largest batch is recorded, however large it is.
+    pub(super) check: bool,
+}
+
+/// Makes the recordings that a program needs, after the first two.
+///
+/// # Errors
+///
+/// If the program fails.
+pub(super) fn record(
+    asked: &Asked<'_>,
+    card: &PlannedCard,
+    settings: &str,
+    recorder: &mut Recorder,
+    program: &mut Program,
+) -> anyhow::Result<()> {
+    let Some((low, high)) = program.last().recorded_batches() else { return Ok(()) };
+    let largest =
+        |program: &Program| Ok::<u64, anyhow::Error>(search_on(program, card, settings)?.largest_batch(card.bytes));
+    let Asked { batches: asked, check } = *asked;
+    let reach = high.saturating_mul(EXTRAPOLATION_LIMIT);
+
+    let has_odd_growth = program.has_odd_growth();
+    let fitting = largest(program)?;
+    let far = if check { fitting } else { asked.iter().copied().max().unwrap_or(fitting).min(reach) };
+    // Batches below the recorded ones take other ways most often.
+    let below = asked.iter().copied().filter(|batch| *batch < low).collect();
+    record_singles(recorder, program, below)?;
+    // What is asked for between the first two can tell as well whether the program grows evenly.
+    let between = asked.iter().copied().find(|batch| (low + 1..high).contains(batch));
+    let is_even = match far {
+        far if far > high => record_beyond(recorder, program, far)?,
+        _ => between.map_or(Ok(true), |batch| record_between(recorder, program, batch))?,
+    };
+    if is_even && !has_odd_growth {
+        return Ok(());
+    }
+    program.grows_unevenly();
+    let shown = if asked.is_empty() { choice(low, largest(program)?) } else { asked.to_vec() };
+    let recorded = program.recorded_batches();
+    let missing = shown.into_iter().filter(|batch| *batch <= reach && !recorded.contains(batch)).take(MOST);
+    record_singles(recorder, program, missing.collect())?;
+    for _ in 0..TRIES {
+        let largest = largest(program)?;
+        if largest == 0 || largest > reach.max(far) || program.recorded_batches().contains(&largest) {
+            break;
+        }
+        record_singles(recorder, program, vec![largest])?;
+    }
+    Ok(())
+}
+
+/// Records a batch beyond the others, and says whether they foretold it. A GPU that has no room for it says nothing.
+fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
+    let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
+    let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
+    let is_even = program.foretells(&family, batch);
+    program.add_beyond(family);
+    Ok(is_even)
+}
+
+/// The same for a batch between the first two.
+fn record_between(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
+    let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
+    let family = Family::of_one(recording);
+    let is_even = program.foretells(&family, batch);
+    program.add_single(batch, family);
+    Ok(is_even)
+}
+
+/// Records batches for themselves, on simulated cards two at a time. Those that a GPU has no room for are left out.
+fn record_singles(recorder: &mut Recorder, program: &mut Program, batches: Vec<u64>) -> anyhow::Result<()> {
+    if recorder.simulation.is_none() {
+        for batch in batches {
+            if let Some(recording) = recorded(recorder, batch)? {
+                program.add_single(batch, Family::of_one(recording));
+            }
+        }
+        return Ok(());
+    }
+    for two in batches.chunks(2) {
+        let running = two.iter().map(|batch| recorder.start(Some(*batch))).collect::<anyhow::Result<Vec<Running>>>()?;
+        let recordings = running.into_iter().map(Running::finish).collect::<anyhow::Result<Vec<Recording>>>()?;
+        for (batch, recording) in std::iter::zip(two, recordings) {
+            // Then the simulated card was too small; the next is not.
+            let recording = if recording.ran_out_of_memory { recorder.record(Some(*batch))? } else { recording };
+            program.add_single(*batch, Family::of_one(recording));
+        }
+    }
+    Ok(())
+}
+
+/// A recording; `None`: the GPU has no room for it.
+fn recorded(recorder: &mut Recorder, batch: u64) -> anyhow::Result<Option<Recording>> {
+    if recorder.simulation.is_some() {
+        return recorder.record(Some(batch)).map(Some);
+    }
+    let recording = recorder.start(Some(batch))?.finish()?;
+    Ok((!recording.ran_out_of_memory).then_some(recording))
+}

@@ -1,0 +1,293 @@
+//! `memlab ps`: the traced processes of this user.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use memlab_trace::load;
+use serde::Serialize;
+
+use memlab_base::clock::patience;
+use memlab_base::format::{self, Units};
+use memlab_base::json::write_pretty;
+use memlab_base::{output, progress, text};
+use memlab_follow::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
+use memlab_follow::offload::operation;
+
+/// Reading a trace for its totals may take this long.
+const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One process of the list.
+#[derive(Debug, Serialize)]
+struct ProcessRow {
+    pid: u32,
+    rank: Option<u32>,
+    command: Vec<String>,
+    state: String,
+    trace: String,
+    devices: Vec<DeviceRow>,
+    /// `null` where the process's memlab is too old to report it.
+    #[serde(rename = "move")]
+    moving: Option<MoveStatus>,
+    limits: Vec<LimitStatus>,
+    /// Why nothing more is known of it, and what to do about that.
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceRow {
+    index: i32,
+    allocated_bytes: u64,
+    reserved_bytes: u64,
+}
+
+/// How to print them.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints them.
+///
+/// # Errors
+///
+/// If standard output does not take it.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let rows: Vec<ProcessRow> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
+    let mut output = output::stdout();
+    if options.json {
+        write_pretty(&mut output, &serde_json::json!({ "processes": rows }))?;
+    } else if rows.is_empty() {
+        writeln!(output, "no traced process of yours is running: start one with `memlab run -- CMD`")?;
+    } else {
+        output.write_all(table(&rows).as_bytes())?;
+        for problem in rows.iter().filter_map(|row| row.problem.as_deref()) {
+            writeln!(output, "{}", text::clean(problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn row(pid: u32, answer: Result<Status, Unreachable>) -> ProcessRow {
+    match answer {
+        Ok(status) => {
+            let moved = status.moving.as_ref().and_then(operation::where_it_is);
+            let devices = if status.devices.is_empty() { totals(&status) } else { status.devices };
+            ProcessRow {
+                pid,
+                rank: status.rank,
+                command: status.command,
+                state: moved.unwrap_or_else(|| {
+                    if status.state.is_empty() { "recording".to_owned() } else { status.state.clone() }
+                }),
+                moving: status.moving,
+                limits: status.limits,
+                problem: None,
+                trace: status.trace.to_string_lossy().into_owned(),
+                devices: devices
+                    .into_iter()
+                    .map(|device| DeviceRow {
+                        index: device.index,
+                        allocated_bytes: device.allocated_bytes,
+                        reserved_bytes: device.reserved_bytes,
+                    })
+                    .collect(),
+            }
+        }
+        Err(error) => ProcessRow {
+            pid,
+            rank: None,
+            command: control::command_of(pid),
+            state: match error {
+                Unreachable::Silent => "does not answer",
+                Unreachable::NotOurs(_) => "not yours",
+                Unreachable::Refused(_) => "refuses",
+                _ => "cannot be asked",
+            }
+            .to_owned(),
+            trace: String::new(),
+            devices: Vec::new(),
+            moving: None,
+            limits: Vec::new(),
+            problem: Some(problem(pid, &error)),
+        },
+    }
+}
+
+/// Why a process is of no use here, and how to get rid of its row.
+fn problem(pid: u32, error: &Unreachable) -> String {
+    let advice = match control::run_state(pid) {
+        Some('T' | 't') => {
+            format!("it is stopped: `kill -CONT {pid}` continues it, `kill -CONT {pid}; kill {pid}` ends it")
+        }
+        Some('D') => "it waits for the system, perhaps for a disk or a driver: look again later".to_owned(),
+        _ => format!("it is busy, or hangs: look again later, or end it with `kill {pid}`"),
+    };
+    match error {
+        Unreachable::Silent => format!("process {pid} does not answer: {advice}"),
+        Unreachable::NotOurs(_) => format!("{}: remove it", error.explain(pid, "")),
+        error => error.explain(pid, ""),
+    }
+}
+
+/// Totals from its trace, for a process that does not report them; none if that would take long.
+fn totals(status: &Status) -> Vec<DeviceStatus> {
+    let started = Instant::now();
+    let in_time = || {
+        if started.elapsed() < patience(TOTALS_TIMEOUT) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let loaded = progress::report(|progress| {
+        load(&status.trace, &mut |read| {
+            let _ = progress(read);
+            in_time()
+        })
+    });
+    match loaded {
+        Ok(loaded) if !loaded.cancelled => loaded
+            .model
+            .devices()
+            .into_iter()
+            .map(|device| DeviceStatus {
+                index: device.index,
+                allocated_bytes: device.allocated_bytes,
+                reserved_bytes: device.reserved_bytes,
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+const HEADS: [&str; 10] =
+    ["PID", "RANK", "DEVICE", "ALLOCATED", "RESERVED", "LIMIT", "SPILLED", "STATE", "COMMAND", "TRACE"];
+const LIMIT: usize = 5;
+const SPILLED: usize = 6;
+
+fn table(rows: &[ProcessRow]) -> String {
+    // Most have no limit, and the table is wide enough.
+    let limits = rows.iter().flat_map(|row| &row.limits).filter(|limit| limit.limit_bytes.is_some());
+    let (has_limits, has_spilled) =
+        limits.fold((false, false), |(_, spilled), limit| (true, spilled || limit.spilled_bytes > 0));
+    let shown = |column: usize| match column {
+        LIMIT => has_limits,
+        SPILLED => has_spilled,
+        _ => true,
+    };
+    let mut cells = vec![HEADS.map(str::to_owned)];
+    for row in rows {
+        let size = |bytes| format::bytes(bytes, Units::Auto);
+        let of_device = |device: &DeviceRow| {
+            let limit = row.limits.iter().find(|limit| limit.device == device.index);
+            let [most, spilled] = match limit.map(|limit| (limit.limit_bytes, limit)) {
+                Some((Some(most), limit)) => [size(most), size(limit.spilled_bytes)],
+                _ => ["-", "-"].map(str::to_owned),
+            };
+            [format!("cuda:{}", device.index), size(device.allocated_bytes), size(device.reserved_bytes), most, spilled]
+        };
+        let mut devices: Vec<[String; 5]> = row.devices.iter().map(of_device).collect();
+        if devices.is_empty() {
+            devices.push(["-"; 5].map(str::to_owned));
+        }
+        for (index, [device, allocated, reserved, limit, spilled]) in devices.into_iter().enumerate() {
+            let once = |words: String| if index == 0 { words } else { String::new() };
+            let command = text::short_command(&row.command);
+            cells.push([
+                once(row.pid.to_string()),
+                once(row.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string())),
+                device,
+                allocated,
+                reserved,
+                limit,
+                spilled,
+                once(text::clean(&row.state).into_owned()),
+                once(text::fit(&command, 40, "…").into_owned()),
+                once(text::clean(&row.trace).into_owned()),
+            ]);
+        }
+    }
+    let widths: Vec<usize> =
+        (0..HEADS.len()).map(|column| cells.iter().map(|row| text::width(&row[column])).max().unwrap_or(0)).collect();
+    let mut table = String::new();
+    for row in cells {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate().filter(|(column, _)| shown(*column)) {
+            let padding = " ".repeat(widths[column] - text::width(cell));
+            // Numbers are right-aligned.
+            let (before, after) =
+                if matches!(column, 0 | 1 | 3..=SPILLED) { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            line += &format!("{before}{cell}{after}  ");
+        }
+        table += line.trim_end();
+        table.push('\n');
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_stand_in_a_table() {
+        // GIVEN a process on two devices and one that does not answer
+        let status = Status {
+            pid: 42,
+            rank: Some(0),
+            command: ["python", "train.py", "\u{1b}[2J"].map(str::to_owned).to_vec(),
+            trace: "/tmp/t.jsonl".into(),
+            devices: (0..2)
+                .map(|index| DeviceStatus { index, allocated_bytes: 1 << 30, reserved_bytes: 2 << 30 })
+                .collect(),
+            ..Status::default()
+        };
+        let rows = [row(42, Ok(status)), row(4_343_434, Err(Unreachable::Silent))];
+        // WHEN shown THEN each device has a line, there are no columns for limits, and nothing in them steers the
+        // terminal
+        insta::assert_snapshot!(table(&rows), @r"
+            PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
+             42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl
+                       cuda:1   1.00 GiB  2.00 GiB
+        4343434     -  -               -         -  does not answer  ?
+        ");
+    }
+
+    #[test]
+    fn limits_have_columns_where_there_are_any() {
+        // GIVEN a process with a limit on one of its two devices, and one without
+        let gib = 1 << 30;
+        let status = |pid, limits| Status {
+            pid,
+            command: ["python", "train.py"].map(str::to_owned).to_vec(),
+            trace: "/tmp/t.jsonl".into(),
+            devices: (0..2).map(|index| DeviceStatus { index, allocated_bytes: gib, reserved_bytes: gib }).collect(),
+            limits,
+            ..Status::default()
+        };
+        let limit = |device, limit_bytes, spilled_bytes| LimitStatus {
+            device,
+            limit_bytes,
+            spilled_bytes,
+            ..LimitStatus::default()
+        };
+        let limited = |spilled| vec![limit(0, None, 0), limit(1, Some(gib / 2), spilled)];
+        let shown = |spilled| table(&[row(42, Ok(status(42, limited(spilled)))), row(43, Ok(status(43, Vec::new())))]);
+        // THEN limits have a column
+        insta::assert_snapshot!(shown(0), @r"
+        PID  RANK  DEVICE  ALLOCATED  RESERVED    LIMIT  STATE      COMMAND   TRACE
+         42     -  cuda:0   1.00 GiB  1.00 GiB        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB  512 MiB
+         43     -  cuda:0   1.00 GiB  1.00 GiB        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB        -
+        ");
+        // AND what lies in host memory beyond them another, where there is some
+        insta::assert_snapshot!(shown(gib / 4), @r"
+        PID  RANK  DEVICE  ALLOCATED  RESERVED    LIMIT  SPILLED  STATE      COMMAND   TRACE
+         42     -  cuda:0   1.00 GiB  1.00 GiB        -        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB  512 MiB  256 MiB
+         43     -  cuda:0   1.00 GiB  1.00 GiB        -        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB        -        -
+        ");
+    }
+}

@@ -1,0 +1,184 @@
+//! `memlab report`: where the memory of a recorded run was.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use memlab_job::Job;
+use memlab_trace::{Scope, load_whole};
+
+use memlab_base::arguments::Libraries;
+use memlab_base::error::bad_input;
+use memlab_base::moment::{NamedMoment, load_at};
+use memlab_base::save::Destination;
+use memlab_base::text::Style;
+use memlab_base::trace_moment::TraceMoment;
+use memlab_base::{output, progress, trace_files};
+use memlab_report::export;
+use memlab_report::report::{
+    write_html, write_html_at, write_job_html, write_job_json, write_job_text, write_json, write_text, write_text_at,
+};
+
+/// What to report, and how.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Traces (.jsonl or .jsonl.zst), reported one after the other; those of the ranks of one job are reported as a job. Add
+    /// a moment after an @ to report what was held then. A folder means the newest trace in it, with the other ranks of its
+    /// job [default: this folder].
+    #[arg(value_name = "FILE[@MOMENT]")]
+    files: Vec<PathBuf>,
+    /// Report what was held at this moment instead of the whole run.
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<NamedMoment>,
+    /// Print JSON for scripts; several traces are an array, a job is one object.
+    #[arg(long)]
+    json: bool,
+    /// Write a web page about one trace or job, which needs no network [-: standard output].
+    #[arg(long, value_name = "OUT", conflicts_with = "json")]
+    html: Option<PathBuf>,
+    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your
+    /// lines only call libraries].
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    libraries: Option<Libraries>,
+}
+
+/// Writes the reports.
+///
+/// # Errors
+///
+/// If the file is no trace that can be read, or the output cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let scope = Libraries::scope(options.libraries);
+    let subjects = subjects(&options.files, options.at)?;
+    match &options.html {
+        Some(out) => write_page(&subjects, out, scope),
+        None => print(&subjects, options.json, scope),
+    }
+}
+
+/// What a report is about.
+enum Subject {
+    /// The ranks of a job.
+    Job(Vec<PathBuf>),
+    /// One trace; `None`: the whole run.
+    Trace(PathBuf, Option<NamedMoment>),
+}
+
+/// What the arguments mean: a job, or traces.
+fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Subject>> {
+    let mut named: Vec<(PathBuf, Option<NamedMoment>)> = Vec::new();
+    for file in files {
+        // If the path is not split, the argument names no moment, and the default does not count.
+        let parsed = TraceMoment::parse(file, at.unwrap_or_default())?;
+        let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
+        named.push((parsed.path, moment));
+    }
+    if files.is_empty() {
+        named.push((PathBuf::from("."), at));
+    }
+    // A moment is one of a trace.
+    let is_whole = named.iter().all(|(_, moment)| moment.is_none());
+    let mut traces = Vec::new();
+    for (path, moment) in named {
+        let found = trace_files::traces(&[path], is_whole)?;
+        traces.extend(found.into_iter().map(|trace| (trace, moment)));
+    }
+    let paths: Vec<PathBuf> = traces.iter().map(|(path, _)| path.clone()).collect();
+    if is_whole && let Some(ranks) = trace_files::job(&paths) {
+        return Ok(vec![Subject::Job(ranks)]);
+    }
+    Ok(traces.into_iter().map(|(path, moment)| Subject::Trace(path, moment)).collect())
+}
+
+/// Prints the reports; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
+fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
+    let mut reports = Vec::new();
+    for subject in subjects {
+        let mut report = Vec::new();
+        match (subject, json) {
+            (Subject::Job(traces), json) => {
+                let job = read_job(traces, scope)?;
+                if json {
+                    write_job_json(&mut report, &job)?;
+                } else {
+                    write_job_text(&mut report, &job, Style::of_output())?;
+                }
+            }
+            (Subject::Trace(file, Some(moment)), json) => {
+                let mut loaded = load_at(file, *moment, None, &mut ())?;
+                loaded.set_scope(scope);
+                if json {
+                    export::json::write(&mut report, file, &loaded, None)?;
+                } else {
+                    write_text_at(&mut report, file, &loaded, Style::of_output())?;
+                }
+            }
+            (Subject::Trace(file, None), json) => {
+                let mut loaded = progress::report(|progress| load_whole(file, progress))?;
+                loaded.model.set_scope(scope);
+                if json {
+                    write_json(&mut report, file, &loaded)?;
+                } else {
+                    write_text(&mut report, file, &loaded, Style::of_output())?;
+                }
+            }
+        }
+        reports.push(report);
+    }
+    let (before, between, after) = match (json, reports.len() > 1) {
+        (true, true) => ("[\n", ",\n", "]\n"),
+        _ => ("", "\n", ""),
+    };
+    let mut out = io::BufWriter::new(output::styled_stdout(Style::of_output()));
+    out.write_all(before.as_bytes())?;
+    out.write_all(&reports.join(between.as_bytes()))?;
+    out.write_all(after.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+fn read_job(traces: &[PathBuf], scope: Option<Scope>) -> anyhow::Result<Job> {
+    let what = format!("reading {} traces", traces.len());
+    Ok(progress::announce(&what, || Job::read(traces, scope))?)
+}
+
+/// Writes the report of one trace, of a moment of it, or of a job as a page to `out`; `-`: standard output. The page has
+/// the lines of libraries whatever `scope` is.
+fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
+    let [subject] = subjects else {
+        return Err(bad_input(format!(
+            "--html writes one page for one trace or job, and {} traces were given: run it once for each",
+            subjects.len()
+        )));
+    };
+    let destination = Destination::of(out);
+    let file = match subject {
+        Subject::Trace(file, _) => file,
+        Subject::Job(traces) => &traces[0],
+    };
+    destination.check_page(file)?;
+    match subject {
+        Subject::Job(traces) => {
+            let job = read_job(traces, scope)?;
+            progress::announce("writing the page", || destination.write(|mut out| write_job_html(&mut out, &job)))?;
+        }
+        Subject::Trace(_, Some(moment)) => {
+            let mut loaded = load_at(file, *moment, None, &mut ())?;
+            loaded.set_scope(scope);
+            progress::announce("writing the page", || {
+                destination.write(|mut out| write_html_at(&mut out, file, &loaded))
+            })?;
+        }
+        Subject::Trace(_, None) => {
+            let mut loaded = progress::report(|progress| load_whole(file, progress))?;
+            loaded.model.set_scope(scope);
+            progress::announce("writing the page", || {
+                destination.write(|mut out| write_html(&mut out, file, &loaded))
+            })?;
+        }
+    }
+    if output::stderr_is_terminal() && destination != Destination::Output {
+        output::note(format_args!("{} → {}", file.display(), out.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! `memlab serve`: the user's traced processes on this host, for Prometheus and as a page that follows them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+
+use clap::Args;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::serve::{Access, Token, serve};
+use memlab_base::error::bad_input;
+use memlab_base::output;
+use memlab_base::signals::SignalReceiver;
+
+/// Where the token may be given without a file.
+const TOKEN_VARIABLE: &str = "MEMLAB_SERVE_TOKEN";
+
+/// After the options in the help.
+pub const HELP: &str = "\
+Processes appear by themselves as soon as they use the GPU, and stay listed for an hour after they end. From another machine:
+`ssh -L 9870:localhost:9870 HOST`, then open the same address.
+
+On this machine, reading needs no token; offloading and restoring do. On any other address, everything does: Prometheus sends it
+with `authorization: {credentials_file: FILE}`. The connection is not encrypted.
+
+Examples:
+  memlab serve                                the page and http://127.0.0.1:9870/metrics
+  memlab serve --listen 0.0.0.0:9870 --token-file token
+                                              for other machines too";
+
+/// Where to listen, and for whom.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The address and port to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9870", value_parser = parse_address)]
+    listen: SocketAddr,
+    /// The file that holds the token [default: MEMLAB_SERVE_TOKEN, else a new one, printed with the page's address].
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let found =
+        text.to_socket_addrs().map_err(|error| format!("{error}: write an address and a port: 127.0.0.1:9870"))?;
+    // A name has several: the first that is asked for is the one of this form.
+    let mut addresses: Vec<SocketAddr> = found.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    addresses.first().copied().ok_or_else(|| "this name has no address".to_owned())
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+///
+/// If it cannot listen there, or the token is not one.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let token = token(options)?;
+    let listener = listen(options.listen)?;
+    let address = listener.local_addr()?;
+    let access = Access::new(address, token);
+    let signals = SignalReceiver::new(&[SIGINT, SIGTERM, SIGHUP])?;
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let received = signals.received().clone();
+    std::thread::Builder::new().name("memlab-stop".into()).spawn(move || {
+        let _ = received.recv();
+        drop(ended);
+    })?;
+    let stop = async {
+        let _ = end.await;
+        // What is being drawn or asked meanwhile changes nothing, and is not waited for.
+        std::process::exit(0);
+    };
+    serve(listener, access, |count, access| announce(address, count, access), stop)
+}
+
+fn token(options: &Options) -> anyhow::Result<Token> {
+    match (&options.token_file, std::env::var(TOKEN_VARIABLE)) {
+        (Some(file), _) => Token::of_file(file),
+        (None, Ok(word)) if !word.is_empty() => Token::given(&word, TOKEN_VARIABLE),
+        _ => Token::random(),
+    }
+}
+
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| {
+        let next = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "another program listens there, perhaps another memlab serve: open its page, or choose another port with --listen"
+            }
+            io::ErrorKind::PermissionDenied => "ports below 1024 are the system’s: choose another one with --listen",
+            io::ErrorKind::AddrNotAvailable => "this machine has no such address: choose another one with --listen",
+            _ => "choose another address with --listen",
+        };
+        bad_input(format!("cannot listen on {address}: {error}: {next}"))
+    })
+}
+
+/// Says where it is; the address alone is on standard output, for scripts.
+fn announce(address: SocketAddr, count: usize, access: &Access) {
+    output::note(what_is_served(count));
+    if !access.is_local() {
+        output::note("other machines can reach this; it wants the token, but is not encrypted");
+    }
+    output::note(format_args!("Prometheus finds the figures at http://{address}/metrics; Ctrl-C ends memlab serve"));
+    // Whoever reads it may be gone; the page works without.
+    let _ = output::line(format_args!("http://{address}/{}", access.fragment()));
+}
+
+fn what_is_served(count: usize) -> String {
+    match count {
+        0 => "no traced process of yours is running yet: start one with `memlab run -- CMD`, and it appears by itself"
+            .to_owned(),
+        1 => "serving one traced process, and those to come".to_owned(),
+        count => format!("serving {count} traced processes, and those to come"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_processes_it_says_how_to_start_one() {
+        assert!(what_is_served(0).contains("memlab run -- CMD"));
+        assert_eq!([1, 2].map(what_is_served).map(|said| said.starts_with("serving ")), [true; 2]);
+    }
+
+    #[test]
+    fn addresses_have_a_port() {
+        assert_eq!(parse_address("0.0.0.0:1").map(|address| address.to_string()).as_deref(), Ok("0.0.0.0:1"));
+        assert_eq!(parse_address("localhost:80").map(|address| address.ip().is_loopback()), Ok(true));
+        assert!(parse_address("[::1]:80").is_ok_and(|address| address.is_ipv6()));
+        for wrong in ["", "127.0.0.1", ":80x", "127.0.0.1:99999"] {
+            assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `memlab simulate`: a command on simulated GPUs, and the table of cards that it knows.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use clap::{Args, ValueHint};
+use simgpu_cards::{MODELS, Model};
+
+use memlab_base::arguments::size;
+use memlab_base::error::CannotStart;
+use memlab_base::format::{self, Units};
+use memlab_base::output;
+use memlab_base::preload::check_program;
+use memlab_base::simulation::Simulation;
+
+/// After the options in the help.
+pub const HELP: &str = "\
+Examples:
+  memlab simulate -- python train.py
+  memlab simulate --card a100-40gb -- memlab run -- python train.py
+  memlab simulate --card 24GiB --devices 2 -- torchrun --nproc_per_node 2 train.py
+
+Memory is real: PyTorch's allocator, its libraries' workspaces and running out of memory are as on the card. Kernels compute \
+nothing, so losses are 0 and speeds mean nothing. memlab becomes the command, whose exit code it has.";
+
+/// What to run, on what.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The card [h100; a100-40gb; `memlab simulate --list` has all], or its memory, for an H100 with so much [24GiB].
+    #[arg(long, value_name = "CARD", value_parser = known_card)]
+    card: Option<String>,
+    /// Another memory than the card's. Without a card: one with a small context [default: 8GiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// How many GPUs, at most 16.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        env = "SIMGPU_DEVICES",
+        hide_env_values = true,
+        value_parser = clap::value_parser!(u8).range(1..=16)
+    )]
+    devices: u8,
+    /// Print the cards.
+    #[arg(long, conflicts_with = "command")]
+    list: bool,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required_unless_present = "list", value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+fn known_card(text: &str) -> Result<String, String> {
+    simgpu_cards::find(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Becomes the command, or prints the cards.
+///
+/// # Errors
+///
+/// If the simulated libraries are missing, or the command cannot be started.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let Some((program, arguments)) = options.command.split_first() else {
+        return Ok(output::stdout().write_all(table().as_bytes())?);
+    };
+    check_program(program, "simulate")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let Options { card, memory, devices, .. } = options.clone();
+    Simulation { card, memory, devices }.apply(&mut command)?;
+    let error = command.exec();
+    Err(CannotStart::of(&command, &error).into())
+}
+
+/// The cards, one a line.
+fn table() -> String {
+    let mut table = format!(
+        "{:<14}{:<32}{:>12}  {:>10}  {:>15}  {:>10}\n",
+        "card", "name in CUDA", "memory", "capability", "multiprocessors", "context"
+    );
+    for Model { name, device_name, memory, is_memory_read, capability, multiprocessors, context, .. } in MODELS {
+        let memory = approximate(memory, is_memory_read);
+        let capability = format!("{}.{}", capability.0, capability.1);
+        let context = approximate(context.bytes, context.is_measured);
+        let _ = writeln!(
+            table,
+            "{name:<14}{device_name:<32}{memory:>12}  {capability:>10}  {multiprocessors:>15}  {context:>10}"
+        );
+    }
+    table + "\n~: not read on such a card. context: what a process takes beside what it allocates.\n"
+}
+
+fn approximate(bytes: u64, is_exact: bool) -> String {
+    format!("{}{}", if is_exact { "" } else { "~" }, format::bytes(bytes, Units::Auto))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_tells_what_was_measured_from_what_was_not() {
+        let table = table();
+        let line = |card: &str| table.lines().find(|line| line.starts_with(card)).unwrap_or_default().to_owned();
+        assert!(
+            line("h200 ").ends_with(" 764 MiB")
+                && line("t4 ").contains('~')
+                && line("rtx-4060 ").matches('~').count() == 2
+        );
+    }
+}

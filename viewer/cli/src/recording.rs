@@ -1,0 +1,227 @@
+//! Recording a program for a plan: it runs for a few steps, on a simulated card or on the GPU that is there.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use memlab_predict::plan::{Recording, RecordingError};
+
+use crate::run::Ended;
+use memlab_base::error::{CannotStart, bad_input};
+use memlab_base::preload::{find_library, ld_preload};
+use memlab_base::simulation::{Simulation, joined};
+
+/// What is replaced by the batch size in the command.
+pub const BATCH: &str = "{batch}";
+
+/// What is replaced by the length of the samples.
+pub const LENGTH: &str = "{length}";
+
+/// Run by Python at its start, and what it imports.
+const STARTUP: [(&str, &str); 5] = [
+    ("sitecustomize.py", include_str!("recording/startup.py")),
+    ("_memlab_alone.py", include_str!("recording/alone.py")),
+    ("_memlab_phases.py", include_str!("recording/phases.py")),
+    ("_memlab_outside.py", include_str!("recording/outside.py")),
+    ("_memlab_lightning.py", include_str!("recording/lightning.py")),
+];
+
+/// How much of what a program printed is shown if it failed.
+const SHOWN: u64 = 4000;
+
+/// A command that is recorded.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    /// The command, with or without `{batch}` and `{length}`.
+    pub command: Vec<OsString>,
+    /// What `{length}` stands for.
+    pub length: Option<u64>,
+    /// The card that it runs on; `None`: the GPU that is there.
+    pub simulation: Option<Simulation>,
+    /// The program is rank 0 of so many, the others of which are not run; `None`: as a launcher in the command says.
+    pub ranks: Option<u32>,
+    /// How many optimizer steps are recorded.
+    pub steps: u32,
+    /// Whether evaluation and saving are recorded, after the steps.
+    pub phases: bool,
+    /// After how many seconds the program ends at the latest.
+    pub seconds: f64,
+    /// Where traces and output are put.
+    pub folder: PathBuf,
+}
+
+/// A program that runs.
+pub struct Running {
+    child: Child,
+    /// The batch and the length, as they are said: " at batch 8".
+    at: String,
+    trace: PathBuf,
+    output: PathBuf,
+}
+
+impl Recorder {
+    /// Whether the command has a placeholder.
+    pub fn takes(&self, placeholder: &str) -> bool {
+        self.command.iter().any(|argument| argument.to_string_lossy().contains(placeholder))
+    }
+
+    /// Records one batch size. A simulated card that is too small for it is replaced by one that is not.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start) and [`Running::finish`]; also if the GPU that is there has no room.
+    pub fn record(&mut self, batch: Option<u64>) -> anyhow::Result<Recording> {
+        const LARGE: u64 = 8 << 40;
+        let recording = self.start(batch)?.finish()?;
+        match &mut self.simulation {
+            Some(simulation) if recording.ran_out_of_memory => {
+                simulation.memory = Some(LARGE);
+                Ok(self.start(batch)?.finish()?)
+            }
+            None if recording.ran_out_of_memory => Err(bad_input(format!(
+                "the GPU has no room for the program{}: choose smaller batches with --batch, or leave out --on gpu",
+                if batch.is_some() { "" } else { ", and its command has no {batch}" }
+            ))),
+            _ => Ok(recording),
+        }
+    }
+
+    /// Starts the command at a batch size.
+    ///
+    /// # Errors
+    ///
+    /// If the simulated libraries or libmemlab.so are missing, or the command cannot be started.
+    pub fn start(&self, batch: Option<u64>) -> anyhow::Result<Running> {
+        let filled = |argument: &OsString| filled_in(&filled_in(argument, BATCH, batch), LENGTH, self.length);
+        let arguments: Vec<OsString> = self.command.iter().map(filled).collect();
+        let Some((program, arguments)) = arguments.split_first() else {
+            return Err(bad_input("no command is given: `memlab plan -- python train.py --batch {batch}`"));
+        };
+        let (name, at) = match (batch, self.length) {
+            (_, Some(length)) => (format!("length-{length}"), format!(" at length {length}")),
+            (Some(batch), None) => (format!("batch-{batch}"), format!(" at batch {batch}")),
+            (None, None) => ("run".to_owned(), String::new()),
+        };
+        let (trace, output) = (self.folder.join(format!("{name}.jsonl")), self.folder.join(format!("{name}.txt")));
+        // By this name, memlab takes its files for a library's, and shows the program's lines in their place.
+        let startup = self.folder.join("startup/site-packages");
+        std::fs::create_dir_all(&startup)?;
+        STARTUP.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
+        let _ = std::fs::remove_file(&trace);
+
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if let Some(simulation) = &self.simulation {
+            simulation.apply(&mut command)?;
+        }
+        let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
+        let before = preloaded.map(OsStr::to_owned).or_else(|| env::var_os("LD_PRELOAD"));
+        command.env("LD_PRELOAD", ld_preload(&find_library()?, before)?);
+        command.env("MEMLAB_OUTPUT", &trace).env("MEMLAB_PLAN_STEPS", self.steps.to_string());
+        command.env("MEMLAB_PLAN_SECONDS", self.seconds.to_string());
+        if self.simulation.is_some() {
+            // What is read back is zeros: a plan names the lines.
+            command.env("MEMLAB_READBACKS", "1").env("MEMLAB_PLAN_SIMULATED", "1");
+        }
+        if self.phases {
+            command.env("MEMLAB_PLAN_PHASES", "1");
+        }
+        if let Some(ranks) = self.ranks {
+            command.env("MEMLAB_PLAN_RANKS", ranks.to_string());
+        }
+        command.env("PYTHONPATH", joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))));
+        // Sets of strings have the same order in all recordings.
+        command.env("PYTHONHASHSEED", "0");
+        let file = File::create(&output)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().map_err(|error| CannotStart::of(&command, &error))?;
+        Ok(Running { child, at, trace, output })
+    }
+}
+
+impl Running {
+    /// Waits for the program, and reads its trace.
+    ///
+    /// # Errors
+    ///
+    /// If it failed, or used no GPU: what it printed last is said.
+    pub fn finish(mut self) -> anyhow::Result<Recording> {
+        let ended = Ended::of(self.child.wait()?);
+        let recording = match Recording::read(&self.trace) {
+            Ok(recording) => recording,
+            Err(error) => return Err(self.failed(ended, &error)),
+        };
+        if ended != Ended::Code(0) && !recording.ran_out_of_memory {
+            return Err(self.said(&format!("ended with {}", ended.describe())));
+        }
+        Ok(recording)
+    }
+
+    fn failed(&self, ended: Ended, error: &RecordingError) -> anyhow::Error {
+        match (ended, error) {
+            (Ended::Code(0), RecordingError::Read(_)) => self.said(
+                "did not use a GPU. Has its PyTorch been built for CUDA (torch.version.cuda), and does it use the device?",
+            ),
+            (Ended::Code(0), error) => self.said(&format!("cannot be planned with: {error}")),
+            (ended, _) => self.said(&format!("ended with {}", ended.describe())),
+        }
+    }
+
+    fn said(&self, what: &str) -> anyhow::Error {
+        let printed = last_printed(&self.output).unwrap_or_default();
+        let printed = match printed.trim() {
+            "" => "It printed nothing.".to_owned(),
+            printed => format!("It printed:\n{printed}"),
+        };
+        anyhow::anyhow!("the program{} {what}\n{printed}", self.at)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The argument with a number in place of each placeholder, if there is one.
+fn filled_in(argument: &OsStr, placeholder: &str, number: Option<u64>) -> OsString {
+    let Some(number) = number else { return argument.to_owned() };
+    let bytes = argument.as_bytes();
+    let mut filled = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(placeholder.len()).position(|part| part == placeholder.as_bytes()) {
+        filled.extend_from_slice(&rest[..at]);
+        filled.extend_from_slice(number.to_string().as_bytes());
+        rest = &rest[at + placeholder.len()..];
+    }
+    filled.extend_from_slice(rest);
+    OsString::from_vec(filled)
+}
+
+fn last_printed(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(SHOWN)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_batch_is_filled_in_wherever_it_is_asked_for() {
+        let filled =
+            |argument: &str, batch| filled_in(OsStr::new(argument), BATCH, batch).to_string_lossy().into_owned();
+        assert_eq!(filled("--batch={batch}", Some(8)), "--batch=8");
+        assert_eq!(filled("{batch},{batch}x", Some(12)), "12,12x");
+        assert_eq!(filled("{batch}", None), "{batch}");
+    }
+}

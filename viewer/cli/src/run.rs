@@ -1,0 +1,19 @@
+//! `memlab run`: starts a program with libmemlab.so preloaded and prints at the end where its memory went.
+
+mod created;
+mod ending;
+mod keyboard;
+mod launch;
+mod live;
+mod noticing;
+mod options;
+pub mod output;
+mod pty;
+mod start;
+mod summary;
+mod traces;
+mod untraced;
+
+pub use launch::Ended;
+pub use options::{HELP, Options};
+pub use start::run;

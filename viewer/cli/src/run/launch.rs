@@ -1,0 +1,220 @@
+//! Starting a program as if memlab were not there: same terminal, same input and output, same signals, same end.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid};
+use signal_hook::consts::{
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::low_level::raise;
+
+use super::traces::TraceFinder;
+use memlab_base::error::CannotStart;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Ended {
+    /// From what the system says.
+    pub fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, signal) => Self::Signal(signal.unwrap_or(SIGKILL)),
+        }
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Code(code) => format!("exit code {code}"),
+            Self::Signal(signal) => memlab_base::signals::describe(signal),
+        }
+    }
+
+    /// Ends this process as the program did: by the same signal, without a core file of memlab's own; or, should the
+    /// signal not kill, with 128 + its number, as shells say it.
+    pub fn exit_like_child(self) -> ! {
+        let signal = match self {
+            Self::Code(code) => std::process::exit(code),
+            Self::Signal(signal) => signal,
+        };
+        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: plain system calls on this process; the set is initialised by sigemptyset before it is used.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), signal);
+            libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+            libc::raise(signal);
+        }
+        std::process::exit(128 + signal)
+    }
+}
+
+/// What is passed on to the program.
+const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
+
+/// How often to look for new traces: while their writers live, they can be told from those of other runs.
+const LOOK_INTERVAL: Duration = Duration::from_millis(400);
+
+/// Runs `command` in the foreground until it ends. `started` is called once it runs, with the signals blocked that this
+/// process waits for, as they have to be in its threads.
+pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, started: impl FnOnce()) -> anyhow::Result<Ended> {
+    // Signals wait until they are asked for; the program starts with those blocked that were.
+    let signals = WaitingSignals::block();
+    let before = signals.before;
+    // SAFETY: between fork and exec only sigprocmask is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || match libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    let child = command.spawn().map_err(|error| CannotStart::of(command, &error))?;
+    let pid = Pid::from_child(&child);
+    lock(finder).adopt(child.id());
+    let looking = Looking::start(finder.clone());
+    started();
+    let ended = loop {
+        let (signal, from_terminal) = signals.next();
+        match signal {
+            SIGCHLD => {
+                if let Some(ended) = wait(pid) {
+                    break ended;
+                }
+            }
+            // The terminal sent it to the program as well: it is in the same process group.
+            _ if from_terminal => {}
+            // SAFETY: sends a signal to the child, which was not waited for: no other process has its number.
+            signal => unsafe {
+                libc::kill(pid.as_raw_nonzero().get(), signal);
+            },
+        }
+    };
+    drop(looking);
+    Ok(ended)
+}
+
+/// The finder, also after a panic elsewhere.
+pub fn lock(finder: &Mutex<TraceFinder>) -> std::sync::MutexGuard<'_, TraceFinder> {
+    finder.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the child ended: `None` if it lives. When it stopped, this process stops too, so that the shell sees the job
+/// stopped, and wakes the child when it goes on.
+fn wait(pid: Pid) -> Option<Ended> {
+    loop {
+        let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;
+        if !status.stopped() {
+            return Some(Ended::of(ExitStatus::from_raw(status.as_raw())));
+        }
+        let watch = WatchOfStopped::start(pid);
+        // That fails only for a number that is no signal.
+        let _ = raise(SIGSTOP);
+        drop(watch);
+        let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+/// Continues this process when its child is continued by its number: a process that is stopped sees nothing of that.
+struct WatchOfStopped(Option<Child>);
+
+impl WatchOfStopped {
+    fn start(child: Pid) -> Self {
+        const WATCH: &str = "while grep -q '^State:.*stopped' /proc/$0/status && kill -0 $1; do sleep 0.1; done; while kill -CONT $1; do sleep 0.1; done";
+        let (child, own) = (child.as_raw_nonzero().to_string(), std::process::id().to_string());
+        let mut command = Command::new("sh");
+        command.args(["-c", WATCH, &child, &own]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // In a process group that the terminal does not stop.
+        Self(command.process_group(0).spawn().ok())
+    }
+}
+
+impl Drop for WatchOfStopped {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+struct WaitingSignals {
+    waiting: libc::sigset_t,
+    /// What was blocked before.
+    before: libc::sigset_t,
+}
+
+impl WaitingSignals {
+    fn block() -> Self {
+        let (mut waiting, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: sigemptyset initialises the one set, sigprocmask, which cannot fail here, the other.
+        unsafe {
+            libc::sigemptyset(waiting.as_mut_ptr());
+            for signal in FORWARDED.iter().chain(&[SIGCHLD]) {
+                libc::sigaddset(waiting.as_mut_ptr(), *signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, waiting.as_ptr(), before.as_mut_ptr());
+            Self { waiting: waiting.assume_init(), before: before.assume_init() }
+        }
+    }
+
+    /// The next signal, and whether the kernel (the terminal) sent it rather than a process.
+    fn next(&self) -> (i32, bool) {
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+            // SAFETY: the set is initialised; the info is filled when a signal is returned.
+            let (signal, code) = unsafe {
+                let signal = libc::sigwaitinfo(&self.waiting, info.as_mut_ptr());
+                (signal, if signal > 0 { (*info.as_ptr()).si_code } else { 0 })
+            };
+            if signal > 0 {
+                return (signal, code > 0);
+            }
+        }
+    }
+}
+
+/// A thread that looks for new traces now and then; it ends when this is dropped.
+struct Looking {
+    /// Dropped to stop the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Looking {
+    fn start(finder: Arc<Mutex<TraceFinder>>) -> Self {
+        let (stop, stopped) = bounded::<()>(0);
+        let look = move || loop {
+            lock(&finder).scan();
+            if stopped.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        };
+        // Without it traces are still found at the end.
+        let thread = std::thread::Builder::new().name("memlab-traces".into()).spawn(look).ok();
+        Self { stop: Some(stop), thread }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The thread that follows the run's traces for notices.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use memlab_trace::{Follower, Model};
+
+use super::launch::lock;
+use super::traces::{Found, TraceFinder};
+use memlab_base::output;
+use memlab_follow::notices::{Deliveries, Due, NoticedProcess, Options};
+
+/// Between two looks at the traces.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Follows the traces until the program is over.
+pub struct Noticing {
+    /// Dropped to have the thread read the rest and end.
+    stop: Sender<()>,
+    thread: JoinHandle<Deliveries>,
+}
+
+impl Noticing {
+    /// Begins; `None`: nobody is to be told, or there can be no thread. Call it with all signals blocked that this process
+    /// waits for: the thread must not take them. `is_quiet`: the terminal shows the dashboard.
+    pub fn start(options: &Options, finder: &Arc<Mutex<TraceFinder>>, is_quiet: bool) -> Option<Self> {
+        if !options.is_anyone_told() {
+            return None;
+        }
+        let (options, finder) = (options.clone(), finder.clone());
+        let (stop, stopped) = bounded::<()>(0);
+        let follow = move || {
+            let mut deliveries = Deliveries::new(&options, is_quiet);
+            let mut followed: Vec<Followed> = Vec::new();
+            loop {
+                let is_over = stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected);
+                if is_over {
+                    lock(&finder).scan();
+                }
+                for found in lock(&finder).found() {
+                    if !followed.iter().any(|followed| followed.path == found.path) {
+                        followed.extend(Followed::open(found, &options));
+                    }
+                }
+                for followed in &mut followed {
+                    followed.look(&mut deliveries, is_over);
+                }
+                deliveries.say();
+                if is_over {
+                    return deliveries;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("memlab-notices".into()).spawn(follow);
+        match thread {
+            Ok(thread) => Some(Self { stop, thread }),
+            Err(error) => {
+                output::note(format_args!("there will be no notices: {error}"));
+                None
+            }
+        }
+    }
+
+    /// The program is over: reads what it wrote last, and begins to hand over what that says.
+    pub fn read_to_the_end(self) -> Option<Deliveries> {
+        drop(self.stop);
+        // A panic there has been reported by its hook.
+        self.thread.join().ok()
+    }
+}
+
+/// One trace.
+struct Followed {
+    path: PathBuf,
+    /// `None`: it can no longer be read.
+    follower: Option<Follower>,
+    model: Model,
+    due: Due,
+}
+
+impl Followed {
+    /// `None`: tried again at the next look.
+    fn open(found: &Found, options: &Options) -> Option<Self> {
+        let follower = Follower::open(&found.path).ok()?;
+        let trace = std::path::absolute(&found.path).unwrap_or_else(|_| found.path.clone());
+        let process = NoticedProcess { header: found.header.clone(), trace };
+        let due = Due::new(options, process);
+        Some(Self { path: found.path.clone(), follower: Some(follower), model: Model::new(), due })
+    }
+
+    fn look(&mut self, deliveries: &mut Deliveries, is_over: bool) {
+        let Some(follower) = &mut self.follower else { return };
+        if is_over {
+            follower.skip_holes();
+        }
+        let mut has_changed = is_over;
+        loop {
+            match follower.poll(&mut self.model) {
+                Ok(polled) => {
+                    has_changed |= polled.events > 0 || polled.restarted;
+                    if !polled.more {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    deliveries.fails(format!("no more notices: {error}"));
+                    self.follower = None;
+                    break;
+                }
+            }
+        }
+        if has_changed || self.due.is_overdue() {
+            for notice in self.due.look(&mut self.model, is_over) {
+                deliveries.deliver(&notice);
+            }
+        }
+    }
+}

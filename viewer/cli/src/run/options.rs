@@ -1,0 +1,175 @@
+//! The options of `memlab run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use memlab_base::arguments::{Appearance, checked_limits, size};
+use memlab_follow::notices;
+use memlab_follow::offload::control::OnLimit;
+
+/// After the options in the help.
+pub const HELP: &str = "\
+Examples:
+  memlab run -- python train.py --epochs 3
+  memlab run -o traces/ -- torchrun --nproc_per_node 8 train.py
+  memlab run -o 'run-%r.jsonl' --live -- python train.py
+  memlab run --notify 'mail -s $MEMLAB_NOTICE ada' -- python train.py
+
+In FILE, %p is the process number, %r the rank, %n the program's name, %h the host.
+
+With --live the program gets its own terminal, as large as the Output screen. Press Enter on that screen to type to the program \
+(input(), breakpoint()), Esc to return to memlab. Press q, then d, to give the program the whole terminal. The program has no mouse, \
+pictures or clipboard there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
+
+--notify runs CMD with sh, in the background, when the program runs out of memory, when memory grows from step to step, and with \
+--notify-free when little is free: once for each process and device, and again when as much again has grown. CMD has MEMLAB_NOTICE \
+(out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, MEMLAB_DEVICE, MEMLAB_BYTES, \
+MEMLAB_STEPS and MEMLAB_TRACE in its environment, and the same as JSON on its standard input. --webhook sends that JSON.
+
+memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
+127: there is no such program; 126: it cannot be executed; 2: memlab cannot do what was asked.";
+
+/// When host memory for offloaded memory is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Offload {
+    /// At the first offload.
+    On,
+    /// In the background, as the program's GPU memory grows.
+    Ready,
+}
+
+impl Offload {
+    fn setting(self) -> &'static str {
+        match self {
+            Self::On => "1",
+            Self::Ready => "ready",
+        }
+    }
+}
+
+/// What to run, and how.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The trace [default: $MEMLAB_OUTPUT, else memlab-%n-%p.jsonl]. In a folder, it gets that name.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Replace an existing trace of that name.
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Show the dashboard while the program runs. Its Output screen shows what the program prints.
+    #[arg(long, overrides_with = "no_live")]
+    pub live: bool,
+    /// Leave the terminal to the program (default).
+    #[arg(long)]
+    no_live: bool,
+    /// Record what runs on the GPU, and for how long, by line and layer (through NVIDIA's CUPTI).
+    #[arg(long)]
+    time: bool,
+    /// Record that of one in N optimizer steps: recording takes time where the GPU waits for its host.
+    #[arg(long, requires = "time", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    time_every: Option<u64>,
+    /// Keep what ran piece by piece, of the last seconds or all of it [default: 5].
+    #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
+    timeline: Option<String>,
+    /// Let memlab place the program's GPU memory, so that you can offload and restore it.
+    ///
+    /// With =ready, host memory for all of it is pinned in the background while the program runs, so that the first offload takes no
+    /// longer than the next.
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    offload: Option<Offload>,
+    /// The most GPU memory the program may have, of each device or by device [8GiB; 0:8GiB,1:4GiB].
+    #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
+    limit: Option<String>,
+    /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
+    #[arg(long, value_enum, requires = "limit", value_name = "WHAT")]
+    on_limit: Option<OnLimit>,
+    /// The most host memory for offloaded memory.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    host_max: Option<u64>,
+    #[command(flatten)]
+    pub(super) notices: notices::Options,
+    #[command(flatten)]
+    pub(super) look: Appearance,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl Options {
+    /// The settings for the library, by the names of its variables.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
+        let time = self.time.then(|| ("MEMLAB_TIME", "1".to_owned()));
+        let time_every = self.time_every.map(|every| ("MEMLAB_TIME_EVERY", every.to_string()));
+        let timeline = self.timeline.clone().map(|timeline| ("MEMLAB_TIMELINE", timeline));
+        let offload = self.offload.map(|offload| ("MEMLAB_OFFLOAD", offload.setting().to_owned()));
+        let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
+        let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
+        let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
+        [time, time_every, timeline, offload, limit, on_limit, host_max].into_iter().flatten().collect()
+    }
+}
+
+fn timeline(text: &str) -> Result<String, String> {
+    let is_seconds = text.parse().is_ok_and(|seconds: f64| (0.0..=1e9).contains(&seconds));
+    if is_seconds || text == "all" {
+        Ok(text.to_owned())
+    } else {
+        Err("neither a number of seconds nor 'all'".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Run {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn run(options: &str) -> Result<Options, clap::Error> {
+        Run::try_parse_from(format!("run {options}").split_whitespace()).map(|run| run.options)
+    }
+
+    #[test]
+    fn options_after_the_command_are_the_commands() {
+        let options = run("-o x -- python -o y --live").unwrap();
+        assert_eq!((options.command.len(), options.live), (4, false));
+        assert!(run("").is_err());
+    }
+
+    #[test]
+    fn options_that_move_and_limit_memory_become_settings_of_the_library() {
+        let settings = |options: &str| run(&format!("{options} -- python")).map(|options| options.settings());
+        assert_eq!(settings("").unwrap(), []);
+        assert_eq!(
+            settings(
+                "--time --time-every 8 --timeline all --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB"
+            )
+            .unwrap(),
+            [
+                ("MEMLAB_TIME", "1".to_owned()),
+                ("MEMLAB_TIME_EVERY", "8".to_owned()),
+                ("MEMLAB_TIMELINE", "all".to_owned()),
+                ("MEMLAB_OFFLOAD", "1".to_owned()),
+                ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
+                ("MEMLAB_ON_LIMIT", "spill".to_owned()),
+                ("MEMLAB_HOST_MAX", format!("{}B", 64_u64 << 30)),
+            ]
+        );
+        assert_eq!(settings("--offload=ready").unwrap(), [("MEMLAB_OFFLOAD", "ready".to_owned())]);
+        assert!(settings("--offload=never").is_err());
+        assert!(settings("--time --timeline 2.5").is_ok() && settings("--time --timeline much").is_err());
+        assert!(settings("--timeline 2").is_err(), "it needs --time");
+        assert!(settings("--time-every 8").is_err() && settings("--time --time-every 0").is_err());
+        let error = settings("--limit much").unwrap_err().to_string();
+        assert!(error.contains("not a size"), "{error}");
+        assert!(settings("--on-limit oom").is_err(), "it needs --limit");
+        assert!(settings("--limit 1GiB --on-limit unknown").is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! Prepares the program's environment, runs it and sums its traces up.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use super::launch::Ended;
+use super::noticing::Noticing;
+use super::options::Options;
+use super::output::Output;
+use super::traces::TraceFinder;
+use super::{launch, live, summary};
+use memlab_base::clock::now_unix_ns;
+use memlab_base::error::bad_input;
+use memlab_base::{output, preload};
+use memlab_tui::terminal;
+
+/// Runs the program; returns how it ended.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn run(options: &Options) -> anyhow::Result<Ended> {
+    let Some((program, arguments)) = options.command.split_first() else {
+        return Err(bad_input("no command given: write it after `--`, as in `memlab run -- python train.py`"));
+    };
+    let library = preload::find_library()?;
+    let preload = preload::ld_preload(&library, std::env::var_os("LD_PRELOAD"))?;
+    let output = Output::choose(options.output.as_deref(), std::env::var_os("MEMLAB_OUTPUT"), options.force)?;
+    preload::check_program(program, "run")?;
+    if options.live {
+        terminal::check("run without --live, or watch from another terminal with `memlab top`")?;
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
+    let run = run_id(options.output.is_none());
+    command.env("MEMLAB_RUN", &run);
+    if preload::refuses_library(program) {
+        let program = program.to_string_lossy();
+        output::note(format_args!(
+            "{program}: is linked with musl and would not start with memlab's library: it runs without"
+        ));
+    } else {
+        command.env("LD_PRELOAD", preload);
+    }
+    command.envs(options.settings());
+    let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
+    let mut noticing = None;
+    let started = || noticing = Noticing::start(&options.notices, &finder, options.live);
+    let ended = if options.live {
+        live::run(&mut command, &finder, options.look.theme, started)?
+    } else {
+        launch::run(&mut command, &finder, started)?
+    };
+    let deliveries = noticing.and_then(Noticing::read_to_the_end);
+    summary::finish(&finder, &options.command, ended);
+    if let Some(deliveries) = deliveries {
+        deliveries.finish();
+    }
+    Ok(ended)
+}
+
+/// The identity of this run, by which its traces are known: programs of one run do not replace each other's. A run within a run
+/// belongs to that too, unless it has another output.
+fn run_id(is_within: bool) -> String {
+    /// As many as there is room for in a trace's header.
+    const MOST: usize = 64;
+    let own = format!("{:x}-{:x}", now_unix_ns(), std::process::id());
+    match std::env::var("MEMLAB_RUN") {
+        Ok(outer) if is_within && (1..=MOST).contains(&outer.len()) => format!("{outer}/{own}"),
+        _ => own,
+    }
+}

@@ -1,0 +1,57 @@
+//! Reasons why a program left no trace, or one that ends too early.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use rustix::fs::statvfs;
+use rustix::process::{Resource, getrlimit};
+
+use super::traces::TraceFinder;
+use memlab_base::format::{self, Units};
+use memlab_base::preload::why_untraced;
+use memlab_base::shared_library::SharedLibrary;
+use memlab_base::text::typed_path;
+use memlab_follow::offload::cuda_driver::LIBRARY;
+
+/// A trace needs so much to begin with, or to go on.
+const ROOM: u64 = 1 << 16;
+
+/// Why there is no trace of a program that has ended, and what to do about it.
+pub fn why_no_trace(finder: &mut TraceFinder, command: &[OsString]) -> String {
+    if let Some(why) = command.first().and_then(|program| why_untraced(program)) {
+        return format!("{why}, so there is no trace");
+    }
+    let folder = finder.folder().to_owned();
+    match (finder.lost(), obstacle(&folder, 0)) {
+        (Some(_), Some(obstacle)) => format!("no trace was written: {obstacle}"),
+        (Some(trace), None) => format!("its trace {} was deleted", typed_path(&trace)),
+        (None, _) if !folder.is_dir() => format!("the folder of its trace, {}, was deleted", typed_path(&folder)),
+        (None, Some(obstacle)) => format!("no CUDA memory was allocated, or no trace was written: {obstacle}"),
+        (None, None) if SharedLibrary::open(LIBRARY).is_err() => {
+            "no CUDA memory was allocated; no trace was written: this machine has no CUDA driver. `memlab doctor` shows what is \
+             missing, `memlab simulate` runs programs without a GPU"
+                .to_owned()
+        }
+        (None, None) => "no CUDA memory was allocated; no trace was written".to_owned(),
+    }
+}
+
+/// Why a trace in `folder` has no end although its process had an exit code.
+pub fn why_cut(folder: &Path, written: u64) -> String {
+    let why = obstacle(folder, written).unwrap_or_else(|| {
+        "the program replaced itself (exec), or memlab said above why it stopped writing".to_owned()
+    });
+    format!("the trace was cut: {why}")
+}
+
+/// What keeps a trace with `written` bytes in `folder` from growing, and what to do about it.
+fn obstacle(folder: &Path, written: u64) -> Option<String> {
+    let is_full = statvfs(folder).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < ROOM);
+    if is_full {
+        let folder = typed_path(folder);
+        return Some(format!("the disk of {folder} is full: free some space, or choose another place with -o"));
+    }
+    let largest = getrlimit(Resource::Fsize).current.filter(|largest| *largest < written.saturating_add(ROOM))?;
+    let largest = format::bytes(largest, Units::Auto);
+    Some(format!("files can have at most {largest} here: raise the limit with `ulimit -f`"))
+}

@@ -1,0 +1,33 @@
+//! `memlab serve`: the user's traced processes on this host, for Prometheus and as a page that follows them.
+//!
+//! ```text
+//! discovery ──── the processes that listen on a control socket, asked every second
+//!     │ traces
+//!     ▼
+//! feed ───────── the thread of the dashboard, which follows the traces; visited for figures and parts of the page
+//!     │
+//!     ▼
+//! hub ────────── what routes ask for: figures, fragments, moves
+//!     │
+//!     ▼
+//! routes ─────── /metrics, /events, /fragment, /, and who may have them (access)
+//!     │
+//!     ▼
+//! connections ── how many there are, and how long they may take to ask and to read
+//! ```
+//!
+//! All of HTTP runs on one thread, the one that called [`serve`]. Nothing is drawn while no page is open.
+
+mod access;
+mod connections;
+mod discovery;
+mod figures;
+mod fragment;
+mod hub;
+mod metrics;
+mod page;
+mod routes;
+mod strip;
+
+pub use self::access::{Access, Token};
+pub use self::routes::serve;

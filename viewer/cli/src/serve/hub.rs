@@ -1,0 +1,312 @@
+//! What the routes ask for: figures, fragments of the page, and moves. Everything about traces is answered by the thread that
+//! follows them, in turn; who asks waits without holding up others.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{oneshot, watch};
+
+use super::discovery::{Discovery, Found, lock};
+use super::figures::{Figures, ProcessFigures};
+use super::fragment::{self, Fragment, FragmentRequest};
+use super::strip;
+use memlab_follow::feed::{Followed, Visits};
+use memlab_follow::offload::control::{MoveState, OperationKind};
+use memlab_follow::offload::mover::{MemoryLocation, MoveOrder, Mover, MoverUpdate, WatchedProcess};
+use memlab_follow::offload::operation;
+use memlab_report::page::elements::size;
+
+/// How often pages are told what is new; more rarely where drawing takes long.
+const TELL: Duration = Duration::from_secs(1);
+/// The longest between two news.
+const TELL_AT_LEAST: Duration = Duration::from_secs(10);
+/// How often to look whether a page is open while none is.
+const LOOK: Duration = Duration::from_millis(250);
+/// Drawing takes at most this part of the time of a core.
+const DRAWING_SHARE: u32 = 10;
+
+/// Figures that the traces' thread does not give within this time are the last ones.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long processes that have ended stay, and how many of them.
+const ENDED_STAY: Duration = Duration::from_secs(3600);
+const ENDED: usize = 32;
+
+/// How many fragments are kept for other pages that want the same.
+const FRAGMENTS: usize = 32;
+/// How many words on moves are kept.
+const NOTICES: usize = 8;
+
+/// What is new, for pages.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct HubUpdate {
+    /// The processes, as HTML.
+    pub strip: String,
+    /// Of each: its version.
+    pub versions: Vec<ProcessNews>,
+    /// How moves ended, the newest last: a number, whether it went well, and words.
+    pub notices: Vec<(u64, bool, String)>,
+}
+
+/// One process, for pages.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct ProcessNews {
+    id: String,
+    version: String,
+    title: String,
+    /// Whether its memory can be moved now: `offload`, `restore`; nothing: not now.
+    can: Option<&'static str>,
+    /// Where its memory is, or why it cannot be moved.
+    moving: String,
+    /// Whether it has ended.
+    over: bool,
+}
+
+/// When each trace was first seen to have ended.
+type Ended = HashMap<PathBuf, Instant>;
+
+/// The fragments drawn last, each with its process's version.
+#[derive(Default)]
+struct Kept {
+    fragments: VecDeque<(FragmentRequest, Arc<Fragment>)>,
+    /// How long drawing took last.
+    took: Duration,
+}
+
+/// Everything that is served.
+pub struct Hub {
+    traces: Visits,
+    found: Arc<Mutex<Found>>,
+    ended: Arc<Mutex<Ended>>,
+    last: Mutex<Figures>,
+    kept: Arc<Mutex<Kept>>,
+    mover: Mutex<Mover>,
+    moved: Mutex<MoverUpdate>,
+    notices: Mutex<Vec<(u64, bool, String)>>,
+    news: watch::Sender<Arc<HubUpdate>>,
+    _discovery: Discovery,
+}
+
+impl Hub {
+    /// Begins to follow the user's processes.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread.
+    pub fn start() -> std::io::Result<Self> {
+        let discovery = Discovery::start()?;
+        let found = discovery.found();
+        let to_follow = found.clone();
+        let traces = Visits::start(Box::new(move || lock(&to_follow).traces()))?;
+        Ok(Self {
+            traces,
+            found,
+            ended: Arc::default(),
+            last: Mutex::default(),
+            kept: Arc::default(),
+            mover: Mutex::new(Mover::start()),
+            moved: Mutex::default(),
+            notices: Mutex::default(),
+            news: watch::Sender::new(Arc::default()),
+            _discovery: discovery,
+        })
+    }
+
+    /// How many processes there are.
+    pub fn count(&self) -> usize {
+        lock(&self.found).processes.len()
+    }
+
+    /// The totals of all processes, as of now; the last ones where the traces' thread is busy.
+    pub async fn figures(&self) -> Figures {
+        let (found, ended) = (self.found.clone(), self.ended.clone());
+        let asked = self.ask(move |followed| {
+            let found = lock(&found).clone();
+            retain(followed, &found, &mut lock(&ended));
+            figures(followed, &found)
+        });
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Some(figures)) => {
+                lock(&self.last).clone_from(&figures);
+                figures
+            }
+            _ => lock(&self.last).clone(),
+        }
+    }
+
+    /// The parts of the page about one process.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such process, device or moment: in words.
+    pub async fn fragment(&self, wish: FragmentRequest) -> Result<Arc<Fragment>, String> {
+        let kept = self.kept.clone();
+        let drawn = self.ask(move |followed| {
+            let version = followed
+                .iter()
+                .map(ProcessFigures::of)
+                .find(|process| process.id == wish.id)
+                .map(|process| process.version());
+            let known = lock(&kept).fragments.iter().find(|(of, _)| *of == wish).map(|(_, fragment)| fragment.clone());
+            if let Some(known) = known.filter(|known| Some(&known.version) == version.as_ref()) {
+                return Ok(known);
+            }
+            let started = Instant::now();
+            let fragment = Arc::new(fragment::draw(followed, &wish)?);
+            let mut kept = lock(&kept);
+            kept.took = started.elapsed();
+            kept.fragments.retain(|(of, _)| *of != wish);
+            kept.fragments.push_back((wish, fragment.clone()));
+            if kept.fragments.len() > FRAGMENTS {
+                kept.fragments.pop_front();
+            }
+            Ok(fragment)
+        });
+        drawn
+            .await
+            .unwrap_or_else(|| Err("the thread that reads the traces has ended: start memlab serve again".to_owned()))
+    }
+
+    /// Has a process's memory moved; how that goes is told to the pages.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such process: in words.
+    pub async fn order(&self, id: &str, kind: OperationKind) -> Result<(), String> {
+        let figures = self.figures().await;
+        let process = figures.processes.into_iter().find(|process| process.id == id && !process.state.is_over());
+        let process = process.ok_or("this process no longer runs: nothing was moved")?;
+        let of = WatchedProcess { pid: process.pid, trace_id: process.trace_id };
+        let who = format!("{} (PID {})", process.command, process.pid);
+        lock(&self.mover).order(MoveOrder { of, who, kind, by_driver: false });
+        Ok(())
+    }
+
+    /// What is new, from now on.
+    pub fn news(&self) -> watch::Receiver<Arc<HubUpdate>> {
+        self.news.subscribe()
+    }
+
+    /// Tells the pages what is new, for as long as there are any; otherwise only looks whether there are.
+    pub async fn tell(&self) {
+        loop {
+            if self.news.receiver_count() == 0 {
+                lock(&self.mover).watch(Vec::new());
+                // Pages that come later are not told what was.
+                self.news.send_replace(Arc::default());
+                while self.news.receiver_count() == 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+            let figures = self.figures().await;
+            let news = Arc::new(self.make_news(&figures));
+            self.news.send_if_modified(|last| {
+                let changed = **last != *news;
+                if changed {
+                    *last = news;
+                }
+                changed
+            });
+            let pace = (lock(&self.kept).took * DRAWING_SHARE).clamp(TELL, TELL_AT_LEAST);
+            tokio::time::sleep(pace).await;
+        }
+    }
+
+    fn make_news(&self, figures: &Figures) -> HubUpdate {
+        let running = figures.processes.iter().filter(|process| !process.state.is_over());
+        let watched = running.map(|process| WatchedProcess { pid: process.pid, trace_id: process.trace_id.clone() });
+        let mut mover = lock(&self.mover);
+        mover.watch(watched.collect());
+        let (mut moved, mut notices) = (lock(&self.moved), lock(&self.notices));
+        for update in mover.updates().try_iter() {
+            moved.known = update.known;
+            for outcome in update.outcomes {
+                let number = notices.last().map_or(0, |(number, ..)| number + 1);
+                notices.push(match outcome {
+                    Ok(words) => (number, true, words),
+                    Err(words) => (number, false, words),
+                });
+            }
+        }
+        let too_many = notices.len().saturating_sub(NOTICES);
+        notices.drain(..too_many);
+        let location = |pid: u32| moved.known.get(&pid).cloned();
+        HubUpdate {
+            strip: strip::draw(figures, location),
+            versions: figures.processes.iter().map(|process| ProcessNews::of(process, location(process.pid))).collect(),
+            notices: notices.clone(),
+        }
+    }
+
+    /// What `answer` makes of the traces; `None`: their thread has ended.
+    async fn ask<T: Send + 'static>(&self, answer: impl FnOnce(&mut Vec<Followed>) -> T + Send + 'static) -> Option<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.traces.visit(Box::new(move |followed| {
+            // Whoever asked may be gone by now.
+            if !sender.is_closed() {
+                let _ = sender.send(answer(followed));
+            }
+        }));
+        receiver.await.ok()
+    }
+}
+
+impl ProcessNews {
+    fn of(process: &ProcessFigures, location: Option<MemoryLocation>) -> Self {
+        let over = process.state.is_over();
+        let moving = location.as_ref().and_then(|location| location.moving.as_ref()).filter(|_| !over);
+        let can = moving.filter(|moving| moving.enabled).and_then(|moving| match moving.state {
+            MoveState::Resident => Some("offload"),
+            MoveState::Offloaded | MoveState::PartlyOffloaded => Some("restore"),
+            _ => None,
+        });
+        let said = match (moving, location.as_ref().and_then(|location| location.problem.clone())) {
+            _ if over => String::new(),
+            (Some(moving), _) if !moving.enabled => moving.why_not.clone().unwrap_or_default(),
+            (Some(moving), _) => match moving.operation.as_ref().filter(|operation| !operation.phase.is_over()) {
+                Some(operation) => operation::progress(operation, 12, true),
+                None => operation::where_it_is(moving).unwrap_or_default(),
+            },
+            (None, problem) => problem.unwrap_or_default(),
+        };
+        let allocated =
+            process.devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.totals.allocated_bytes));
+        Self {
+            id: process.id.clone(),
+            version: process.version(),
+            title: format!("{} · {}", size(allocated), process.command),
+            can,
+            moving: said,
+            over,
+        }
+    }
+}
+
+/// Takes out what is no longer told: runs that ended long ago or before many others, and traces that their process has left.
+fn retain(followed: &mut Vec<Followed>, found: &Found, ended: &mut Ended) {
+    let now = Instant::now();
+    let has_left = |followed: &Followed| {
+        let pid = followed.model().header().map_or(0, |header| header.pid);
+        found.followed().any(|status| status.pid == pid && status.trace != followed.path())
+    };
+    followed.retain(|followed| !has_left(followed));
+    for followed in followed.iter().filter(|followed| followed.is_over()) {
+        ended.entry(followed.path().to_owned()).or_insert(now);
+    }
+    let mut newest: Vec<Instant> = ended.values().copied().collect();
+    newest.sort_unstable_by(|a, b| b.cmp(a));
+    let oldest = newest.get(ENDED).copied();
+    let is_old =
+        |since: &Instant| now.duration_since(*since) > ENDED_STAY || oldest.is_some_and(|oldest| *since <= oldest);
+    followed.retain(|followed| !(followed.is_over() && ended.get(followed.path()).is_some_and(is_old)));
+    ended.retain(|path, _| followed.iter().any(|followed| followed.path() == path));
+}
+
+fn figures(followed: &[Followed], found: &Found) -> Figures {
+    let mut processes: Vec<ProcessFigures> = followed.iter().map(ProcessFigures::of).collect();
+    // Those that run first, the ranks of a job side by side.
+    processes.sort_by_key(|process| (process.state.is_over(), process.command.clone(), process.rank, process.pid));
+    Figures { processes, left_out: found.left_out(), problems: found.problems.clone() }
+}

@@ -1,0 +1,87 @@
+//! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
+
+mod comparing;
+mod figures;
+mod follow;
+mod look;
+mod rates;
+mod readers;
+mod roster;
+mod summed;
+mod visits;
+mod worker;
+mod writer;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+pub use self::follow::{Followed, Polled};
+pub use self::look::look;
+pub use self::roster::Roster;
+pub use self::visits::Visits;
+pub use self::worker::Finder;
+use self::worker::Worker;
+use crate::snapshot::Snapshot;
+use memlab_base::query::Query;
+
+/// What is followed.
+pub enum Source {
+    /// Traces already opened.
+    Traces(Roster),
+    /// Traces that appear later.
+    Appearing(Finder),
+}
+
+/// A running background thread; it ends when this is dropped.
+pub struct Feed {
+    queries: Sender<Query>,
+    query: Query,
+    snapshots: Receiver<Arc<Snapshot>>,
+    /// Dropped to stop the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Feed {
+    /// Begins to follow.
+    pub fn start(source: Source) -> Self {
+        let (queries, new_queries) = unbounded();
+        let (stop, stopped) = bounded(0);
+        let (published, snapshots) = bounded(1);
+        let ends = (published, snapshots.clone());
+        let thread = std::thread::Builder::new().name("memlab-feed".into()).spawn(move || {
+            let (roster, finder) = match source {
+                Source::Traces(roster) => (roster, None),
+                Source::Appearing(finder) => (Roster::default(), Some(finder)),
+            };
+            Worker::new(roster, finder, new_queries, ends, stopped).run();
+        });
+        Self { queries, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
+    }
+
+    /// Sets what the next snapshots are to show.
+    pub fn set_query(&mut self, query: Query) {
+        if self.query != query {
+            self.query = query.clone();
+            // Without the thread, which its panic hook reports, no snapshots come.
+            let _ = self.queries.send(query);
+        }
+    }
+
+    /// The snapshots. Only the newest one waits here.
+    pub fn snapshots(&self) -> &Receiver<Arc<Snapshot>> {
+        &self.snapshots
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by its hook.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! All traces that are shown. Of a few the whole model is kept; of the ranks of a large job only of those looked at last, and of
+//! the others a summary, which is kept up to date in turns.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memlab_job::{Interned, Job, RankSummary};
+use memlab_trace::{Progress, ReadError, Scope};
+
+use super::comparing::RankComparison;
+use super::follow::{Followed, Polled};
+use super::readers::{ReadOrder, Readers};
+use super::summed::TraceSummary;
+
+/// Up to so many traces are all kept whole.
+const WHOLE: usize = 8;
+
+/// Of more, so many that were looked at last.
+const RECENT: usize = 3;
+
+/// The longest that one turn of the others takes, so that a key is answered soon.
+const TURN: Duration = Duration::from_millis(10);
+
+/// The shortest time between two rounds of turns.
+const ROUND_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A round takes at most this part of a core.
+const SHARE: u32 = 30;
+
+/// Reading traces again takes at most this part of a core.
+const REREAD_SHARE: u32 = 40;
+
+/// How long to wait for the readers.
+const WAIT: Duration = Duration::from_millis(2);
+
+/// One of the traces.
+pub struct ShownTrace {
+    /// What is always kept of it.
+    pub summed: TraceSummary,
+    /// The model of all of it, if one is kept.
+    pub whole: Option<Followed>,
+    /// The number of the look at it, the last of all the highest.
+    looked_at: u64,
+}
+
+/// All traces.
+#[derive(Default)]
+pub struct Roster {
+    traces: Vec<ShownTrace>,
+    /// Read traces of which no model is kept; started with the first of them.
+    readers: Option<Readers>,
+    names: Arc<Interned>,
+    comparison: RankComparison,
+    looks: u64,
+    /// Whose turn is next.
+    next: usize,
+    /// How long this round has taken so far.
+    round_took: Duration,
+    round_due: Option<Instant>,
+    reread_due: Option<Instant>,
+}
+
+impl Roster {
+    /// Opens traces. Of many only the first lines are read here.
+    ///
+    /// # Errors
+    ///
+    /// If one of them cannot be read, is empty or is no trace that this memlab knows.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, ReadError> {
+        let mut roster = Self::default();
+        for path in paths {
+            let whole = if paths.len() <= WHOLE { Some(Followed::open(path)?) } else { None };
+            roster.traces.push(ShownTrace { summed: TraceSummary::open(path)?, whole, looked_at: 0 });
+        }
+        Ok(roster)
+    }
+
+    /// Adds a trace, unless it is there or cannot be read yet; whether it was added.
+    pub fn add(&mut self, path: &Path) -> bool {
+        if self.traces.iter().any(|trace| trace.summed.path() == path) {
+            return false;
+        }
+        let Ok(summed) = TraceSummary::open(path) else { return false };
+        let whole = if self.traces.len() < WHOLE { Followed::open(path).ok() } else { None };
+        self.traces.push(ShownTrace { summed, whole, looked_at: 0 });
+        self.keep_recent();
+        true
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.traces.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.traces.is_empty()
+    }
+
+    /// Whether there are several ranks among them.
+    pub fn has_ranks(&self) -> bool {
+        let mut ranks = self.traces.iter().filter_map(|trace| trace.summed.header().rank);
+        let first = ranks.next();
+        first.is_some_and(|first| ranks.any(|rank| rank != first))
+    }
+
+    /// The traces, in the order in which they were opened.
+    pub fn traces_mut(&mut self) -> &mut [ShownTrace] {
+        &mut self.traces
+    }
+
+    /// Whether nothing more will come of any of them.
+    pub fn is_over(&self) -> bool {
+        self.traces.iter().all(|trace| match &trace.whole {
+            Some(whole) => whole.is_over(),
+            None => trace.summed.is_settled(),
+        })
+    }
+
+    /// The trace in front: a model of all of it is kept from now on.
+    pub fn set_front(&mut self, path: Option<&Path>) {
+        let Some(index) = path.and_then(|path| self.traces.iter().position(|trace| trace.summed.path() == path)) else {
+            return;
+        };
+        self.looks += 1;
+        let trace = &mut self.traces[index];
+        trace.looked_at = self.looks;
+        if trace.whole.is_none()
+            && let Ok(whole) = Followed::open(trace.summed.path())
+        {
+            trace.whole = Some(whole);
+            trace.summed.leave_following();
+            self.keep_recent();
+        }
+    }
+
+    /// Drops models of traces that were looked at long ago.
+    fn keep_recent(&mut self) {
+        let most = if self.traces.len() > WHOLE { RECENT } else { WHOLE };
+        let mut looks: Vec<u64> =
+            self.traces.iter().filter(|trace| trace.whole.is_some()).map(|trace| trace.looked_at).collect();
+        if looks.len() <= most {
+            return;
+        }
+        looks.sort_unstable_by(|a, b| b.cmp(a));
+        let oldest = looks[most - 1];
+        let mut kept = 0;
+        // Those never looked at are equals.
+        for trace in &mut self.traces {
+            if trace.whole.is_some() && trace.looked_at >= oldest && kept < most {
+                kept += 1;
+            } else if let Some(whole) = trace.whole.take() {
+                sum_up(&mut trace.summed, &whole, &self.names);
+            }
+        }
+    }
+
+    /// Reads what is new, but not for long. `cancelled` is asked while a compressed trace is read.
+    pub fn poll(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
+        let mut all = Polled::default();
+        let wholes = self.traces.iter().filter(|trace| trace.whole.is_some()).count();
+        for followed in self.traces.iter_mut().filter_map(|trace| trace.whole.as_mut()) {
+            followed.split_checkpoint_budget(wholes);
+            let polled = followed.poll(cancelled);
+            all.changed |= polled.changed;
+            all.more |= polled.more;
+        }
+        if wholes < self.traces.len() {
+            all.changed |= self.take_read() | self.follow_in_turns();
+            self.order_reading();
+        }
+        if all.changed {
+            self.comparison.set_outdated();
+        }
+        // What was read last is compared too, when that is due.
+        all.changed |= self.traces.len() > 1 && self.comparison.is_overdue();
+        all
+    }
+
+    /// Takes what the readers have read; whether there was anything.
+    fn take_read(&mut self) -> bool {
+        let Some(readers) = &self.readers else { return false };
+        let done: Vec<_> = readers.done().collect();
+        for read in done.iter().filter(|read| read.summary.is_ok()) {
+            self.reread_due = Some(Instant::now() + read.took * REREAD_SHARE);
+        }
+        let is_any = !done.is_empty();
+        for read in done {
+            if let Some(trace) = self.traces.iter_mut().find(|trace| trace.summed.path() == read.path) {
+                trace.summed.take(read);
+                if trace.whole.is_some() {
+                    trace.summed.leave_following();
+                }
+            }
+        }
+        is_any
+    }
+
+    /// Has those read that were not read yet, and one at a time of those whose summaries are out of date.
+    fn order_reading(&mut self) {
+        let is_due = self.reread_due.is_none_or(|due| Instant::now() >= due);
+        let is_unread = |trace: &ShownTrace| trace.whole.is_none() && trace.summed.is_unread();
+        let mut orders: Vec<&mut TraceSummary> = Vec::new();
+        let has_unread = self.traces.iter().any(is_unread);
+        for trace in &mut self.traces {
+            let is_wanted =
+                if has_unread { is_unread(trace) } else { is_due && orders.is_empty() && trace.summed.is_outdated() };
+            if is_wanted && trace.whole.is_none() {
+                orders.push(&mut trace.summed);
+            }
+        }
+        if orders.is_empty() {
+            return;
+        }
+        let readers = self.readers.get_or_insert_with(|| Readers::start(&self.names));
+        for summed in orders {
+            summed.set_ordered();
+            readers.order(ReadOrder { path: summed.path().to_owned(), follow: !summed.is_followed() });
+        }
+    }
+
+    /// Follows traces of which no model is kept, one after the other; whether anything changed.
+    fn follow_in_turns(&mut self) -> bool {
+        let began = Instant::now();
+        if self.round_due.is_some_and(|due| began < due) {
+            return false;
+        }
+        let mut changed = false;
+        while let Some(trace) = self.traces.get_mut(self.next) {
+            self.next += 1;
+            if trace.whole.is_none() {
+                changed |= trace.summed.poll();
+            }
+            if began.elapsed() > TURN {
+                self.round_took += began.elapsed();
+                return changed;
+            }
+        }
+        self.round_took += began.elapsed();
+        self.round_due = Some(Instant::now() + (self.round_took * SHARE).max(ROUND_INTERVAL));
+        (self.next, self.round_took) = (0, Duration::ZERO);
+        changed
+    }
+
+    /// Reads all traces as far as they go.
+    pub fn read_to_end(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+        loop {
+            let more = self.poll(&|| false).more;
+            let is_left = |trace: &ShownTrace| match &trace.whole {
+                Some(_) => more,
+                None => trace.summed.summary().is_none() && !trace.summed.is_over(),
+            };
+            let left = self.traces.iter().filter(|trace| is_left(trace)).count();
+            if left == 0 {
+                return;
+            }
+            let told = self.traces.iter().filter(|trace| is_left(trace)).find_map(|trace| trace.whole.as_ref());
+            let events = |trace: &ShownTrace| trace.summed.summary().map_or(0, |summary| summary.events);
+            let (all, read) = (self.traces.len() as u64, (self.traces.len() - left) as u64);
+            let told = told.map(Followed::progress).unwrap_or_else(|| Progress {
+                bytes_read: read,
+                bytes_total: all,
+                events: self.traces.iter().map(events).sum(),
+            });
+            if progress(told).is_break() {
+                return;
+            }
+            if !more {
+                std::thread::sleep(WAIT);
+            }
+        }
+    }
+
+    /// The ranks of the job compared, if there are two; not anew with every change.
+    pub fn compare_ranks(&mut self, scope: Option<Scope>) -> Option<Arc<Job>> {
+        if !self.comparison.is_due(scope) {
+            return self.comparison.job();
+        }
+        for trace in &mut self.traces {
+            if let Some(whole) = &trace.whole {
+                sum_up(&mut trace.summed, whole, &self.names);
+            }
+        }
+        let read: Vec<&RankSummary> = self.traces.iter().filter_map(|trace| trace.summed.summary()).collect();
+        self.comparison.compare(&read, scope)
+    }
+}
+
+/// Takes the summary of a model, unless it is still being read.
+fn sum_up(summed: &mut TraceSummary, whole: &Followed, names: &Interned) {
+    if let Some((model, skipped)) = whole.caught_up() {
+        summed.set_summary(RankSummary::of(whole.path(), model, skipped, names), whole.state());
+    }
+}

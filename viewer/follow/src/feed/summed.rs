@@ -1,0 +1,227 @@
+//! One trace of which only a summary is kept: a rank that nobody looks at.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memlab_job::RankSummary;
+use memlab_trace::record::Header;
+use memlab_trace::{ReadError, SeekTarget, read_header_at};
+
+use super::figures::FollowedFigures;
+use super::readers::ReadTrace;
+use super::writer::WriterState;
+use crate::snapshot::{ProcessSnapshot, ProcessState};
+use memlab_base::query::Cursor;
+
+/// How often the writer is looked for: ranks are many.
+const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A trace is read again, for what its memory is for, when its peak has risen by one part in so many.
+const RISEN: u64 = 64;
+
+/// A trace and its summary.
+pub struct TraceSummary {
+    path: PathBuf,
+    header: Header,
+    /// `None`: not read yet.
+    summary: Option<RankSummary>,
+    /// Its figures while it is written.
+    followed: Option<FollowedFigures>,
+    state: ProcessState,
+    writer: WriterState,
+    failure: Option<String>,
+    /// The peaks and the out-of-memories when it was last read as a whole.
+    read_at: (u64, u64),
+    /// Whether it is being read.
+    is_ordered: bool,
+    /// It ended since it was read.
+    ended_since: bool,
+    checked: Option<Instant>,
+}
+
+impl TraceSummary {
+    /// A trace of which only the first line is read.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened or is no trace.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let metadata = std::fs::metadata(path).map_err(|source| ReadError::Io { path: path.to_owned(), source })?;
+        let total = metadata.len();
+        let header = read_header_at(path).ok_or_else(|| match total {
+            0 => ReadError::Empty { path: path.to_owned() },
+            _ => ReadError::NotATrace { path: path.to_owned() },
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            header,
+            summary: None,
+            followed: None,
+            state: ProcessState::Opening { read: 0, total },
+            writer: WriterState::default(),
+            failure: None,
+            read_at: (0, 0),
+            is_ordered: false,
+            ended_since: false,
+            checked: None,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its first line.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What is known of it.
+    pub fn summary(&self) -> Option<&RankSummary> {
+        self.summary.as_ref()
+    }
+
+    /// Whether nothing more will come.
+    pub fn is_over(&self) -> bool {
+        self.state.is_over()
+    }
+
+    /// Whether nothing more is to be read.
+    pub fn is_settled(&self) -> bool {
+        self.is_over() && !self.is_ordered && !self.is_outdated()
+    }
+
+    /// It was read elsewhere: the summary of a model that is kept of it.
+    pub fn set_summary(&mut self, summary: RankSummary, state: ProcessState) {
+        self.read_at = (peak(&summary), summary.oom_count);
+        (self.summary, self.state, self.followed) = (Some(summary), state, None);
+        self.ended_since = false;
+    }
+
+    /// A model is kept of it from now on, which follows it.
+    pub fn leave_following(&mut self) {
+        self.followed = None;
+    }
+
+    /// Whether it was never read, or no longer.
+    pub fn is_unread(&self) -> bool {
+        !self.is_ordered
+            && self.failure.is_none()
+            && (self.summary.is_none() || !self.is_over() && self.followed.is_none())
+    }
+
+    /// Whether it has to be read again to tell what its memory is for.
+    pub fn is_outdated(&self) -> bool {
+        let Some(summary) = self.summary.as_ref().filter(|_| !self.is_ordered && self.failure.is_none()) else {
+            return false;
+        };
+        let (read_peak, read_ooms) = self.read_at;
+        self.ended_since
+            || summary.oom_count != read_ooms
+            || peak(summary) > read_peak.saturating_add(read_peak / RISEN)
+    }
+
+    /// Whether its figures are followed.
+    pub fn is_followed(&self) -> bool {
+        self.followed.is_some()
+    }
+
+    /// It is being read.
+    pub fn set_ordered(&mut self) {
+        self.is_ordered = true;
+    }
+
+    /// It was read.
+    pub fn take(&mut self, read: ReadTrace) {
+        self.is_ordered = false;
+        match read.summary {
+            Ok(summary) => {
+                self.read_at = (peak(&summary), summary.oom_count);
+                self.ended_since = false;
+                self.summary = Some(summary);
+                self.state = read.state;
+                self.followed = read.followed.or(self.followed.take()).filter(|_| !read.state.is_over());
+                self.update();
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&mut self, error: &ReadError) {
+        self.failure = Some(error.to_string());
+        (self.state, self.followed) = (ProcessState::Unreadable, None);
+    }
+
+    fn update(&mut self) {
+        if let (Some(summary), Some(followed)) = (&mut self.summary, &self.followed) {
+            followed.update(summary);
+        }
+    }
+
+    /// Reads what is new while it is written; whether there was any.
+    pub fn poll(&mut self) -> bool {
+        let Some(followed) = &mut self.followed else { return false };
+        let is_new = match followed.poll() {
+            Ok(is_new) => is_new,
+            Err(error) => {
+                self.fail(&error);
+                return true;
+            }
+        };
+        if is_new {
+            self.writer.on_growth();
+            self.update();
+        }
+        let before = self.state;
+        let end = self.summary.as_ref().and_then(|summary| summary.end);
+        match end {
+            Some(end) => self.state = ProcessState::Ended { code: end.code, signal: end.signal },
+            None if self.checked.is_none_or(|checked| checked.elapsed() >= WRITER_CHECK_INTERVAL) => {
+                self.checked = Some(Instant::now());
+                self.state = self.writer.check(Some(&self.header), &self.path, false);
+            }
+            None => {}
+        }
+        if self.state.is_over()
+            && let Some(mut followed) = self.followed.take()
+        {
+            // What comes after a hole that its writer left is read as well.
+            followed.set_writer_dead();
+            let _ = followed.poll();
+            if let Some(summary) = &mut self.summary {
+                followed.update(summary);
+            }
+            self.ended_since = true;
+        }
+        is_new || before != self.state
+    }
+
+    /// What it shows; at a chosen moment as exactly as the memory over time that is kept of it tells.
+    pub fn snapshot(&self, cursor: Option<&Cursor>) -> ProcessSnapshot {
+        let mut process = match &self.summary {
+            Some(summary) => ProcessSnapshot::of_summary(summary, self.state),
+            None => ProcessSnapshot {
+                path: self.path.clone(),
+                header: self.header.clone(),
+                state: self.state,
+                is_summary: true,
+                ..ProcessSnapshot::default()
+            },
+        };
+        process.failure.clone_from(&self.failure);
+        if let Some(cursor) = cursor {
+            let time = match cursor.at {
+                SeekTarget::Time(time) if cursor.trace == self.path => time,
+                _ => cursor.unix_ns.saturating_sub(self.header.start_unix_ns),
+            };
+            process.show_about(time, self.summary.as_ref());
+        }
+        process
+    }
+}
+
+/// The most that was allocated on any device.
+fn peak(summary: &RankSummary) -> u64 {
+    summary.devices.iter().map(|device| device.view.peak_allocated_bytes).max().unwrap_or(0)
+}

@@ -1,0 +1,20 @@
+//! Following traces while programs run: the feed, snapshots as plain values, notices, and offloads.
+//!
+//! # Layers
+//!
+//! ```text
+//! feed                                                             the thread that follows traces
+//! notices                                                          telling somebody while a program runs
+//! request                                                          what is asked of the threads
+//! offload                                                          moving GPU memory to the host: the thread of the dashboard
+//! snapshot                                                         what screens show, as plain values
+//! offload::checkpoint, offload::operation, offload::selection
+//! offload::control                                                 the socket of a traced process
+//! offload::cuda_driver
+//! ```
+
+pub mod feed;
+pub mod notices;
+pub mod offload;
+pub mod request;
+pub mod snapshot;

@@ -1,0 +1,83 @@
+//! Running a command that is told a notice.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::notice::Notice;
+use memlab_base::signals;
+
+/// Between two looks at a command.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a command that was asked to end may take for it.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Starts a command, in a process group of its own: Ctrl-C on the program is none on it. What it prints goes to standard
+/// error, or nowhere if the terminal shows the dashboard: the program's output is the program's alone.
+pub fn start(command: &OsStr, notice: &Notice, is_quiet: bool) -> io::Result<Child> {
+    let printed = || -> io::Result<Stdio> {
+        Ok(if is_quiet { Stdio::null() } else { rustix::stdio::stderr().try_clone_to_owned()?.into() })
+    };
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command).envs(notice.variables()).process_group(0);
+    shell.stdin(Stdio::piped()).stdout(printed()?).stderr(printed()?);
+    // SAFETY: between fork and exec only sigemptyset and sigprocmask are called, which are async-signal-safe; the first
+    // initialises the set.
+    unsafe {
+        // memlab waits for signals itself: they are blocked in its threads.
+        shell.pre_exec(|| {
+            let mut none = MaybeUninit::uninit();
+            libc::sigemptyset(none.as_mut_ptr());
+            match libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut()) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    shell.spawn()
+}
+
+/// Gives a command the notice, and waits for it as long as `may_run` says so; then it is ended. What went wrong, if anything.
+pub fn wait(command: &OsStr, mut child: Child, notice: &Notice, may_run: impl Fn() -> bool) -> Result<(), String> {
+    let shown = command.to_string_lossy();
+    if let Some(mut input) = child.stdin.take() {
+        // It need not read it. A pipe holds more than a notice has.
+        let _ = writeln!(input, "{}", notice.json());
+    }
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("--notify: `{shown}` ended with {}", described(status))),
+            Ok(None) if may_run() => std::thread::sleep(PAUSE),
+            Ok(None) => {
+                end(&mut child);
+                return Err(format!("--notify: `{shown}` went on after the program, and was ended"));
+            }
+            Err(error) => return Err(format!("--notify: `{shown}`: {error}")),
+        }
+    }
+}
+
+fn described(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, signal) => signals::describe(signal.unwrap_or(0)),
+    }
+}
+
+/// Asks the command and all it started to end, then ends them.
+fn end(child: &mut Child) {
+    let group = Pid::from_child(child);
+    let _ = kill_process_group(group, Signal::TERM);
+    let asked = Instant::now();
+    while asked.elapsed() < LAST_WORDS && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(PAUSE);
+    }
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = child.wait();
+}

@@ -1,0 +1,34 @@
+//! The options of `memlab run` on notices.
+
+use std::ffi::OsString;
+
+use clap::{ArgGroup, Args, ValueHint};
+
+use super::webhook::Address;
+use memlab_base::arguments::size;
+
+/// Who is told of what.
+#[derive(Clone, Debug, Default, Args)]
+#[group(id = "notices")]
+#[command(group(ArgGroup::new("told").args(["notify", "webhook"]).multiple(true)))]
+pub struct Options {
+    /// Run this with sh when the program runs out of memory or leaks.
+    #[arg(long, value_name = "CMD", value_hint = ValueHint::CommandString)]
+    pub notify: Option<OsString>,
+    /// POST the notices as JSON to this address, http or https. Chats that take a `text` show it.
+    #[arg(long, value_name = "URL", env = "MEMLAB_WEBHOOK", hide_env_values = true, value_hint = ValueHint::Url)]
+    pub webhook: Option<Address>,
+    /// Notice also when less than this is free on a device; what PyTorch caches is not free.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "told")]
+    pub notify_free: Option<u64>,
+    /// How many optimizer steps memory has to grow over, to be a leak.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..), requires = "told")]
+    pub notify_leak_steps: u64,
+}
+
+impl Options {
+    /// Whether anybody is to be told.
+    pub fn is_anyone_told(&self) -> bool {
+        self.notify.is_some() || self.webhook.is_some()
+    }
+}

@@ -1,0 +1,150 @@
+//! The rank that ran out of memory first, and what the others held then.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use memlab_trace::{Model, OomView, ReadError, Record, SeekTarget, Sink, read_whole};
+
+use crate::clocks::HostClock;
+use crate::parallel::in_parallel;
+use crate::statistics::median;
+use crate::summary::RankSummary;
+
+/// The first out-of-memory event of a job.
+#[derive(Clone, Debug)]
+pub struct FirstOom {
+    /// The rank, by its place in [`Job::ranks`](crate::Job::ranks).
+    pub at: usize,
+    /// What happened.
+    pub oom: OomView,
+    /// When, by the clock of the first rank's host: nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// What the other ranks had then, in their order; empty: it was not looked up.
+    pub others: Vec<RankAtOom>,
+    /// All ranks that ran out of memory, the first first.
+    pub ranks: Vec<usize>,
+}
+
+impl FirstOom {
+    /// The least, the median and the most that the other ranks had allocated then; `None`: none had begun, or all had ended.
+    pub fn allocated_by_others(&self) -> Option<[u64; 3]> {
+        let held = |rank: &RankAtOom| match &rank.held {
+            MemoryAtOom::Bytes { allocated_bytes, .. } => Some(*allocated_bytes),
+            _ => None,
+        };
+        let bytes: Vec<u64> = self.others.iter().filter_map(held).collect();
+        Some([*bytes.iter().min()?, median(bytes.iter().copied()), *bytes.iter().max()?])
+    }
+}
+
+/// What a rank had at the moment of the first out-of-memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankAtOom {
+    /// The rank, by its place in [`Job::ranks`](crate::Job::ranks).
+    pub at: usize,
+    /// What it held.
+    pub held: MemoryAtOom,
+}
+
+/// What a rank held at a moment, on the device that it fills most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryAtOom {
+    /// It had not begun to use CUDA.
+    NotBegun,
+    /// Bytes.
+    Bytes {
+        /// Allocated.
+        allocated_bytes: u64,
+        /// Reserved.
+        reserved_bytes: u64,
+        /// The use of the whole device.
+        used_bytes: u64,
+        /// Optimizer steps ended.
+        steps_ended: u64,
+    },
+    /// It had ended.
+    Ended,
+    /// The trace no longer has that moment, or could not be read again.
+    NotKept,
+}
+
+/// The first out-of-memory of a job, if there was one, without what the others held then.
+pub(crate) fn first_oom(ranks: &[RankSummary], clocks: &[HostClock]) -> Option<FirstOom> {
+    let when = |at: usize| Some(begin(&ranks[at], clocks) + i128::from(ranks[at].first_oom.as_ref()?.time));
+    let mut failed: Vec<(i128, usize)> = (0..ranks.len()).filter_map(|at| Some((when(at)?, at))).collect();
+    failed.sort_unstable();
+    let (moment, first) = *failed.first()?;
+    Some(FirstOom {
+        at: first,
+        oom: ranks[first].first_oom.clone()?,
+        unix_ns: moment.try_into().unwrap_or(0),
+        others: Vec::new(),
+        ranks: failed.into_iter().map(|(_, at)| at).collect(),
+    })
+}
+
+/// What the other ranks held then. Reads their traces again, up to that moment.
+pub(crate) fn held_by_others(first: &FirstOom, ranks: &[RankSummary], clocks: &[HostClock]) -> Vec<RankAtOom> {
+    let others = in_parallel(ranks.len(), |at| {
+        let since_begin = i128::from(first.unix_ns) - begin(&ranks[at], clocks);
+        (at != first.at).then(|| RankAtOom { at, held: held_at(&ranks[at], since_begin) })
+    });
+    others.into_iter().flatten().collect()
+}
+
+/// When a rank began, by the clock of the first rank's host: nanoseconds since 1970.
+fn begin(rank: &RankSummary, clocks: &[HostClock]) -> i128 {
+    let clock = clocks.iter().find(|clock| clock.host == rank.header.host);
+    i128::from(rank.header.start_unix_ns) - clock.map_or(0, |clock| i128::from(clock.ahead_ns))
+}
+
+fn held_at(rank: &RankSummary, since_begin: i128) -> MemoryAtOom {
+    let Ok(time) = u64::try_from(since_begin) else { return MemoryAtOom::NotBegun };
+    if rank.end.is_some() && time > rank.duration {
+        return MemoryAtOom::Ended;
+    }
+    let device = rank.own_device().map(|device| device.view.index);
+    match model_at(&rank.path, SeekTarget::Time(time)) {
+        Ok(Some(model)) => match device.and_then(|device| model.device(device)) {
+            Some(view) => MemoryAtOom::Bytes {
+                allocated_bytes: view.allocated_bytes,
+                reserved_bytes: view.reserved_bytes,
+                used_bytes: view.used_bytes,
+                steps_ended: model.steps_ended(),
+            },
+            None => MemoryAtOom::NotBegun,
+        },
+        Ok(None) | Err(_) => MemoryAtOom::NotKept,
+    }
+}
+
+/// The state of a trace at a moment; `None`: it no longer has it.
+fn model_at(path: &Path, at: SeekTarget) -> Result<Option<Model>, ReadError> {
+    let mut until = Until { model: Model::new(), at };
+    read_whole(path, &mut until, &mut |_| ControlFlow::Continue(()))?;
+    Ok(at.is_ahead_of(&until.model).then_some(until.model))
+}
+
+/// Refuses events after a moment.
+struct Until {
+    model: Model,
+    at: SeekTarget,
+}
+
+impl Sink for Until {
+    fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+        if self.at.is_before(&record, &self.model) {
+            return ControlFlow::Break(());
+        }
+        self.model.apply(record);
+        ControlFlow::Continue(())
+    }
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn restart(&mut self) {
+        self.model = Model::new();
+    }
+}

@@ -1,0 +1,36 @@
+//! Medians. Of an even number of values the lower of the two in the middle, so that it is what some rank has, to the byte.
+
+/// The median; 0 of nothing.
+pub fn median(values: impl IntoIterator<Item = u64>) -> u64 {
+    let mut values: Vec<u64> = values.into_iter().collect();
+    let Some(middle) = values.len().checked_sub(1).map(|last| last / 2) else { return 0 };
+    *values.select_nth_unstable(middle).1
+}
+
+/// How far from the median values are to be called different: more than three times as far as the median value is, and
+/// `least` at the least.
+pub(crate) fn tolerance(values: &[u64], median: u64, least: u64) -> u64 {
+    const TIMES: u64 = 3;
+    let typical = self::median(values.iter().map(|value| value.abs_diff(median)));
+    typical.saturating_mul(TIMES).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_value_far_off_does_not_move_the_median() {
+        assert_eq!(
+            [median([]), median([7]), median([9, 1]), median([3, 1, 2]), median([1, 1, 1, 900])],
+            [0, 7, 1, 2, 1]
+        );
+    }
+
+    #[test]
+    fn what_is_usual_among_the_values_is_tolerated() {
+        // GIVEN values that are alike but for one THEN only the least counts; where all differ, three times as much
+        assert_eq!(tolerance(&[10, 10, 10, 900], 10, 5), 5);
+        assert_eq!(tolerance(&[10, 20, 30, 40, 50], 30, 5), 30);
+    }
+}

@@ -1,0 +1,85 @@
+//! Contexts of ranks on devices that are not theirs: a rank that never called `torch.cuda.set_device`, or a tensor that landed on
+//! the wrong device.
+//!
+//! Two things show one: the driver tells the rank whose device it is which processes are there, and the trace of the rank that
+//! strayed has a device that it hardly uses. A device is the same for two ranks if host and PCI bus id are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memlab_trace::Line;
+
+use crate::summary::{DeviceSummary, RankSummary};
+
+/// A device is hardly used if at most one part in so many of what is allocated on the rank's own is allocated there.
+const HARDLY: u64 = 100;
+
+/// A context of a rank on a device that is not its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignContext {
+    /// Whose context it is, by its place in [`Job::ranks`](crate::Job::ranks).
+    pub at: usize,
+    /// A rank whose own device it is; `None`: it is no rank's.
+    pub owner: Option<usize>,
+    /// The device, as its owner counts; without an owner as the rank that strayed does.
+    pub device: i32,
+    /// The most that it was seen to hold there.
+    pub bytes: u64,
+    /// The line that allocated most there, if any did.
+    pub line: Option<Arc<Line>>,
+}
+
+/// A device of a host.
+type Card<'r> = (&'r str, String);
+
+fn card<'r>(rank: &'r RankSummary, device: &DeviceSummary) -> Card<'r> {
+    let view = &device.view;
+    (&rank.header.host, view.bus_id.clone().unwrap_or_else(|| format!("#{}", view.index)))
+}
+
+/// All of them, the largest first.
+pub(crate) fn strays(ranks: &[RankSummary]) -> Vec<ForeignContext> {
+    let mut owners: BTreeMap<Card<'_>, usize> = BTreeMap::new();
+    let mut pids: BTreeMap<(&str, u32), usize> = BTreeMap::new();
+    for (at, rank) in ranks.iter().enumerate() {
+        pids.insert((&rank.header.host, rank.header.pid), at);
+        if let Some(device) = rank.own_device() {
+            owners.entry(card(rank, device)).or_insert(at);
+        }
+    }
+    let own = |at: usize| ranks[at].own_device().map(|device| card(&ranks[at], device));
+    let mut found: BTreeMap<(usize, Card<'_>), ForeignContext> = BTreeMap::new();
+    for rank in ranks {
+        let Some(device) = rank.own_device() else { continue };
+        let place = card(rank, device);
+        for (pid, bytes) in &device.view.others {
+            let Some(at) = pids.get(&(&rank.header.host, *pid)).copied() else { continue };
+            if own(at).is_some_and(|own| own != place) {
+                let (owner, device) = (owners.get(&place).copied(), device.view.index);
+                let known = ForeignContext { at, owner, device, bytes: 0, line: None };
+                let stray = found.entry((at, place.clone())).or_insert(known);
+                stray.bytes = stray.bytes.max(*bytes);
+            }
+        }
+    }
+    for (at, rank) in ranks.iter().enumerate() {
+        let Some(own) = rank.own_device() else { continue };
+        for device in rank.devices.iter().filter(|device| device.view.index != own.view.index) {
+            let view = &device.view;
+            // Where processes are not told apart, the context is everybody's.
+            let bytes =
+                if view.process_is_known { device.context_bytes } else { 0 }.saturating_add(view.peak_reserved_bytes);
+            if view.peak_allocated_bytes > own.view.peak_allocated_bytes / HARDLY || bytes == 0 {
+                continue;
+            }
+            let place = card(rank, device);
+            let owner = owners.get(&place).copied();
+            let known = ForeignContext { at, owner, device: view.index, bytes, line: None };
+            let stray = found.entry((at, place)).or_insert(known);
+            stray.line = device.busiest_line.clone();
+        }
+    }
+    let mut strays: Vec<ForeignContext> = found.into_values().collect();
+    strays.sort_by_key(|stray| (std::cmp::Reverse(stray.bytes), stray.at, stray.device));
+    strays
+}

@@ -1,0 +1,24 @@
+//! How much a figure changed, and the order of changes.
+
+use std::cmp::Reverse;
+
+/// Bytes, or nanoseconds, before and after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Before.
+    pub before: u64,
+    /// After.
+    pub after: u64,
+}
+
+impl Change {
+    /// How much more there is; below 0: how much less.
+    pub fn by(self) -> i64 {
+        memlab_base::format::signed_difference(self.after, self.before)
+    }
+}
+
+/// The greatest change first, of equals what holds most.
+pub(super) fn order(change: Change) -> (Reverse<u64>, Reverse<u64>) {
+    (Reverse(change.by().unsigned_abs()), Reverse(change.before.max(change.after)))
+}

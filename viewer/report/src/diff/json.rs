@@ -1,0 +1,219 @@
+//! The difference as JSON: a contract with scripts. Keys are added, never renamed or taken away.
+
+use std::io::{self, Write};
+
+use memlab_trace::Scope;
+use serde::Serialize;
+
+use super::change::Change;
+use super::difference::Difference;
+use super::layers::LayerChange;
+use super::lines::{LineChange, Match};
+use super::side::Side;
+use super::times::TimeDifference;
+use memlab_base::json::parts::text;
+use memlab_base::json::write_pretty;
+
+#[derive(Serialize)]
+struct Diff {
+    before: MomentJson,
+    after: MomentJson,
+    totals: Vec<ChangeJson>,
+    categories: Vec<ChangeJson>,
+    lines: Vec<LineRow<Bytes>>,
+    /// The same memory by the innermost lines of the user's code or of a library.
+    library_lines: Vec<LineRow<Bytes>>,
+    /// Which of the two the text shows.
+    lines_shown: &'static str,
+    layers: Vec<LayerRow<Bytes>>,
+    ranges: Vec<RangeRow>,
+    /// Of the whole runs, or of those steps that were recorded; null: one of them has no times, or both are the same run.
+    gpu_time: Option<TimesJson>,
+}
+
+#[derive(Serialize)]
+struct MomentJson {
+    path: String,
+    /// As it is typed: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
+    at: String,
+    time_ns: u64,
+    steps_ended: u64,
+    /// Of what `gpu_time` is: `the whole run`, or `13 of 104 steps`.
+    gpu_time_of: String,
+    device: i32,
+    device_name: String,
+    command: Vec<String>,
+    directory: String,
+}
+
+/// A sum of what is allocated, reserved or used, or a category.
+#[derive(Serialize)]
+struct ChangeJson {
+    name: &'static str,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    before_bytes: u64,
+    after_bytes: u64,
+    change_bytes: i64,
+}
+
+#[derive(Serialize)]
+struct Nanoseconds {
+    before_ns: u64,
+    after_ns: u64,
+    change_ns: i64,
+}
+
+#[derive(Serialize)]
+struct TimesJson {
+    #[serde(flatten)]
+    total: Nanoseconds,
+    lines: Vec<LineRow<Nanoseconds>>,
+    /// The same time by the innermost lines of the user's code or of a library.
+    library_lines: Vec<LineRow<Nanoseconds>>,
+    layers: Vec<LayerRow<Nanoseconds>>,
+    /// Kernels, kinds of copies, and fills.
+    kernels: Vec<KernelRow>,
+}
+
+#[derive(Serialize)]
+struct KernelRow {
+    name: String,
+    #[serde(flatten)]
+    figures: Nanoseconds,
+}
+
+#[derive(Serialize)]
+struct LineRow<F> {
+    /// Relative to the working directory of its run, if it is below; null with the others: no Python frame.
+    file: Option<String>,
+    function: Option<String>,
+    line_before: Option<u32>,
+    line_after: Option<u32>,
+    /// `same`, `moved` (the same function at another line), or `only_before` and `only_after`.
+    matched: &'static str,
+    #[serde(flatten)]
+    figures: F,
+}
+
+#[derive(Serialize)]
+struct LayerRow<F> {
+    /// The qualified name in the outermost module; null: outside any layer.
+    name: Option<String>,
+    #[serde(rename = "type")]
+    class: Option<String>,
+    root_type: Option<String>,
+    root_name: Option<String>,
+    #[serde(flatten)]
+    figures: F,
+}
+
+#[derive(Serialize)]
+struct RangeRow {
+    /// The names of the range and of those around it, the outermost first; empty: outside any range.
+    path: Vec<String>,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
+/// Writes it. Control characters in its texts come as escapes.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<()> {
+    let row = |name: &'static str, change: Change| ChangeJson { name, bytes: change.into() };
+    let diff = Diff {
+        before: moment(&difference.before),
+        after: moment(&difference.after),
+        totals: difference.totals.iter().map(|(name, change)| row(name, *change)).collect(),
+        categories: difference.categories.iter().map(|(category, change)| row(category.as_str(), *change)).collect(),
+        lines: lines(&difference.lines[Scope::Users], difference),
+        library_lines: lines(&difference.lines[Scope::Libraries], difference),
+        lines_shown: difference.scope.as_str(),
+        layers: difference.layers.iter().map(layer_row).collect(),
+        ranges: difference
+            .ranges
+            .iter()
+            .map(|change| RangeRow {
+                path: change.path.iter().map(|name| name.to_string()).collect(),
+                bytes: change.bytes.into(),
+            })
+            .collect(),
+        gpu_time: difference.times.as_ref().map(|times| times_json(times, difference)),
+    };
+    write_pretty(out, &diff)
+}
+
+fn moment(side: &Side) -> MomentJson {
+    MomentJson {
+        path: side.named.path.display().to_string(),
+        at: side.named.moment.typed(),
+        time_ns: side.time,
+        steps_ended: side.steps_ended,
+        gpu_time_of: side.work_part.clone(),
+        device: side.device.index,
+        device_name: side.device.name.clone(),
+        command: side.command.clone(),
+        directory: side.directory.clone(),
+    }
+}
+
+fn times_json(times: &TimeDifference, difference: &Difference) -> TimesJson {
+    TimesJson {
+        total: times.total.into(),
+        lines: lines(&times.lines[Scope::Users], difference),
+        library_lines: lines(&times.lines[Scope::Libraries], difference),
+        layers: times.layers.iter().map(layer_row).collect(),
+        kernels: (times.kernels.iter())
+            .map(|kernel| KernelRow { name: kernel.name.clone(), figures: kernel.change.into() })
+            .collect(),
+    }
+}
+
+fn layer_row<F: From<Change>>(change: &LayerChange) -> LayerRow<F> {
+    LayerRow {
+        name: text(change.layer.name.clone()),
+        class: text(change.layer.class.clone()),
+        root_type: text(change.layer.root_class.clone()),
+        root_name: text(change.layer.root_name.clone()),
+        figures: change.change.into(),
+    }
+}
+
+fn lines<F: From<Change>>(lines: &[LineChange], difference: &Difference) -> Vec<LineRow<F>> {
+    lines.iter().map(|line| line_row(line, difference)).collect()
+}
+
+fn line_row<F: From<Change>>(change: &LineChange, difference: &Difference) -> LineRow<F> {
+    let line = change.after.as_ref().or(change.before.as_ref());
+    LineRow {
+        file: change.file(&difference.before, &difference.after),
+        function: line.map(|line| line.function.to_string()),
+        line_before: change.before.as_ref().and_then(|line| line.line),
+        line_after: change.after.as_ref().and_then(|line| line.line),
+        matched: match change.matched {
+            Match::Same => "same",
+            Match::Moved => "moved",
+            Match::Alone if change.before.is_some() => "only_before",
+            Match::Alone => "only_after",
+        },
+        figures: change.change.into(),
+    }
+}
+
+impl From<Change> for Bytes {
+    fn from(change: Change) -> Self {
+        Self { before_bytes: change.before, after_bytes: change.after, change_bytes: change.by() }
+    }
+}
+
+impl From<Change> for Nanoseconds {
+    fn from(change: Change) -> Self {
+        Self { before_ns: change.before, after_ns: change.after, change_ns: change.by() }
+    }
+}

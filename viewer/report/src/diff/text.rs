@@ -1,0 +1,227 @@
+//! The difference as text: what a person wants to know, the greatest change first.
+
+use std::io::{self, Write};
+
+use memlab_trace::{Category, Scope};
+
+use super::change::Change;
+use super::difference::Difference;
+use super::layers::LayerChange;
+use super::lines::{LineChange, Match};
+use super::side::Side;
+use super::times::TimeDifference;
+use memlab_base::category::category_names;
+use memlab_base::format::{self, Units};
+use memlab_base::moment::NamedMoment;
+use memlab_base::ranges::range_name;
+use memlab_base::text::{Color, Style, clean, fit_end, short_command, width};
+
+/// How many rows a table has.
+const ROWS: usize = 12;
+
+const GAP: &str = "  ";
+
+/// Writes it, in colour with more in red and less in green. No character in it steers a terminal, but for the colours.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -> io::Result<()> {
+    let Difference { before, after, .. } = difference;
+    writeln!(out, "memlab diff")?;
+    for (name, side) in [("before", before), ("after", after)] {
+        for (index, line) in side_lines(side).iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            writeln!(out, "  {name:<6}  {}", fit_end(line, style.columns.saturating_sub(10), "…"))?;
+        }
+    }
+    let totals = difference.totals.iter().map(|(name, change)| (*change, (*name).to_owned())).collect();
+    table(out, "Altogether", totals, "", Figure::Bytes, style)?;
+    let name = |category: Category| match category {
+        Category::Context if !before.device.process_is_known || !after.device.process_is_known => "context, others",
+        category => category_names(category).0,
+    };
+    let categories = difference.categories.iter().map(|(category, change)| (*change, name(*category).to_owned()));
+    table(out, "By category", categories.collect(), "category", Figure::Bytes, style)?;
+    let shown = difference.shown_lines();
+    let lines = shown.iter().map(|line| (line.change, line_name(line, before, after))).collect();
+    let title = if difference.scope == Scope::Users { "By line" } else { "By line, libraries' too" };
+    table(out, title, lines, "line", Figure::Bytes, style)?;
+    let moved = shown.iter().filter(|line| line.matched == Match::Moved).count();
+    if moved > 0 {
+        let lines = if moved == 1 { "One line is" } else { &*format!("{moved} lines are") };
+        writeln!(out, "  {lines} at another number in the same function, and taken to be the same (→)")?;
+    }
+    layers(out, "By layer, each without those inside it", difference, &difference.layers, Figure::Bytes, style)?;
+    let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
+    table(out, "By range, each without those inside it", ranges, "range", Figure::Bytes, style)?;
+    difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
+}
+
+fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDifference, style: Style) -> io::Result<()> {
+    let Difference { before, after, .. } = difference;
+    let title = if before.work_part == after.work_part {
+        format!("GPU time over {} each", before.work_part)
+    } else {
+        format!("GPU time over {}, and then over {} (sums that do not compare)", before.work_part, after.work_part)
+    };
+    table(out, &title, vec![(times.total, "in all".to_owned())], "", Figure::Time, style)?;
+    layers(out, "GPU time by layer, each without those inside it", difference, &times.layers, Figure::Time, style)?;
+    let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
+    table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
+    let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));
+    table(out, "GPU time by kernel and copy", kernels.collect(), "kernel", Figure::Time, style)
+}
+
+/// What the figures of a table are.
+#[derive(Clone, Copy)]
+enum Figure {
+    Bytes,
+    Time,
+}
+
+impl Figure {
+    fn text(self, figure: u64) -> String {
+        match self {
+            Self::Bytes => format::bytes(figure, Units::Auto),
+            Self::Time => format::time_spent(figure),
+        }
+    }
+
+    fn change(self, change: i64) -> String {
+        match (self, change) {
+            (Self::Bytes, _) => format::change(change, Units::Auto),
+            (Self::Time, 0) => "–".to_owned(),
+            (Self::Time, 1..) => format!("+{}", format::time_spent(change.unsigned_abs())),
+            (Self::Time, _) => format!("-{}", format::time_spent(change.unsigned_abs())),
+        }
+    }
+}
+
+/// A table of layers; nothing where nothing is in a layer.
+fn layers(
+    out: &mut impl Write,
+    title: &str,
+    difference: &Difference,
+    layers: &[LayerChange],
+    figure: Figure,
+    style: Style,
+) -> io::Result<()> {
+    if layers.iter().all(|change| change.layer.name.is_none()) {
+        return Ok(());
+    }
+    let several = difference.before.roots.len() > 1 || difference.after.roots.len() > 1;
+    let rows = layers.iter().map(|layer| (layer.change, layer_name(layer, several))).collect();
+    table(out, title, rows, "layer", figure, style)
+}
+
+fn side_lines(side: &Side) -> [String; 2] {
+    // The end of a step is named so already.
+    let steps = match (side.steps_ended, side.named.moment) {
+        (0, _) | (_, NamedMoment::Step(_)) => String::new(),
+        (steps, _) => format!(", {}", format::step_reached(steps)),
+    };
+    let device = &side.device;
+    let name = if device.name.is_empty() { String::new() } else { format!(" {}", device.name) };
+    let (path, moment) = (side.named.path.display(), side.named.moment);
+    let then = format!("{path} at {moment}, {}{steps}", format::duration(side.time));
+    let what = format!("{}, cuda:{}{name}", short_command(&side.command), device.index);
+    [clean(&then).into_owned(), clean(&what).into_owned()]
+}
+
+fn line_name(change: &LineChange, before: &Side, after: &Side) -> String {
+    let Some(line) = change.after.as_ref().or(change.before.as_ref()) else { return "(no Python line)".to_owned() };
+    let file = change.file(before, after).unwrap_or_default();
+    let number = line.line.map(|number| format!(":{number}")).unwrap_or_default();
+    let from = match (&change.before, change.matched) {
+        (Some(before), Match::Moved) => before.line.map(|number| format!(":{number} →")).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
+    clean(&format!("{file}{from}{number}  {function}")).into_owned()
+}
+
+fn layer_name(change: &LayerChange, several_roots: bool) -> String {
+    let layer = &change.layer;
+    let (class, root) = (layer.class.as_deref().unwrap_or(""), layer.root_name.as_deref().unwrap_or(""));
+    let name = match layer.name.as_deref() {
+        None => "(outside any layer)".to_owned(),
+        Some("") if root == class => format!("{root} (outermost)"),
+        Some("") => format!("{root}  {class} (outermost)"),
+        Some(name) if several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
+        Some(name) => format!("{name}  {class}"),
+    };
+    clean(name.trim()).into_owned()
+}
+
+fn table(
+    out: &mut impl Write,
+    title: &str,
+    rows: Vec<(Change, String)>,
+    last: &str,
+    figure: Figure,
+    style: Style,
+) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let is_all = last.is_empty();
+    let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(change, _)| is_all || change.by() != 0);
+    writeln!(out, "\n{title}")?;
+    let cells: Vec<[String; 4]> = changed
+        .iter()
+        .take(ROWS)
+        .map(|(change, _)| {
+            [figure.text(change.before), figure.text(change.after), figure.change(change.by()), share(*change)]
+        })
+        .collect();
+    let head = ["before", "after", "change", ""];
+    let widths: [usize; 4] = std::array::from_fn(|column| {
+        cells.iter().map(|cells| width(&cells[column])).chain([width(head[column])]).max().unwrap_or(0)
+    });
+    let room = style.columns.saturating_sub(widths.iter().map(|width| width + GAP.len()).sum::<usize>() + 2).max(20);
+    if !cells.is_empty() {
+        let head: Vec<String> = std::iter::zip(head, widths).map(|(head, width)| format!("{head:>width$}")).collect();
+        writeln!(out, "{}", format!("  {}{GAP}{last}", head.join(GAP)).trim_end())?;
+    }
+    for (cells, (change, name)) in std::iter::zip(&cells, &changed) {
+        write!(out, "  ")?;
+        for (column, (cell, to)) in std::iter::zip(cells, widths).enumerate() {
+            let painted = match (column, change.by()) {
+                (2 | 3, by) if style.colored && by > 0 => Color::Red.paint(cell),
+                (2 | 3, by) if style.colored && by < 0 => Color::Green.paint(cell),
+                _ => cell.clone(),
+            };
+            write!(out, "{}{painted}{GAP}", " ".repeat(to - width(cell)))?;
+        }
+        writeln!(out, "{}", fit_end(name, room, "…"))?;
+    }
+    if changed.len() > ROWS {
+        let rest = changed[ROWS..].iter().fold(0_i64, |sum, (change, _)| sum.saturating_add(change.by()));
+        let count = format::grouped((changed.len() - ROWS) as u64);
+        writeln!(out, "  and {count} more, together {}", figure.change(rest))?;
+    }
+    if !same.is_empty() {
+        let held = same.iter().fold(0_u64, |sum, (change, _)| sum.saturating_add(change.after));
+        let all = if changed.is_empty() { "nothing changed: " } else { "" };
+        writeln!(out, "  {all}{} unchanged, with {}", format::grouped(same.len() as u64), figure.text(held))?;
+    }
+    Ok(())
+}
+
+/// The change in percent of what was before.
+fn share(change: Change) -> String {
+    match (change.before, change.after) {
+        (before, after) if before == after => String::new(),
+        (0, _) => "new".to_owned(),
+        (_, 0) => "gone".to_owned(),
+        (before, after) => {
+            let sign = if after > before { '+' } else { '-' };
+            match change.after / before {
+                // Beyond, percents say less than how many times it is.
+                times @ 10.. => format!("× {}", format::count(times)),
+                _ => format!("{sign}{}", format::percent(change.by().unsigned_abs(), before)),
+            }
+        }
+    }
+}

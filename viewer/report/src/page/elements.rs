@@ -1,0 +1,33 @@
+//! Pieces of HTML that the parts of a page share.
+
+use memlab_trace::DeviceView;
+
+use memlab_base::format::{self, Units};
+use memlab_base::text::{fit_end, markup};
+
+/// The longest name shown, in columns.
+pub(crate) const LONGEST: usize = 120;
+
+/// A name out of a trace, cut to a length and escaped.
+pub fn name(text: &str) -> String {
+    markup(&fit_end(text, LONGEST, "…")).into_owned()
+}
+
+pub fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// `3 steps`, `1 step`.
+pub fn plural(count: u64, what: &str) -> String {
+    format!("{} {what}{}", format::grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// `width:12.34%`, of what may be larger than a number can count.
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+/// What a device is called: `cuda:0`.
+pub fn short_name(device: &DeviceView) -> String {
+    format!("cuda:{}", device.index)
+}

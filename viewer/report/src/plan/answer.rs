@@ -1,0 +1,467 @@
+//! The answers of a plan, as plain values. As JSON they are what `memlab plan --json` prints.
+
+use std::sync::Arc;
+
+use memlab_predict::allocator::Settings;
+use memlab_predict::plan::{
+    EXTRAPOLATION_LIMIT, Family, Needs, PeakView, Program, SETTINGS_TO_TRY, Search, Stage, Steadiness,
+};
+use memlab_trace::{BlockLayer, Line};
+use serde::Serialize;
+
+use crate::plan::phases::{self, PhaseRow};
+use crate::plan::ranks;
+use crate::plan::sequence::SequenceAnswer;
+use crate::report::names;
+use memlab_base::category::category_names;
+use memlab_base::format;
+use memlab_base::format::Units;
+use memlab_base::text;
+
+/// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
+const WORTH_SAYING: u64 = 100;
+
+/// How many lines that read values back are named.
+const SHOWN_READ_BACKS: usize = 5;
+
+/// The card that is planned for.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedCard {
+    /// Its name.
+    pub name: String,
+    /// Its memory, as programs see it.
+    pub bytes: u64,
+    /// What a process takes of it beside what it allocates: kernels, stacks.
+    pub context_bytes: u64,
+    /// Whether that was measured on such a card, rather than estimated.
+    pub context_is_measured: bool,
+}
+
+/// What is asked of a plan.
+pub struct Question<'f> {
+    /// The program at any batch.
+    pub program: &'f Program,
+    /// The card.
+    pub card: PlannedCard,
+    /// What the allocator's settings are today.
+    pub settings: String,
+    /// The batch sizes that are shown; empty: a choice.
+    pub batches: Vec<u64>,
+}
+
+/// A batch size.
+#[derive(Clone, Debug, Serialize)]
+pub struct BatchRow {
+    /// The batch size; `None`: the program as it is.
+    pub batch: Option<u64>,
+    /// `torch.cuda.max_memory_allocated()`.
+    pub peak_allocated_bytes: u64,
+    /// `torch.cuda.max_memory_reserved()` on a card that is never full.
+    pub peak_reserved_bytes: u64,
+    /// Between which two figures that is: up to PyTorch 2.12 it depends on addresses that the driver chooses.
+    pub peak_reserved_range_bytes: [u64; 2],
+    /// The least memory of a card on which it runs, context and libraries included.
+    pub needed_bytes: u64,
+    /// Whether that is no more than the card has.
+    pub fits: bool,
+}
+
+/// Settings of the allocator.
+#[derive(Clone, Debug, Serialize)]
+pub struct SettingsRow {
+    /// As in `PYTORCH_ALLOC_CONF`; empty: PyTorch's own.
+    pub settings: String,
+    /// Whether they are today's.
+    pub is_current: bool,
+    /// As [`BatchRow::needed_bytes`], at the batch of the peak.
+    pub needed_bytes: u64,
+    /// The largest batch that fits with them.
+    pub largest_batch: Option<u64>,
+}
+
+/// Something that holds memory at the peak.
+#[derive(Clone, Debug, Serialize)]
+pub struct HoldingRow {
+    /// A line, a layer or a category.
+    pub name: String,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+    /// How many blocks these are.
+    pub blocks: u64,
+}
+
+/// The moment at which most is allocated.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeakRow {
+    /// The batch size.
+    pub batch: Option<u64>,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// The optimizer step, counted from 0.
+    pub step: usize,
+    /// What the program was doing: forward, backward, optimizer, evaluation, saving.
+    pub phase: &'static str,
+    /// The line that asked for the last block.
+    pub line: String,
+    /// The layer that asked for it.
+    pub layer: String,
+}
+
+/// A plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// Which of the program's ranks it is, from 0.
+    pub rank: u32,
+    /// How many of them there are.
+    pub ranks: u32,
+    /// The card's memory.
+    pub card_bytes: u64,
+    /// The card.
+    pub card: PlannedCard,
+    /// What libraries took straight from the driver in the recording.
+    pub library_bytes: u64,
+    /// The batch sizes that were recorded.
+    pub recorded_batches: Vec<u64>,
+    /// The largest batch that fits with today's settings; 0: none; `None`: the batch cannot be chosen.
+    pub largest_batch: Option<u64>,
+    /// Batch sizes.
+    pub batches: Vec<BatchRow>,
+    /// Training, and what was recorded of evaluation and saving, at the batch of the peak.
+    pub phases: Vec<PhaseRow>,
+    /// The peak, at the largest batch, or at the smallest if none fits.
+    pub peak: PeakRow,
+    /// What is held at it by category.
+    pub categories: Vec<HoldingRow>,
+    /// By line.
+    pub lines: Vec<HoldingRow>,
+    /// By layer.
+    pub layers: Vec<HoldingRow>,
+    /// What other settings of the allocator would do.
+    pub settings: Vec<SettingsRow>,
+    /// Steps of different lengths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<SequenceAnswer>,
+    /// What to do.
+    pub advice: Vec<String>,
+    /// What the figures do not say.
+    pub warnings: Vec<String>,
+}
+
+/// A search on a card with these settings of the allocator.
+///
+/// # Errors
+///
+/// If the settings are not valid.
+pub fn search_on<'p>(program: &'p Program, card: &PlannedCard, settings: &str) -> anyhow::Result<Search<'p>> {
+    Ok(Search::of_program(program, Settings::parse(settings)?, card.context_bytes))
+}
+
+impl Answer {
+    /// Answers a question.
+    ///
+    /// # Errors
+    ///
+    /// If the settings are not valid.
+    pub fn to(question: &Question) -> anyhow::Result<Answer> {
+        let Question { program, card, settings, .. } = question;
+        let today = search_on(program, card, settings)?;
+        let takes_batch = program.last().recorded_batches().is_some();
+        let largest = takes_batch.then(|| today.largest_batch(card.bytes));
+        let batches = rows(question, &today, largest);
+        let shown = largest.map(|largest| if largest > 0 { largest } else { program.recorded_batches()[0] });
+
+        let (family, in_family) = program.at(shown);
+        let needs = today.needs(shown);
+        let peak = family.peak(&needs.planned, &family.sizes(in_family), today.settings());
+        let tried = tried(question, &needs, shown, largest)?;
+        let names = HolderNames::of(family);
+        let phases = phases::rows(&needs.planned);
+        let (rank, ranks) = ranks::rank_of(&family.recording);
+        Ok(Answer {
+            rank,
+            ranks,
+            card_bytes: card.bytes,
+            card: card.clone(),
+            library_bytes: family.recording.outside,
+            recorded_batches: program.recorded_batches(),
+            largest_batch: largest,
+            advice: phases::advice(&phases)
+                .into_iter()
+                .chain(advice(largest, &tried, card.bytes, &needs, &peak))
+                .collect(),
+            warnings: warnings(question, family, &needs, shown)
+                .into_iter()
+                .chain(uneven(program, family, &batches))
+                .chain(placement(&batches))
+                .collect(),
+            batches,
+            phases,
+            peak: names.peak(shown, &peak),
+            categories: holdings(&peak.categories, |category| category_names(*category).0.to_owned()),
+            lines: holdings(&peak.lines, |line| names.line(line.as_ref())),
+            layers: holdings(&peak.layers, |layer| names.layer(layer)),
+            settings: tried,
+            sequence: None,
+        })
+    }
+}
+
+/// What a batch size needs, as a row.
+pub(super) fn row(card: &PlannedCard, search: &Search, batch: Option<u64>) -> BatchRow {
+    let needs = search.needs(batch);
+    let range = search.reserved_range(batch, &needs.planned);
+    BatchRow {
+        batch,
+        peak_allocated_bytes: needs.planned.counters.allocated.peak,
+        peak_reserved_bytes: needs.planned.counters.reserved.peak,
+        peak_reserved_range_bytes: [*range.start(), *range.end()],
+        needed_bytes: needs.least,
+        fits: needs.least <= card.bytes,
+    }
+}
+
+fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<BatchRow> {
+    let row = |batch: Option<u64>| row(&question.card, search, batch);
+    let recorded = question.program.recorded_batches();
+    let Some(low) = recorded.first().copied() else { return vec![row(None)] };
+    let batches = match &question.batches[..] {
+        [] => choice(low, largest.unwrap_or(low)),
+        batches => batches.to_vec(),
+    };
+    batches.into_iter().map(|batch| row(Some(batch))).collect()
+}
+
+/// Powers of two up to the first that does not fit, and the largest that does.
+pub fn choice(low: u64, largest: u64) -> Vec<u64> {
+    let mut batches: Vec<u64> = std::iter::successors(Some(low.next_power_of_two()), |batch| Some(batch * 2))
+        .take_while(|batch| *batch <= largest.saturating_mul(2).max(low * 4))
+        .collect();
+    const MOST: usize = 6;
+    let spare = batches.len().saturating_sub(MOST);
+    batches.drain(..spare);
+    if largest > 0 && !batches.contains(&largest) {
+        batches.push(largest);
+        batches.sort_unstable();
+    }
+    batches
+}
+
+fn tried(
+    question: &Question,
+    today: &Needs,
+    shown: Option<u64>,
+    largest: Option<u64>,
+) -> anyhow::Result<Vec<SettingsRow>> {
+    let Question { program, card, settings, .. } = question;
+    let mut rows = vec![SettingsRow {
+        settings: settings.clone(),
+        is_current: true,
+        needed_bytes: today.least,
+        largest_batch: largest,
+    }];
+    for other in SETTINGS_TO_TRY.into_iter().filter(|other| other != settings) {
+        let search = search_on(program, card, other)?;
+        rows.push(SettingsRow {
+            settings: other.to_owned(),
+            is_current: false,
+            needed_bytes: search.needs(shown).least,
+            largest_batch: largest.map(|_| search.largest_batch(card.bytes)),
+        });
+    }
+    Ok(rows)
+}
+
+fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &Needs, peak: &PeakView) -> Vec<String> {
+    let mut advice = Vec::new();
+    let Some(today) = tried.first() else { return advice };
+    let better = tried[1..].iter().filter(|row| {
+        row.largest_batch > today.largest_batch || row.needed_bytes + card_bytes / WORTH_SAYING < today.needed_bytes
+    });
+    // Of equally good ones, the first: it is the one that is used most.
+    let best = better.min_by_key(|row| (std::cmp::Reverse(row.largest_batch), row.needed_bytes));
+    if let Some(best) = best {
+        let gain = match (best.largest_batch, today.largest_batch) {
+            (Some(then), Some(now)) if then > now => format!("the largest batch is {then} then, not {now}"),
+            _ => format!(
+                "the same run needs {} less",
+                format::bytes(today.needed_bytes.saturating_sub(best.needed_bytes), Units::Auto)
+            ),
+        };
+        let setting = if best.settings.is_empty() { "unset PYTORCH_ALLOC_CONF" } else { "set PYTORCH_ALLOC_CONF=" };
+        advice.push(format!("{setting}{}: {gain} (replayed)", best.settings));
+    }
+    let does_not_fit = largest == Some(0) || (largest.is_none() && today.needed_bytes > card_bytes);
+    if does_not_fit {
+        let missing = today.needed_bytes.saturating_sub(card_bytes);
+        let largest_category = peak.categories.first().map(|(category, holding)| {
+            format!("; {} hold {} at the peak", category_names(*category).0, format::bytes(holding.bytes, Units::Auto))
+        });
+        advice.push(format!(
+            "it does not fit: {} would have to go{}",
+            format::bytes(missing, Units::Auto),
+            largest_category.unwrap_or_default()
+        ));
+    }
+    if needs.planned.counters.reserved.peak > needs.least {
+        let without = needs.planned.counters.reserved.peak;
+        advice.push(format!(
+            "with less than {} for the allocator, it runs but gives back unused memory now and then, which stops the GPU each \
+             time",
+            format::bytes(without, Units::Auto)
+        ));
+    }
+    advice
+}
+
+fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u64>) -> Vec<String> {
+    let card = &question.card;
+    let mut warnings = Vec::new();
+    if !family.recording.has_requested_sizes {
+        warnings.push(
+            "the trace has sizes of blocks only, not of requests: other batches are up to 4 % off. `memlab plan -- CMD` records \
+             requests"
+                .to_owned(),
+        );
+    }
+    if family.unmatched > 0 {
+        warnings.push(format!(
+            "{} of {} requests at the larger batch are not made at the smaller one (at most {} at once): they are taken to be the \
+             same at every batch",
+            family.unmatched,
+            family.recording.allocations.len(),
+            format::bytes(family.unmatched_bytes, Units::Auto)
+        ));
+    }
+    match needs.planned.steadiness {
+        Steadiness::After(_) => {}
+        Steadiness::Grows(bytes) => {
+            warnings.push(format!("each step keeps {} more: no card is large enough for ever", format::bytes(bytes, Units::Auto)));
+        }
+        Steadiness::NotYet => {
+            warnings.push("the allocator did not become steady: a long run may reserve somewhat more".to_owned());
+        }
+        Steadiness::Unknown => warnings.push(
+            "the recorded steps differ from each other, or are too few: the figures are those of these steps alone. More of them \
+             (--steps) say more"
+                .to_owned(),
+        ),
+    }
+    if let Some(shown) = shown.filter(|shown| question.program.is_far(*shown)) {
+        warnings.push(format!(
+            "batch {shown} is more than {EXTRAPOLATION_LIMIT} times the largest recorded one: kernels may choose other ways there; --check records it too"
+        ));
+    }
+    if !card.context_is_measured {
+        warnings.push(format!(
+            "the context of this card, {}, is an estimate: some hundred MiB more or less",
+            format::bytes(card.context_bytes, Units::Auto)
+        ));
+    }
+    warnings.extend(phases::warning(&family.recording));
+    warnings.extend(ranks::warning(&family.recording));
+    warnings.extend(read_backs(family));
+    warnings.extend(family.recording.model.warnings().iter().cloned());
+    warnings
+}
+
+/// What the pairs of recordings do not foretell, if memory does not grow evenly with the batch.
+fn uneven(program: &Program, family: &Family, rows: &[BatchRow]) -> Option<String> {
+    let recorded = program.recorded_batches();
+    let shown = rows.iter().filter_map(|row| row.batch);
+    let foretold: Vec<String> =
+        shown.filter(|batch| !recorded.contains(batch)).map(|batch| batch.to_string()).collect();
+    let which = match &foretold[..] {
+        [] => "the batches shown were recorded themselves; others".to_owned(),
+        [batch] => format!("batch {batch} was not recorded itself, and"),
+        batches => format!("batches {} were not recorded themselves, and", batches.join(", ")),
+    };
+    let why = if has_convolutions(family) { ", as where cuDNN chooses its kernels by size" } else { "" };
+    program.is_uneven().then(|| {
+        format!("memory does not grow evenly with the batch{why}: {which} may need a few percent more or less")
+    })
+}
+
+fn has_convolutions(family: &Family) -> bool {
+    let layers = family.recording.model.layers(family.recording.device);
+    layers.iter().filter_map(|layer| layer.class.as_deref()).any(|class| class.contains("Conv"))
+}
+
+/// What depends on addresses, if anything does.
+fn placement(rows: &[BatchRow]) -> Option<String> {
+    let open = rows.iter().filter(|row| row.peak_reserved_range_bytes[0] < row.peak_reserved_range_bytes[1]);
+    let open: Vec<String> = open
+        .map(|row| {
+            let [least, most] = row.peak_reserved_range_bytes.map(|bytes| format::bytes(bytes, Units::Auto));
+            let batch = row.batch.map_or(String::new(), |batch| format!(" at batch {batch}"));
+            format!("{least} to {most}{batch}")
+        })
+        .collect();
+    (!open.is_empty()).then(|| {
+        format!(
+            "up to version 2.12, PyTorch chooses among free blocks of equal size by their addresses, which the driver gives: what is \
+             reserved may be {}",
+            open.join(", ")
+        )
+    })
+}
+
+/// The lines that read values back, if there are any.
+fn read_backs(family: &Family) -> Option<String> {
+    let names = HolderNames::of(family);
+    let all = &family.recording.read_backs;
+    let shown = all.iter().take(SHOWN_READ_BACKS);
+    let shown: Vec<String> =
+        shown.map(|read| format!("{} ({} times)", names.line(read.line.as_ref()), read.count)).collect();
+    let more = all.len().saturating_sub(SHOWN_READ_BACKS);
+    let more = if more > 0 { format!(" and {} more", format::counted(more as u64, "line")) } else { String::new() };
+    (!all.is_empty()).then(|| {
+        format!(
+            "values read back from the GPU are 0 on a simulated card. If sizes depend on one of these, what it takes is planned too \
+             small, and --on gpu is right: {}{more}",
+            shown.join(", ")
+        )
+    })
+}
+
+fn holdings<K>(all: &[(K, memlab_predict::plan::Holding)], name: impl Fn(&K) -> String) -> Vec<HoldingRow> {
+    all.iter()
+        .map(|(key, holding)| HoldingRow { name: name(key), bytes: holding.bytes, blocks: holding.blocks })
+        .collect()
+}
+
+/// What lines and layers of the recording are called.
+struct HolderNames<'f> {
+    names: names::ReportNames<'f>,
+}
+
+impl<'f> HolderNames<'f> {
+    fn of(family: &'f Family) -> Self {
+        Self { names: names::ReportNames::new(&family.recording.model) }
+    }
+
+    fn line(&self, line: Option<&Arc<Line>>) -> String {
+        self.names.line(line)
+    }
+
+    fn layer(&self, layer: &BlockLayer) -> String {
+        match layer.name.as_deref() {
+            None => text::NO_LAYER.to_owned(),
+            Some("") => "(the model itself)".to_owned(),
+            Some(name) => text::clean(name).into_owned(),
+        }
+    }
+
+    fn peak(&self, batch: Option<u64>, peak: &PeakView) -> PeakRow {
+        PeakRow {
+            batch,
+            allocated_bytes: peak.allocated,
+            step: peak.step,
+            phase: match peak.stage {
+                Stage::Training => peak.phase.as_str(),
+                stage => phases::name(stage),
+            },
+            line: self.line(peak.line.as_ref()),
+            layer: self.layer(&peak.layer),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The phases of a plan: training, evaluation, saving.
+
+use memlab_predict::plan::{Planned, Recording, Stage};
+use serde::Serialize;
+
+use memlab_base::format::{self, Units};
+
+/// A phase of the program, at the batch of the peak.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseRow {
+    /// Its name.
+    pub name: &'static str,
+    /// The most that is allocated in it.
+    pub peak_allocated_bytes: u64,
+    /// The most that is reserved in it, what earlier phases left included.
+    pub peak_reserved_bytes: u64,
+}
+
+/// What a phase is called.
+pub fn name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Training => "training",
+        Stage::Evaluation => "evaluation",
+        Stage::Saving => "saving",
+        Stage::Rest => "after the epoch",
+    }
+}
+
+/// The phases that were recorded. The rest is one of them if it takes more than training.
+pub fn rows(planned: &Planned) -> Vec<PhaseRow> {
+    let recorded = std::iter::zip(Stage::ALL, planned.stages).filter_map(|(stage, peak)| Some((stage, peak?)));
+    let training = planned.stages[Stage::Training as usize].map_or(0, |peak| peak.allocated);
+    recorded
+        .filter(|(stage, peak)| *stage != Stage::Rest || peak.allocated > training)
+        .map(|(stage, peak)| PhaseRow {
+            name: name(stage),
+            peak_allocated_bytes: peak.allocated,
+            peak_reserved_bytes: peak.reserved,
+        })
+        .collect()
+}
+
+/// What to do if it is not the training that takes most.
+pub fn advice(rows: &[PhaseRow]) -> Option<String> {
+    let (training, others) = rows.split_first()?;
+    let most = others.iter().max_by_key(|row| row.peak_allocated_bytes)?;
+    let more = most.peak_allocated_bytes.checked_sub(training.peak_allocated_bytes).filter(|more| *more > 0)?;
+    let way = match most.name {
+        "evaluation" => "a smaller batch there, torch.no_grad(), or outputs that are moved to the host",
+        _ => "copies of the state that are made on the host",
+    };
+    Some(format!(
+        "{} takes {} more than training, which takes {}: {way} would make room",
+        most.name,
+        format::bytes(more, Units::Auto),
+        format::bytes(training.peak_allocated_bytes, Units::Auto)
+    ))
+}
+
+/// What was not seen of them.
+pub fn warning(recording: &Recording) -> Option<String> {
+    recording.stages.has_failed.then(|| {
+        "after the training steps, with an epoch that was cut short, the program failed: what follows there is not planned. The \
+         training is"
+            .to_owned()
+    })
+}

@@ -1,0 +1,55 @@
+//! What the page of a plan draws: memory over the batch size, and over the steps.
+
+use memlab_predict::plan::PlannedTimeline;
+
+use super::answer::{Answer, BatchRow, Question, row, search_on};
+
+/// At so many batch sizes the curve is computed.
+const POINTS: u64 = 24;
+
+/// Into so many stretches the steps are cut.
+const STRETCHES: usize = 600;
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub struct Pictures {
+    /// Batch sizes from 1 to beyond the largest that is shown; empty if the batch cannot be chosen.
+    pub batches: Vec<BatchRow>,
+    /// The steps at the batch of the peak.
+    pub course: PlannedTimeline,
+}
+
+impl Pictures {
+    /// The pictures of an answer.
+    ///
+    /// # Errors
+    ///
+    /// If the settings are not valid.
+    pub fn of(question: &Question, answer: &Answer) -> anyhow::Result<Pictures> {
+        let Question { program, card, settings, .. } = question;
+        let today = search_on(program, card, settings)?;
+        let batches = if answer.largest_batch.is_some() { chosen(answer) } else { Vec::new() };
+        let (family, in_family) = program.at(answer.peak.batch);
+        Ok(Pictures {
+            batches: batches.into_iter().map(|batch| row(card, &today, Some(batch))).collect(),
+            course: family.course(&family.sizes(in_family), today.settings(), STRETCHES),
+        })
+    }
+}
+
+/// Batch sizes for the curve: spread evenly, and those of the table.
+fn chosen(answer: &Answer) -> Vec<u64> {
+    let table = answer.batches.iter().filter_map(|row| row.batch);
+    let most = table.clone().chain(answer.recorded_batches.iter().copied()).max().unwrap_or(1);
+    // What is far beyond the card would leave little of the picture to what fits.
+    let largest = answer.largest_batch.unwrap_or(0);
+    let end = if largest > 0 { most.min(largest.saturating_mul(2)).max(largest + 1) } else { most };
+    let step = end.div_ceil(POINTS).max(1);
+    let even = (1..).map(|index| index * step).take_while(|batch| *batch <= end);
+    // Where the curve meets the card, both sides.
+    let others = [1, end, largest.max(1), largest + 1];
+    let mut batches: Vec<u64> = even.chain(others).chain(table).filter(|batch| *batch <= end).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    batches
+}

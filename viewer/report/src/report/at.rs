@@ -1,0 +1,131 @@
+//! The report of one moment: who held what then.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
+
+use super::bar;
+use super::names::ReportNames;
+use super::sections;
+use super::table::Table;
+use super::text::{device_title, process, write_parts};
+use memlab_base::format::{self, Units};
+use memlab_base::holdings::Holdings;
+use memlab_base::moment::{LoadedMoment, NamedMoment};
+use memlab_base::ranges::range_name;
+use memlab_base::text::{Style, clean};
+
+/// How many lines and layers are shown.
+const ROWS: usize = 20;
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// Writes what was held at a moment. No character in it steers a terminal, but for the colours.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, style: Style) -> io::Result<()> {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
+    let names = ReportNames::new(whole);
+    let mut parts = vec![process(whole)];
+    // The end of a step is named so already.
+    let reached = match (loaded.moment, whole.steps_ended()) {
+        (NamedMoment::Step(_), _) | (_, 0) => String::new(),
+        _ => format!(", {}", format::step_reached(moment.steps_ended())),
+    };
+    parts.push(vec![
+        format!("At {}: {}{reached}", loaded.moment, format::duration(moment.time())),
+        format!("  of {}", clean(&path.display().to_string())),
+    ]);
+    for device in moment.devices() {
+        // What a device is called and has may only be known later.
+        let known = whole.device(device.index).unwrap_or_default();
+        let held = Holdings::at_moment(&loaded.snapshot, device.index);
+        parts.push(vec![device_title(&known, style.columns)]);
+        parts.push(memory(loaded, &known, &held, style.columns));
+        parts.push(lines(&names, &known, &held, style.columns));
+        parts.push(layers(&names, &held, style.columns));
+        parts.push(ranges(&held, style.columns));
+        let map = moment.segments(device.index);
+        if map.free_bytes > 0 {
+            parts.push(vec![format!(
+                "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
+                size(map.free_bytes),
+                size(map.reserved_bytes),
+                format::percent(map.free_bytes, map.reserved_bytes),
+                size(map.largest_free_bytes)
+            )]);
+        }
+    }
+    if moment.devices().is_empty() {
+        parts.push(vec!["No GPU memory was allocated until then.".to_owned()]);
+    }
+    write_parts(out, parts, style)
+}
+
+fn memory(loaded: &LoadedMoment, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
+    let host_bytes = loaded.snapshot.host_bytes(device.index);
+    let mut lines = vec![format!(
+        "{} allocated, {} reserved and {} in use",
+        size(held.allocated_bytes),
+        size(held.reserved_bytes),
+        size(held.used_bytes)
+    )];
+    lines.extend(bar::lines(device, &bar::Shares { held: &held.categories, host_bytes }, columns));
+    lines
+}
+
+fn lines(names: &ReportNames<'_>, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&[
+        "held",
+        sections::share_title(held.allocated_bytes, held.attributed_bytes()),
+        "in backward",
+        "line",
+    ])
+    .sparing(&[2]);
+    for line in held.lines[names.model.scope()].iter().take(ROWS) {
+        table.row(vec![
+            size(line.bytes),
+            format::percent(line.bytes, held.attributed_bytes()),
+            size(line.backward_bytes),
+            names.line(line.line.as_ref()),
+        ]);
+    }
+    sections::lines_section(names, device, &table, None, columns)
+}
+
+fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
+    let mut table =
+        Table::of_layers(&["held", sections::share_title(held.allocated_bytes, held.attributed_bytes()), "range"]);
+    for range in held.ranges.iter().take(ROWS) {
+        table.row(vec![
+            size(range.bytes),
+            format::percent(range.bytes, held.attributed_bytes()),
+            range_name(&range.path),
+        ]);
+    }
+    sections::section("Ranges that the program names, each without those inside it", &table, None, columns)
+}
+
+fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<String> {
+    if held.layers.iter().all(|layer| layer.name.is_none()) {
+        return Vec::new();
+    }
+    let mut table =
+        Table::of_layers(&["held", sections::share_title(held.allocated_bytes, held.attributed_bytes()), "layer"]);
+    for layer in held.layers.iter().take(ROWS) {
+        let view = LayerView {
+            root: layer.root,
+            root_class: layer.root_class.clone(),
+            name: layer.name.clone(),
+            class: layer.class.clone(),
+            ..LayerView::default()
+        };
+        table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);
+    }
+    sections::section("Layers that held most, each without those inside it", &table, None, columns)
+}

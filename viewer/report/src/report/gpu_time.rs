@@ -1,0 +1,123 @@
+//! The report's chapter on what ran on a device, and for how long.
+
+use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
+
+use super::names::ReportNames;
+use super::sections::section;
+use super::table::Table;
+use memlab_base::format::{self, Units};
+use memlab_base::kernels::{KernelKind, KernelTime};
+use memlab_base::text::clean;
+
+/// How many lines, layers and kernels are shown.
+const ROWS: usize = 12;
+
+/// What ran; nothing if that was not recorded.
+pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let Some(work) = names.model.gpu_work(device.index) else { return Vec::new() };
+    let mut lines = vec![format!(
+        "GPU time: {} in {} kernels, copies and fills, of {}",
+        format::time_spent(work.total.nanoseconds),
+        format::grouped(work.total.calls),
+        format::timed_part(names.model.steps_timed(), names.model.steps_ended())
+    )];
+    lines.extend(busy(&work).map(|words| format!("  It {words}")));
+    lines.extend(slowed(names.model, &work).map(|words| format!("  {words}")));
+    let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
+    let (kernels, others): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
+    for part in [
+        by_line(names, &work, columns),
+        by_layer(names, &work, columns),
+        by_kernel(&kernels, &work, columns),
+        copies(&others, &work, device.link_bytes_per_second, columns),
+    ] {
+        lines.extend(part.into_iter().map(|line| format!("  {line}")));
+    }
+    lines
+}
+
+/// How busy the device was: what it did.
+pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
+    let share = |part| format::percent(part, work.busy.total());
+    (work.busy.total() > 0).then(|| {
+        format!(
+            "was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}",
+            share(work.busy.busy),
+            format::time_spent(work.busy.total()),
+            share(work.busy.waiting),
+            share(work.busy.idle)
+        )
+    })
+}
+
+/// What to do about the time that recording takes, if the run would be faster without.
+pub(super) fn slowed(model: &Model, work: &GpuWorkView) -> Option<&'static str> {
+    /// Fewer steps are recorded faster than anything is changed about it.
+    const MANY: u64 = 100;
+    let is_slowed = work.busy.waiting > work.busy.total() / 10;
+    let is_complete = model.steps_timed() == model.steps_ended();
+    (is_slowed && is_complete && model.steps_ended() >= MANY)
+        .then_some("Recording each launch makes such steps longer: with --time-every 8, one of eight is recorded.")
+}
+
+fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {
+    vec![format::time_spent(totals.nanoseconds), format::percent(totals.nanoseconds, work.total.nanoseconds)]
+}
+
+fn by_line(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "of all", "in backward", "calls", "line"]).sparing(&[3, 2]);
+    for line in work.lines.iter().take(ROWS) {
+        let mut row = times(line.totals, work);
+        row.extend([format::time_spent(line.backward_nanoseconds), format::grouped(line.totals.calls)]);
+        row.push(names.line(line.line.as_ref()));
+        table.row(row);
+    }
+    let rest = rest(work.lines.iter().map(|line| line.totals.nanoseconds));
+    section("Lines that took longest", &table, rest, columns.saturating_sub(2))
+}
+
+fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
+    if work.layers.iter().all(|layer| layer.name.is_none()) {
+        return Vec::new();
+    }
+    let mut table = Table::of_layers(&["GPU time", "of all", "in backward", "calls", "layer"]).sparing(&[3, 2]);
+    for layer in work.layers.iter().take(ROWS) {
+        let mut row = times(layer.totals, work);
+        row.extend([format::time_spent(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
+        row.push(names.layer(&layer.to_layer()));
+        table.row(row);
+    }
+    let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
+    section("Layers that took longest, each without those inside it", &table, rest, columns.saturating_sub(2))
+}
+
+fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "of all", "calls", "each", "kernel"]);
+    for KernelTime { name, totals, .. } in kernels.iter().take(ROWS) {
+        let mut row = times(*totals, work);
+        row.extend([format::grouped(totals.calls), format::time_spent(totals.nanoseconds / totals.calls.max(1))]);
+        row.push(clean(name).into_owned());
+        table.row(row);
+    }
+    let rest = rest(kernels.iter().map(|kernel| kernel.totals.nanoseconds));
+    section("Kernels that took longest", &table, rest, columns.saturating_sub(2))
+}
+
+fn copies(copies: &[KernelTime], work: &GpuWorkView, link: Option<u64>, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["GPU time", "of all", "calls", "bytes", "GB/s", "of the link", "copies and fills"]);
+    for copy in copies {
+        let mut row = times(copy.totals, work);
+        row.extend([format::grouped(copy.totals.calls), format::bytes(copy.totals.bytes, Units::Auto)]);
+        row.push(format!("{:.1}", copy.gigabytes_per_second()));
+        row.push(copy.share_of_link(link).map(format::share).unwrap_or_default());
+        row.push(clean(&copy.name).into_owned());
+        table.row(row);
+    }
+    section("Copies and fills", &table, None, columns.saturating_sub(2))
+}
+
+fn rest(times: impl ExactSizeIterator<Item = u64>) -> Option<String> {
+    let count = times.len().checked_sub(ROWS).filter(|count| *count > 0)?;
+    let time = format::time_spent(times.skip(ROWS).fold(0, u64::saturating_add));
+    Some(format!("  and {} more with {time}", format::grouped(count as u64)))
+}

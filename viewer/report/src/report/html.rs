@@ -1,0 +1,24 @@
+//! The report as a page: one HTML file that needs nothing else, to look at, to print and to pass on.
+//!
+//! Names are cut to a length, tables and pictures are capped.
+
+mod advice;
+mod at;
+mod device;
+mod document;
+mod gpu_time;
+mod layers;
+pub mod live;
+mod map;
+mod memory;
+mod ooms;
+mod run;
+mod tables;
+mod timeline;
+mod training;
+mod verdict;
+
+pub use at::write_html_at;
+pub(super) use document::notes;
+pub use run::write_html;
+pub(super) use verdict::markup_words;

@@ -1,0 +1,201 @@
+//! The page of one moment: who held what then, with the whole run's course beside it.
+
+use std::io;
+use std::path::Path;
+
+use memlab_trace::{Category, DeviceView, HOST, ResolvedSnapshot};
+
+use super::super::names::ReportNames;
+use super::super::text::notes_of;
+use super::document::{DEVICES, contents_of, document, header, notes};
+use super::{device, layers, memory, ooms, tables, timeline};
+use crate::export::flamegraph::Measure;
+use crate::page::elements::{short_name, size};
+use memlab_base::findings::{Words, mostly};
+use memlab_base::format;
+use memlab_base::holdings::Holdings;
+use memlab_base::moment::{LoadedMoment, NamedMoment};
+use memlab_base::text::{markup, short_command};
+
+/// Writes what was held at a moment as an HTML page.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_html_at(out: &mut impl io::Write, path: &Path, loaded: &LoadedMoment) -> io::Result<()> {
+    out.write_all(page(path, loaded).as_bytes())
+}
+
+fn page(path: &Path, loaded: &LoadedMoment) -> String {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
+    let names = ReportNames::new(whole);
+    let command = whole.header().map_or_else(String::new, |header| short_command(&header.command));
+    // What a device is called and has may only be known later.
+    let devices: Vec<(DeviceView, Holdings)> = moment
+        .devices()
+        .iter()
+        .take(DEVICES)
+        .map(|then| (whole.device(then.index).unwrap_or_default(), Holdings::at_moment(&loaded.snapshot, then.index)))
+        .collect();
+    let mut body = header(whole, &command);
+    body += "<main>\n";
+    body += &summary(&names, loaded, &devices);
+    if devices.len() > 1 {
+        let held = devices.iter().map(|(device, held)| (device, format!("{} allocated", size(held.allocated_bytes))));
+        body += &contents_of(held);
+    }
+    for (device, held) in &devices {
+        body += &section(&names, loaded, device, held, devices.len());
+    }
+    let more = moment.devices().len().saturating_sub(devices.len());
+    if more > 0 {
+        body += &format!("<p class=\"note\">{more} more devices: see --json.</p>\n");
+    }
+    let pinned = tables::driver_at(moment, HOST, "at the moment");
+    if !pinned.is_empty() {
+        body += &format!("<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
+    }
+    body += &notes(&notes_of(whole, &loaded.through.skipped, loaded.through.truncated));
+    body += "</main>\n";
+    document(path, &command, &body)
+}
+
+/// `at the end of step 3, after 2.10 s`.
+fn when(loaded: &LoadedMoment) -> String {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
+    let mut when = match loaded.moment {
+        NamedMoment::Time(_) => format!("after {}", format::duration(moment.time())),
+        named => format!("at {named}, after {}", format::duration(moment.time())),
+    };
+    // The end of a step is named so already.
+    if !matches!(loaded.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
+        when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
+    }
+    when
+}
+
+/// Which moment this is, what was held then, and what is on another page.
+fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> String {
+    let mut when = when(loaded);
+    if let Some(first) = when.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let words = Words::strong(when);
+    let words =
+        match devices.iter().max_by_key(|(device, held)| (held.allocated_bytes, std::cmp::Reverse(device.index))) {
+            Some((device, held)) => describe(names, words, device, held, devices.len()),
+            None => words.and(": no GPU memory was allocated until then."),
+        };
+    format!(
+        "<section class=\"verdict\" aria-label=\"the moment\">\n<p>{}</p>\n<p class=\"next\">This page is of that moment. What \
+         is worth looking at, growth, steps, and the most that lines and layers ever held are of the whole run, and on its page \
+         (without a moment).</p>\n</section>\n",
+        super::verdict::markup_words(&words)
+    )
+}
+
+fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
+    let name = short_name(device);
+    let mut words = words.and(": ").and_strong(size(held.allocated_bytes)).and(format!(" was allocated on {name}"));
+    if device.total_bytes > 0 {
+        let (used, total) = (size(held.used_bytes), size(device.total_bytes));
+        words = words.and(format!(
+            ", and {used} of its {total} in use ({})",
+            format::percent(held.used_bytes, device.total_bytes)
+        ));
+    }
+    if devices > 1 {
+        words = words.and(format!(", the fullest of {devices} devices"));
+    }
+    let blocks = held.categories.iter().filter(|(category, _)| (*category as usize) < Category::Cached as usize);
+    if let Some((category, bytes)) = blocks.max_by_key(|(_, bytes)| *bytes) {
+        words = mostly(words, *category, *bytes, held.allocated_bytes);
+    }
+    words = words.and(".");
+    match held.lines[names.model.scope()].iter().find(|line| line.line.is_some()) {
+        Some(line) => {
+            let place = names.line(line.line.as_ref()).replacen("  ", " ", 1);
+            words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(line.bytes)))
+        }
+        None => words,
+    }
+}
+
+fn section(
+    names: &ReportNames<'_>,
+    loaded: &LoadedMoment,
+    device: &DeviceView,
+    held: &Holdings,
+    devices: usize,
+) -> String {
+    let (snapshot, index) = (&loaded.snapshot, device.index);
+    let away = snapshot.host_bytes(index);
+    let time = snapshot.model.time();
+    let mut section = device::head(device);
+    section += &tiles(device, held, away);
+    if matches!(loaded.moment, NamedMoment::Oom(_)) {
+        section += &ooms::at(names, device, time);
+    }
+    let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(loaded)) };
+    section += &timeline::figure(names.model, device, Some(&mark));
+    section += &memory::figure_at(device, &held.categories, away);
+    section += &fragmentation(snapshot, index);
+    let blocks = snapshot.blocks.iter().filter(|(on, _)| *on == index).map(|(_, block)| block);
+    let holders = layers::holders(names.model, index, blocks);
+    let parts = [
+        ("Lines that held most", tables::lines_at(names, device, devices, held)),
+        ("Calls at the moment", calls(names, snapshot, device, devices)),
+        ("Layers", layers::tree_of(&holders, "then", devices)),
+        ("Ranges that the program names", tables::ranges_at(devices, held)),
+        (
+            "Driver memory taken by others than PyTorch’s allocator",
+            tables::driver_at(&snapshot.model, index, "at the moment"),
+        ),
+    ];
+    device::put(&mut section, parts);
+    section += "</section>\n";
+    section
+}
+
+fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> String {
+    let of_peak = match device.allocations {
+        0 => String::new(),
+        _ => format!("{} at the peak", size(device.peak_allocated_bytes)),
+    };
+    let of_total = match device.total_bytes {
+        0 => String::new(),
+        total => format!("{} of the device", format::percent(held.used_bytes, total)),
+    };
+    let mut tiles = vec![
+        ("allocated", held.allocated_bytes, of_peak),
+        ("reserved", held.reserved_bytes, format!("at most {}", size(device.peak_reserved_bytes))),
+        ("in use", held.used_bytes, of_total),
+    ];
+    if away > 0 || device.peak_host_bytes > 0 {
+        tiles.push(("in host memory", away, format!("at most {}", size(device.peak_host_bytes))));
+    }
+    device::tiled(&tiles)
+}
+
+fn fragmentation(snapshot: &ResolvedSnapshot, device: i32) -> String {
+    let map = snapshot.model.segments(device);
+    if map.free_bytes == 0 {
+        return String::new();
+    }
+    let said = format!(
+        "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
+        size(map.free_bytes),
+        size(map.reserved_bytes),
+        format::percent(map.free_bytes, map.reserved_bytes),
+        size(map.largest_free_bytes)
+    );
+    format!("<p class=\"note\">{}</p>\n", markup(&said))
+}
+
+fn calls(names: &ReportNames<'_>, snapshot: &ResolvedSnapshot, device: &DeviceView, devices: usize) -> String {
+    let all = snapshot.model.calls(device.index);
+    if all.total().live_bytes == 0 {
+        return String::new();
+    }
+    device::flamegraphs(names, device, devices, &all, (Measure::Live, "was held at the moment"))
+}

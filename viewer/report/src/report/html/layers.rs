@@ -1,0 +1,277 @@
+//! The layers as a tree: what every module and all inside it held at the peak, by what it was for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use memlab_trace::{BlockLayer, BlockView, Category, DeviceView, LayerView, Model};
+
+use super::super::names::ReportNames;
+use super::tables;
+use crate::page::elements::{name, plural, share, size};
+use memlab_base::category::category_index;
+
+/// The most layers shown, of all devices together.
+const LAYERS: usize = 800;
+
+/// The deepest nesting shown; what is deeper keeps the rest of its name.
+const DEEPEST: usize = 24;
+
+/// A tree is open down to this depth.
+const OPEN: usize = 2;
+
+/// The categories with a column each.
+const COLUMNS: [(Category, &str); 4] = [
+    (Category::Parameter, "parameters"),
+    (Category::Gradient, "gradients"),
+    (Category::OptimizerState, "optimizer"),
+    (Category::Activation, "activations"),
+];
+
+/// What is held: in all, by the four columns, and the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    all: u64,
+    parts: [u64; COLUMNS.len()],
+}
+
+impl Sums {
+    /// Of what every category holds, in the order of [`Category::ALL`].
+    fn of(categories: &[u64; Category::COUNT]) -> Self {
+        let parts = COLUMNS.map(|(category, _)| categories[category as usize]);
+        Self { all: categories.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)), parts }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.all = self.all.saturating_add(other.all);
+        for (part, more) in std::iter::zip(&mut self.parts, other.parts) {
+            *part = part.saturating_add(more);
+        }
+    }
+
+    fn others(&self) -> u64 {
+        self.all.saturating_sub(self.parts.iter().fold(0, |sum, part| sum.saturating_add(*part)))
+    }
+}
+
+/// A layer with what it holds.
+pub(super) struct Holder {
+    root: u32,
+    root_name: Option<Arc<str>>,
+    name: Option<Arc<str>>,
+    class: Option<Arc<str>>,
+    held: Sums,
+}
+
+impl Holder {
+    /// A layer that holds something else than in its view: of every category so much, in the order of
+    /// [`Category::ALL`].
+    pub(super) fn new(view: &LayerView, held: &[u64; Category::COUNT]) -> Self {
+        Self {
+            root: view.root,
+            root_name: view.root_name.clone(),
+            name: view.name.clone(),
+            class: view.class.clone(),
+            held: Sums::of(held),
+        }
+    }
+}
+
+/// What every layer holds of these blocks, by what it is for. `model`: for the names.
+pub(super) fn holders<'b>(model: &Model, device: i32, blocks: impl Iterator<Item = &'b BlockView>) -> Vec<Holder> {
+    let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
+    for block in blocks {
+        let categories = held.entry(model.layer_of(block)).or_insert([0; Category::COUNT]);
+        let bytes = &mut categories[block.category as usize];
+        *bytes = bytes.saturating_add(block.bytes);
+    }
+    let known: HashMap<BlockLayer, LayerView> = model
+        .layers(device)
+        .into_iter()
+        .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
+        .collect();
+    held.into_iter()
+        .map(|(layer, categories)| match known.get(&layer) {
+            Some(view) => Holder::new(view, &categories),
+            None => {
+                let view = LayerView { root: layer.root, name: layer.name, ..LayerView::default() };
+                Holder::new(&view, &categories)
+            }
+        })
+        .collect()
+}
+
+/// A part of a name, so that `h.10` comes after `h.9`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NamePart(u128, String);
+
+impl NamePart {
+    fn new(text: &str) -> Self {
+        Self(text.parse().unwrap_or(u128::MAX), text.to_owned())
+    }
+}
+
+/// A module and those in it.
+#[derive(Default)]
+struct Node {
+    class: Option<Arc<str>>,
+    own: Sums,
+    inclusive: Sums,
+    children: BTreeMap<NamePart, Node>,
+}
+
+impl Node {
+    fn put(&mut self, path: &[&str], layer: &Holder) {
+        let sums = layer.held;
+        let mut at = self;
+        at.inclusive.add(&sums);
+        for part in path {
+            at = at.children.entry(NamePart::new(part)).or_default();
+            at.inclusive.add(&sums);
+        }
+        at.own.add(&sums);
+        at.class = at.class.take().or_else(|| layer.class.clone());
+    }
+}
+
+/// The tree, with all layers as a table below it.
+pub(super) fn tree(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> String {
+    let layers = names.model.layers(device.index);
+    if layers.iter().all(|layer| layer.name.is_none()) {
+        return String::new();
+    }
+    let held: Vec<Holder> = layers.iter().map(|layer| Holder::new(layer, &layer.categories_at_peak)).collect();
+    let mut html = tree_of(&held, "at the peak", devices);
+    html += &each(names, device, devices);
+    html
+}
+
+/// Every layer by itself, for who asks.
+pub(super) fn each(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> String {
+    let table = tables::layers(names, device, devices);
+    format!("<details class=\"more\"><summary>every layer by itself</summary>\n{table}</details>\n")
+}
+
+/// The tree alone; nothing where there are no layers.
+pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> String {
+    if layers.iter().all(|layer| layer.name.is_none()) {
+        return String::new();
+    }
+    let held: Vec<&Holder> = layers.iter().filter(|layer| layer.held.all > 0).collect();
+    // Which layers are shown is decided by what they hold themselves.
+    let cap = (LAYERS / devices.max(1)).max(60);
+    let mut sizes: Vec<u64> = held.iter().map(|layer| layer.held.all).collect();
+    sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+    let least = sizes.get(cap).map_or(0, |bytes| bytes.saturating_add(1));
+
+    let mut roots: BTreeMap<u32, Node> = BTreeMap::new();
+    let mut outside = Node::default();
+    let mut left_out = (0_u64, Sums::default());
+    for layer in held {
+        if layer.held.all < least {
+            left_out.0 += 1;
+            left_out.1.add(&layer.held);
+            continue;
+        }
+        let Some(full) = layer.name.as_deref() else {
+            outside.put(&[], layer);
+            continue;
+        };
+        let root = roots.entry(layer.root).or_default();
+        root.class = root.class.take().or_else(|| layer.root_name.clone());
+        // While its name is not known, a layer goes by a chain of classes in angle brackets, which is one name.
+        let path: Vec<&str> = match full {
+            "" => Vec::new(),
+            full if full.starts_with('<') => vec![full],
+            full => full.splitn(DEEPEST, '.').collect(),
+        };
+        root.put(&path, layer);
+    }
+    let mut top: Vec<(String, Node)> = roots
+        .into_values()
+        .map(|node| (node.class.as_deref().map_or_else(|| "(outermost module)".to_owned(), str::to_owned), node))
+        .collect();
+    if outside.own.all > 0 {
+        top.push(("(outside any layer)".to_owned(), outside));
+    }
+    let most = top.iter().fold(Sums::default(), |mut sum, (_, node)| {
+        sum.all = sum.all.max(node.inclusive.all);
+        let parts = node.inclusive.parts;
+        std::iter::zip(&mut sum.parts, parts).for_each(|(most, part)| *most = part.max(*most));
+        sum
+    });
+
+    let mut html = format!(
+        "<div class=\"buttons\"><button type=\"button\" data-open=\"all\">open all</button> \
+         <button type=\"button\" data-open=\"none\">close all</button></div>\n<div class=\"scroll\"><div class=\"tree\">\n\
+         <div class=\"row head\" aria-hidden=\"true\"><span>layer, with those inside it</span><span class=\"num\">{when}</span>",
+    );
+    COLUMNS.iter().for_each(|(_, title)| html += &format!("<span class=\"num\">{title}</span>"));
+    html += "<span class=\"num\">others</span></div>\n";
+    for (label, node) in &top {
+        branch(&mut html, label, node, 0, &most);
+    }
+    if left_out.0 > 0 {
+        let label = plural(left_out.0, "smaller layer");
+        html += &row("div", &format!("<em>{label}</em>"), &left_out.1, 0, &most);
+    }
+    html += "</div></div>\n";
+    html
+}
+
+fn branch(html: &mut String, label: &str, node: &Node, depth: usize, most: &Sums) {
+    let (mut label, mut node) = (label.to_owned(), node);
+    // A module that is only around another one, as wrappers are, shares its row. The outermost has a class for a label.
+    while depth > 0
+        && node.own.all == 0
+        && node.children.len() == 1
+        && let Some((part, child)) = node.children.first_key_value()
+    {
+        label = format!("{label}.{}", part.1);
+        node = child;
+    }
+    let class = node.class.as_deref().filter(|class| *class != label).unwrap_or("");
+    let label = format!("{} <em>{}</em>", name(&label), name(class));
+    if node.children.is_empty() {
+        *html += &row("div", &label, &node.inclusive, depth, most);
+        return;
+    }
+    let open = if depth < OPEN { " open" } else { "" };
+    let _ = writeln!(html, "<details{open}>{}", row("summary", &label, &node.inclusive, depth, most).trim_end());
+    if node.own.all > 0 {
+        *html += &row("div", "<em>itself</em>", &node.own, depth + 1, most);
+    }
+    for (part, child) in &node.children {
+        branch(html, &part.1, child, depth + 1, most);
+    }
+    *html += "</details>\n";
+}
+
+fn row(element: &str, label: &str, sums: &Sums, depth: usize, most: &Sums) -> String {
+    let mut row = format!(
+        "<{element} class=\"row\" style=\"--d:{depth}\" data-d=\"{depth}\" data-b=\"{all}\"><span class=\"what\">{label}</span>\
+         <span class=\"num heat\" style=\"--h:{:.1}%\">{}</span>",
+        share(sums.all, most.all),
+        size(sums.all),
+        all = sums.all,
+    );
+    for (index, (category, title)) in COLUMNS.iter().enumerate() {
+        let part = sums.parts[index];
+        // For those who do not see the columns.
+        let title = format!("<span class=\"aside\">{title} </span>");
+        let (class, text) = match part {
+            0 => (" none", "–".to_owned()),
+            part => ("", size(part)),
+        };
+        let _ = write!(
+            row,
+            "<span class=\"num heat c{}{class}\" style=\"--h:{:.1}%\">{title}{text}</span>",
+            category_index(*category),
+            share(part, most.parts[index])
+        );
+    }
+    let others = sums.others();
+    let text = if others == 0 { "–".to_owned() } else { size(others) };
+    let _ = writeln!(row, "<span class=\"num{}\">{text}</span></{element}>", if others == 0 { " none" } else { "" });
+    row
+}

@@ -1,0 +1,221 @@
+//! The parts of a page that follows a run: of the latest state, or of an earlier one.
+//!
+//! The parts are those of the report, drawn from the model as it was at the shown moment. Only the chart, the findings and the
+//! steps are always of the whole run.
+
+use std::fmt::Write as _;
+
+use memlab_trace::{DeviceView, HOST, Model};
+
+use super::super::names::ReportNames;
+use super::device::{flamegraphs, put, tiled};
+use super::{gpu_time, layers, map, memory, ooms, tables, timeline};
+use crate::export::flamegraph::Measure;
+use crate::page::elements::size;
+use memlab_base::format;
+use memlab_base::text::markup;
+
+/// A part of the page, one of which is shown at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PagePart {
+    /// Categories, and out-of-memory errors.
+    #[default]
+    Memory,
+    /// By line.
+    Lines,
+    /// By layer.
+    Layers,
+    /// By call.
+    Calls,
+    /// The segments and what lies in them.
+    Map,
+    /// By step, and what grows.
+    Steps,
+    /// What ran on the device.
+    Time,
+    /// Ranges, and memory that is not the caching allocator's.
+    Others,
+}
+
+impl PagePart {
+    /// All, in the order of their tabs.
+    pub const ALL: [Self; 8] =
+        [Self::Memory, Self::Lines, Self::Layers, Self::Calls, Self::Map, Self::Steps, Self::Time, Self::Others];
+
+    /// Its name in an address.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Lines => "lines",
+            Self::Layers => "layers",
+            Self::Calls => "calls",
+            Self::Map => "map",
+            Self::Steps => "steps",
+            Self::Time => "time",
+            Self::Others => "others",
+        }
+    }
+
+    /// Its name on its tab.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Memory => "Memory",
+            Self::Lines => "Lines",
+            Self::Layers => "Layers",
+            Self::Calls => "Flamegraph",
+            Self::Map => "Memory map",
+            Self::Steps => "Steps",
+            Self::Time => "GPU time",
+            Self::Others => "Others",
+        }
+    }
+
+    /// The part of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|part| part.as_str() == name)
+    }
+}
+
+/// The moment that a page shows.
+#[derive(Clone, Copy)]
+pub struct Shown<'m> {
+    /// The state as far as the run has come.
+    pub run: &'m Model,
+    /// The state at the moment; `None`: the latest.
+    pub then: Option<&'m Model>,
+    /// What the latest state of the run is called: `now`, `at the end`.
+    pub latest: &'static str,
+}
+
+impl<'m> Shown<'m> {
+    fn model(self) -> &'m Model {
+        self.then.unwrap_or(self.run)
+    }
+
+    fn names(self) -> ReportNames<'m> {
+        match self.then {
+            Some(then) => ReportNames::until(then, "then"),
+            None => ReportNames::until(self.run, self.latest),
+        }
+    }
+
+    /// A device at the moment. What it is called and has may only be known later.
+    fn device(self, index: i32) -> DeviceView {
+        let whole = self.run.device(index).unwrap_or_default();
+        let Some(then) = self.then else { return whole };
+        DeviceView {
+            index,
+            name: whole.name,
+            bus_id: whole.bus_id,
+            total_bytes: whole.total_bytes,
+            ..then.device(index).unwrap_or_default()
+        }
+    }
+}
+
+/// The findings of the run.
+pub fn findings(run: &Model) -> String {
+    super::verdict::verdict(&ReportNames::new(run))
+}
+
+/// The chart of the run, with a mark at the moment.
+pub fn chart(shown: Shown<'_>, index: i32) -> String {
+    let Some(device) = shown.run.device(index) else { return String::new() };
+    let mark = shown.then.map(|then| timeline::Mark {
+        time: then.time(),
+        text: format!("{} allocated", size(then.totals(index).allocated_bytes)),
+    });
+    timeline::figure(shown.run, &device, mark.as_ref())
+}
+
+/// The figures that matter most.
+pub fn figures(shown: Shown<'_>, index: i32) -> String {
+    let device = shown.device(index);
+    let of_total = |bytes| match device.total_bytes {
+        0 => String::new(),
+        total => format!("{} of {}", format::percent(bytes, total), size(total)),
+    };
+    let most = |bytes| format!("at most {}", size(bytes));
+    let mut tiles = Vec::new();
+    if device.allocations > 0 {
+        tiles.push(("allocated", device.allocated_bytes, of_total(device.allocated_bytes)));
+        tiles.push(("reserved", device.reserved_bytes, most(device.peak_reserved_bytes)));
+    }
+    tiles.push(("in use on the device", device.used_bytes, most(device.peak_used_bytes)));
+    if device.allocations > 0 {
+        let mut when = format!("after {}", format::duration(device.peak_time));
+        if shown.model().steps_ended() > 0 {
+            let _ = write!(when, ", {}", format::step_reached(device.peak_step));
+        }
+        tiles.push(("peak allocated", device.peak_allocated_bytes, when));
+    }
+    if device.peak_host_bytes > 0 {
+        tiles.push(("in host memory", device.host_bytes, most(device.peak_host_bytes)));
+    }
+    if let Some(limit) = device.limit_bytes {
+        let beyond = if device.spills { "beyond it memory is put on the host" } else { "beyond it allocations fail" };
+        tiles.push(("limit", limit, beyond.to_owned()));
+    }
+    tiled(&tiles)
+}
+
+/// One part, of one device.
+pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> String {
+    let (names, device) = (shown.names(), shown.device(index));
+    let html = match part {
+        PagePart::Memory => ooms::section(&names, &device) + &memory::figure(&names, &device),
+        PagePart::Lines => tables::lines_until(&names, &device),
+        PagePart::Layers => {
+            let blocks = names.model.blocks(index);
+            let tree = layers::tree_of(&layers::holders(names.model, index, blocks.iter()), names.latest, 1);
+            if tree.is_empty() { tree } else { tree + &layers::each(&names, &device, 1) }
+        }
+        PagePart::Calls => calls(&names, &device),
+        PagePart::Map => map::figure(&names, &device),
+        PagePart::Steps => {
+            let run = ReportNames::until(shown.run, shown.latest);
+            let mut section = String::new();
+            let steps = tables::steps(&run, &device, 1);
+            put(&mut section, [("Growth between steps", tables::growth(&run, &device)), ("Steps", steps)]);
+            section
+        }
+        PagePart::Time => gpu_time::chapter(&names, &device, 1),
+        PagePart::Others => {
+            let mut section = String::new();
+            let parts = [
+                ("Ranges that the program names", tables::ranges(&names, &device, 1)),
+                ("Driver memory taken by others than PyTorch’s allocator", tables::driver(&names, index)),
+                ("Pinned host memory", tables::driver(&names, HOST)),
+            ];
+            put(&mut section, parts);
+            section
+        }
+    };
+    if html.is_empty() { format!("<p class=\"note\">{}</p>\n", markup(nothing(part))) } else { html }
+}
+
+/// What a part without content means, and how to get some.
+fn nothing(part: PagePart) -> &'static str {
+    match part {
+        PagePart::Memory | PagePart::Lines | PagePart::Calls => "Nothing was allocated until then.",
+        PagePart::Layers => "No layer has allocated anything: layers are PyTorch modules that were called.",
+        PagePart::Map => "PyTorch’s allocator had no memory of this device then.",
+        PagePart::Steps => "No step has ended: a step is a call of an optimizer’s step().",
+        PagePart::Time => {
+            "Kernels were not recorded: start the program with `memlab run --time`; `memlab doctor` says whether that works here."
+        }
+        PagePart::Others => {
+            "The program names no ranges, and nobody but PyTorch’s allocator has memory of this device."
+        }
+    }
+}
+
+/// Who called whom, of what was held at the moment.
+fn calls(names: &ReportNames<'_>, device: &DeviceView) -> String {
+    let all = names.model.calls(device.index);
+    if all.total().live_bytes == 0 {
+        return String::new();
+    }
+    let held = if names.latest == "now" { "is held now" } else { "was held then" };
+    flamegraphs(names, device, 1, &all, (Measure::Live, held))
+}

@@ -1,0 +1,334 @@
+//! The report on a job as text: a screen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+
+use memlab_job::{Difference, FigureKind, FirstOom, Job, MemoryAtOom, RankSummary};
+use memlab_trace::record::MeshDimension;
+
+use super::findings::{findings, most_telling, typical};
+use super::names::{RankNames, ranges};
+use crate::report::sections::{section, wrapped};
+use crate::report::table::Table;
+use crate::report::text::write_parts;
+use memlab_base::format::{self, Units};
+use memlab_base::signals;
+use memlab_base::text::{Style, clean, short_command, typed_path};
+
+/// The bars of ranks, from the least to the most.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// The most ranks in a row of bars.
+const ROW: usize = 64;
+
+/// How many categories, lines and layers that differ are shown, each.
+const ROWS: usize = 5;
+
+/// How many stages of a pipeline are shown with their ranks.
+const STAGES: usize = 8;
+
+/// How many ranks are shown as they were at the first out-of-memory.
+const THEN: usize = 4;
+
+/// Writes the report of a job. No character in it steers a terminal, but for the colours.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Result<()> {
+    let names = RankNames::new(job);
+    let columns = style.columns;
+    let parts = vec![
+        title(&names),
+        look_at(&names, columns),
+        bars(&names, columns),
+        figures(&names, columns),
+        differences(&names, columns),
+        job.first_oom.as_ref().map(|first| then(&names, first, columns)).unwrap_or_default(),
+        next(&names),
+        notes(&names),
+    ];
+    write_parts(out, parts, style)
+}
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// Which job this is, and how its ranks ended.
+fn title(names: &RankNames<'_>) -> Vec<String> {
+    let job = names.job;
+    let command = job.ranks.first().map_or_else(String::new, |rank| short_command(&rank.header.command));
+    let (begin, end) = job.span_unix_ns();
+    let mut facts = vec![ranks_and_hosts(job)];
+    facts.extend(devices(job));
+    facts.push(format::duration(end - begin));
+    if let Some(steps) = job.figure(FigureKind::Steps) {
+        facts.push(format::counted(steps.most.value, "step"));
+    }
+    let mut lines = vec![format!("memlab report: {command}"), format!("  {}", facts.join(" · "))];
+    lines.extend(parallel(names).map(|parallel| format!("  {parallel}")));
+    lines.push(format!("  {}", endings(names)));
+    lines
+}
+
+/// How the ranks train in parallel: `mesh dp=4 × tp=2 · 2 stages of a pipeline: 0 on ranks 0–3, 1 on ranks 4–7`.
+pub(super) fn parallel(names: &RankNames<'_>) -> Option<String> {
+    let ranks = &names.job.ranks;
+    let mut facts = Vec::new();
+    let dimension = |of: &MeshDimension| format!("{}={}", clean(&of.name), of.size);
+    // A part of the ranks may be in a mesh of its own.
+    if let Some(mesh) =
+        ranks.iter().map(|rank| &rank.mesh).max_by_key(|mesh| mesh.len()).filter(|mesh| !mesh.is_empty())
+    {
+        facts.push(format!("mesh {}", mesh.iter().map(dimension).collect::<Vec<_>>().join(" × ")));
+    }
+    let count = ranks.iter().map(|rank| rank.stages.of).max().unwrap_or(0);
+    if count > 0 {
+        let mut holders: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for rank in ranks {
+            rank.stages.stages.iter().for_each(|stage| holders.entry(*stage).or_default().push(rank.rank()));
+        }
+        let on = |(stage, ranks): (&u32, &Vec<u32>)| {
+            format!("{stage} on {} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, ranges(ranks.clone()))
+        };
+        let mut places: Vec<String> = holders.iter().take(STAGES).map(on).collect();
+        if holders.len() > STAGES {
+            places.push(format!("{} more", holders.len() - STAGES));
+        }
+        facts.push(format!("{count} stages of a pipeline: {}", places.join(", ")));
+    }
+    (!facts.is_empty()).then(|| facts.join(" · "))
+}
+
+/// `4 ranks on gpu1`, `32 ranks on 4 hosts`.
+pub(super) fn ranks_and_hosts(job: &Job) -> String {
+    let ranks = format::counted(job.ranks.len() as u64, "rank");
+    match &*job.clocks {
+        [one] => format!("{ranks} on {}", clean(&one.host)),
+        several => format!("{ranks} on {} hosts", format::grouped(several.len() as u64)),
+    }
+}
+
+/// The device that each rank fills, if all are alike.
+pub(super) fn devices(job: &Job) -> Option<String> {
+    let own = job.ranks.iter().filter_map(RankSummary::own_device);
+    let kinds: BTreeSet<(&str, u64)> = own.map(|device| (device.view.name.as_str(), device.view.total_bytes)).collect();
+    let (name, bytes) = kinds.iter().next().filter(|_| kinds.len() == 1)?;
+    (!name.is_empty()).then(|| format!("{}, {}", clean(name), size(*bytes)))
+}
+
+/// How the ranks ended: `all ended with exit code 0`.
+pub(super) fn endings(names: &RankNames<'_>) -> String {
+    let mut ways: BTreeMap<(bool, String), Vec<usize>> = BTreeMap::new();
+    for (at, rank) in names.job.ranks.iter().enumerate() {
+        let way = match rank.end.map(|end| (end.code, end.signal)) {
+            None => "no end was recorded (running, or killed)".to_owned(),
+            Some((_, Some(signal))) => signals::describe(signal),
+            Some((Some(code), None)) => format!("exit code {code}"),
+            Some((None, None)) => "ended".to_owned(),
+        };
+        let is_well = rank.end.is_some_and(|end| end.code == Some(0) && end.signal.is_none());
+        ways.entry((is_well, way)).or_default().push(at);
+    }
+    let ways: Vec<String> =
+        ways.into_iter().map(|((_, way), ranks)| format!("{}: {way}", names.ranks(ranks))).collect();
+    ways.join(" · ")
+}
+
+fn look_at(names: &RankNames<'_>, columns: usize) -> Vec<String> {
+    let mut lines = vec!["What to look at".to_owned()];
+    let found = findings(names);
+    for finding in &found {
+        lines.extend(wrapped("  !", &clean(&finding.what.text()), columns));
+        lines.extend(wrapped("    →", &clean(&finding.next), columns));
+    }
+    if found.is_empty() {
+        lines.push("  The ranks are alike: none holds more than the others, grows or failed.".to_owned());
+    }
+    lines
+}
+
+/// A bar for each rank, as high as its peak.
+fn bars(names: &RankNames<'_>, columns: usize) -> Vec<String> {
+    let job = names.job;
+    let Some(most) = job.figure(FigureKind::Allocated).map(|figure| figure.most.value) else { return Vec::new() };
+    let bar = |rank: &RankSummary| match FigureKind::Allocated.of(rank, job.scope) {
+        None | Some(0) => ' ',
+        Some(bytes) => BARS[(u128::from(bytes) * 8).div_ceil(u128::from(most)).clamp(1, 8) as usize - 1],
+    };
+    let digits = job.ranks.iter().map(|rank| rank.rank().to_string().len()).max().unwrap_or(1);
+    let across = columns.saturating_sub(digits + 4).clamp(1, ROW);
+    let mut lines = vec![format!("Peaks of the ranks, █ is {}", size(most))];
+    for row in job.ranks.chunks(across) {
+        lines.push(format!("  {:>digits$}  {}", row[0].rank(), row.iter().map(bar).collect::<String>()));
+    }
+    lines
+}
+
+fn figures(names: &RankNames<'_>, columns: usize) -> Vec<String> {
+    let job = names.job;
+    let mut table = Table::new(&["least", "rank", "median", "most", "rank", "of each rank's fullest device"]);
+    for figure in &job.figures {
+        let value = |value: u64| if figure.kind == FigureKind::Steps { format::grouped(value) } else { size(value) };
+        let is_same = figure.least.value == figure.most.value;
+        let rank = |at: usize| if is_same { "all".to_owned() } else { names.rank(at).to_string() };
+        table.row(vec![
+            value(figure.least.value),
+            rank(figure.least.at),
+            value(figure.median),
+            value(figure.most.value),
+            rank(figure.most.at),
+            figure_name(figure.kind).to_owned(),
+        ]);
+    }
+    section("The ranks side by side", &table, None, columns)
+}
+
+/// What a figure is called.
+pub(super) fn figure_name(kind: FigureKind) -> &'static str {
+    match kind {
+        FigureKind::Allocated => "peak allocated",
+        FigureKind::Reserved => "peak reserved",
+        FigureKind::Used => "peak used, with context and others",
+        FigureKind::Context => "CUDA context",
+        FigureKind::AtEnd => "allocated at the end",
+        FigureKind::GrowthPerStep => "growth a step",
+        FigureKind::Steps => "steps",
+    }
+}
+
+fn differences(names: &RankNames<'_>, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["difference", "median", "rank", "", "what"]);
+    let kind = |difference: &Difference| names.held(&difference.held).0;
+    let mut left_out = 0;
+    let mut shown: BTreeMap<&str, usize> = BTreeMap::new();
+    for difference in &names.job.differences {
+        let count = shown.entry(kind(difference)).or_default();
+        *count += 1;
+        if *count > ROWS {
+            left_out += 1;
+            continue;
+        }
+        let (kind, name) = names.held(&difference.held);
+        table.row(vec![
+            signed(difference),
+            size(difference.median_bytes),
+            ranges(difference.ranks.iter().map(|rank| names.rank(rank.at)).collect()),
+            kind.to_owned(),
+            name,
+        ]);
+    }
+    let rest = (left_out > 0).then(|| format!("  and {left_out} more: see --json"));
+    section(
+        &format!("What differs from the median over the {}, each at its peak", compared(names)),
+        &table,
+        rest,
+        columns,
+    )
+}
+
+/// Which ranks are compared with each other.
+pub(super) fn compared(names: &RankNames<'_>) -> &'static str {
+    if names.job.has_stages { "ranks at the same stages" } else { "ranks" }
+}
+
+/// `+24.0 MiB`, of the rank that differs most.
+pub(super) fn signed(difference: &Difference) -> String {
+    format!("{}{}", if difference.is_more() { '+' } else { '-' }, size(difference.bytes()))
+}
+
+/// What ranks held at the first out-of-memory: the one that failed, and those that held most.
+fn then(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
+    let oom = &first.oom;
+    let mut table = Table::new(&["rank", "allocated", "reserved", "used", "at that moment"]);
+    table.row(vec![
+        names.rank(first.at).to_string(),
+        size(oom.allocated_bytes),
+        size(oom.reserved_bytes),
+        size(oom.used_bytes),
+        format!("asked for {}", size(oom.requested_bytes)),
+    ]);
+    let mut others: Vec<_> = first.others.iter().collect();
+    others.sort_by_key(|rank| match &rank.held {
+        MemoryAtOom::Bytes { allocated_bytes, .. } => (0, std::cmp::Reverse(*allocated_bytes), rank.at),
+        _ => (1, std::cmp::Reverse(0), rank.at),
+    });
+    for rank in others.iter().take(THEN) {
+        let [allocated, reserved, used, words] = then_row(&rank.held);
+        table.row(vec![names.rank(rank.at).to_string(), allocated, reserved, used, words]);
+    }
+    let rest = others.len().checked_sub(THEN).filter(|more| *more > 0);
+    let rest = rest.map(|more| format!("  and {more} more: see --json"));
+    section("When the first rank ran out of memory", &table, rest, columns)
+}
+
+/// Allocated, reserved, used, and where in its run a rank was.
+pub(super) fn then_row(held: &MemoryAtOom) -> [String; 4] {
+    let words = |words: &str| ["–", "–", "–", words].map(str::to_owned);
+    match held {
+        MemoryAtOom::NotBegun => words("had not begun"),
+        MemoryAtOom::Ended => words("had ended"),
+        MemoryAtOom::NotKept => words("its trace no longer has that moment"),
+        MemoryAtOom::Bytes { allocated_bytes, reserved_bytes, used_bytes, steps_ended, .. } => {
+            let bytes = [*allocated_bytes, *reserved_bytes, *used_bytes].map(size);
+            let [allocated, reserved, used] = bytes;
+            [allocated, reserved, used, format::step_reached(*steps_ended)]
+        }
+    }
+}
+
+/// The commands that say more.
+fn next(names: &RankNames<'_>) -> Vec<String> {
+    let job = names.job;
+    let Some(most) = most_telling(job, &findings(names)) else { return Vec::new() };
+    let path = |at: usize| typed_path(&job.ranks[at].path);
+    let mut lines = vec!["More".to_owned(), format!("  rank {}: memlab report {}", names.rank(most), path(most))];
+    let is_comparable = |typical: &usize| *typical != most && job.ranks[*typical].stages == job.ranks[most].stages;
+    if let Some(typical) = typical(job).filter(is_comparable) {
+        let (a, b) = (names.rank(typical), names.rank(most));
+        lines.push(format!("  rank {b} against rank {a}: memlab diff {} {}", path(typical), path(most)));
+    }
+    lines
+}
+
+/// What the reader should know of the traces.
+pub(super) fn notes(names: &RankNames<'_>) -> Vec<String> {
+    let job = names.job;
+    let mut lines = Vec::new();
+    if job.missing.count > 0 {
+        let more = job.missing.count - job.missing.first.len() as u64;
+        let more = if more > 0 { format!(" and {} more", format::grouped(more)) } else { String::new() };
+        let ranks = if job.missing.count == 1 { "rank" } else { "ranks" };
+        lines.push(format!("Note: no trace of {ranks} {}{more}", ranges(job.missing.first.clone())));
+    }
+    for failed in job.unreadable.iter().take(ROWS) {
+        lines.push(format!("Note: {}", clean(&failed.why)));
+    }
+    if job.unreadable.len() > ROWS {
+        lines.push(format!("Note: {} more traces cannot be read: see --json", job.unreadable.len() - ROWS));
+    }
+    lines.extend(clocks(job));
+    let lossy: Vec<usize> =
+        (0..job.ranks.len()).filter(|at| job.ranks[*at].lost_events > 0 || job.ranks[*at].skipped_lines > 0).collect();
+    if !lossy.is_empty() {
+        lines.push(format!("Note: traces of {} miss events; their own reports say what", names.ranks(lossy)));
+    }
+    lines
+}
+
+/// Which hosts' clocks were corrected.
+fn clocks(job: &Job) -> Option<String> {
+    let wrong = || job.clocks.iter().filter(|clock| clock.ahead_ns != 0);
+    let most = wrong().max_by_key(|clock| clock.ahead_ns.unsigned_abs())?;
+    let way = if most.ahead_ns > 0 { "ahead of" } else { "behind" };
+    let (time, host, first) =
+        (format::duration(most.ahead_ns.unsigned_abs()), clean(&most.host), clean(&job.clocks[0].host));
+    let whose = match wrong().count() {
+        1 => format!("the clock of {host} is {time} {way} that of {first}"),
+        count => {
+            format!("{count} hosts' clocks differ from that of {first}, most that of {host}, which is {time} {way} it")
+        }
+    };
+    Some(format!("Note: {whose}, as the steps that ranks ended together show; moments are compared accordingly"))
+}

@@ -1,0 +1,62 @@
+//! What the lines and layers of a trace are called in its report.
+
+use std::sync::Arc;
+
+use memlab_trace::{LayerView, Line, Model};
+
+use memlab_base::text::{COMPILED, NO_LAYER, NO_LINE, clean, place};
+
+/// Names things of one trace.
+pub(crate) struct ReportNames<'m> {
+    pub(crate) model: &'m Model,
+    /// What the tables call the model's latest state: `at the end`, `now`, `then`.
+    pub latest: &'static str,
+    directory: &'m str,
+    several_roots: bool,
+}
+
+impl<'m> ReportNames<'m> {
+    /// Of a run that has ended.
+    pub(crate) fn new(model: &'m Model) -> Self {
+        Self::until(model, "at the end")
+    }
+
+    /// Of a run up to a moment, which the tables call `latest`.
+    pub(crate) fn until(model: &'m Model, latest: &'static str) -> Self {
+        let directory = model.header().map_or("", |header| header.directory.as_str());
+        let mut roots: Vec<u32> = model
+            .devices()
+            .iter()
+            .flat_map(|device| model.layers(device.index))
+            .filter(|layer| layer.name.is_some() && layer.root != 0)
+            .map(|layer| layer.root)
+            .collect();
+        roots.sort_unstable();
+        roots.dedup();
+        Self { model, latest, directory, several_roots: roots.len() > 1 }
+    }
+
+    /// `train.py:31  main`, and behind it whether it runs compiled.
+    pub(crate) fn line(&self, line: Option<&Arc<Line>>) -> String {
+        let Some(line) = line else { return NO_LINE.to_owned() };
+        let place = place(line, self.directory);
+        let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
+        let compiled = if self.model.runs_compiled(line) { COMPILED } else { "" };
+        clean(format!("{place}  {function}{compiled}").trim_end()).into_owned()
+    }
+
+    /// `blocks.0.mlp  Linear`.
+    pub(crate) fn layer(&self, layer: &LayerView) -> String {
+        let class = layer.class.as_deref().unwrap_or("");
+        let root = layer.root_name.as_deref().unwrap_or("");
+        let name = match layer.name.as_deref() {
+            None => NO_LAYER.to_owned(),
+            Some("") if root == class => format!("{root} (outermost)"),
+            Some("") => format!("{root}  {class} (outermost)"),
+            Some(name) if name.starts_with('<') || class.is_empty() => name.to_owned(),
+            Some(name) if self.several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
+            Some(name) => format!("{name}  {class}"),
+        };
+        clean(name.trim()).into_owned()
+    }
+}

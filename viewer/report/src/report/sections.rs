@@ -1,0 +1,472 @@
+//! The parts of the report on one device.
+
+use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
+
+use super::bar;
+use super::names::ReportNames;
+use super::table::Table;
+use memlab_base::category::category_names;
+use memlab_base::findings::{self, Finding, Grows, PoolsOfLine, advice::advice};
+use memlab_base::format::{self, Units};
+use memlab_base::ranges::{self, RangeNode};
+use memlab_base::text::{NO_LAYER, clean};
+
+/// How many lines and layers are shown.
+const ROWS: usize = 12;
+
+/// How many lines that grow.
+const GROWING: usize = 5;
+
+/// The widest that sentences are set: longer lines are hard to read.
+const PROSE: usize = 110;
+
+/// How many out-of-memory events are shown in full.
+const OOMS: usize = 3;
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// The peak, and when.
+pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
+    if device.allocations == 0 {
+        let mut lines = vec!["Peak: nothing was allocated".to_owned()];
+        if device.used_bytes_at_peak > 0 {
+            let (used, when) = (size(device.used_bytes_at_peak), format::duration(device.peak_time));
+            lines = vec![format!("Peak: {used} in use after {when}")];
+        }
+        lines.push("  PyTorch's allocator handed out nothing on this device.".to_owned());
+        lines.extend(limit(device));
+        return lines;
+    }
+    let mut lines = vec![format!(
+        "Peak: {} allocated after {}{}",
+        size(device.peak_allocated_bytes),
+        format::duration(device.peak_time),
+        if steps_ended == 0 { String::new() } else { format!(", {}", format::step_reached(device.peak_step)) }
+    )];
+    let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
+    lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
+    if device.host_bytes_at_peak > 0 {
+        lines.push(format!("  and {} in host memory, where kernels reach it slowly", size(device.host_bytes_at_peak)));
+    }
+    let (reserved, used) = (device.peak_reserved_bytes, device.peak_used_bytes);
+    lines.push(format!("  at most {} reserved and {} in use over the run", size(reserved), size(used)));
+    lines.push(format!(
+        "  {} allocated and {} reserved at the end",
+        size(device.allocated_bytes),
+        size(device.reserved_bytes)
+    ));
+    if device.peak_host_bytes > 0 && device.host_bytes_at_peak == 0 {
+        lines.push(format!("  at most {} in host memory over the run", size(device.peak_host_bytes)));
+    }
+    lines.extend(limit(device));
+    if device.async_allocations > 0 {
+        lines.push(
+            "  Blocks came from the driver one by one: sizes are as requested, and reserved is taken to be what is allocated"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// The limit that the run was kept to.
+fn limit(device: &DeviceView) -> Option<String> {
+    let limit = size(device.limit_bytes?);
+    let beyond = if device.spills { "what goes beyond it is put in host memory" } else { "allocations beyond it fail" };
+    Some(format!("  a limit of {limit} was set: {beyond}"))
+}
+
+/// Where the device's memory was.
+pub(super) fn memory(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let mut lines = vec!["Where the memory was at the peak".to_owned()];
+    let held = names.model.categories(device.index).map(|view| (view.category, view.bytes_at_peak));
+    let shares = bar::Shares { held: &held, host_bytes: device.host_bytes_at_peak };
+    lines.extend(bar::lines(device, &shares, columns));
+    if !device.used_is_known {
+        lines.push("  The driver never told the device's use: the context and other processes are missing.".to_owned());
+    } else if !device.process_is_known {
+        lines.push("  The driver does not tell processes apart here: others count as context.".to_owned());
+    }
+    lines
+}
+
+/// The heading of shares of what lines hold together: of what PyTorch allocated, unless other arrays are among it.
+pub(super) fn share_title(allocated: u64, attributed: u64) -> &'static str {
+    if allocated == attributed { "of allocated" } else { "of held" }
+}
+
+/// The lines that held most at the peak.
+pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let lines = names.model.lines(device.index);
+    let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
+    let mut table = Table::new(&[
+        "at the peak",
+        share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
+        "in backward",
+        "most at once",
+        "at the end",
+        "line",
+    ])
+    .sparing(&[4, 3, 2]);
+    for line in held.iter().take(ROWS) {
+        table.row(vec![
+            size(line.live_bytes_at_peak),
+            format::percent(line.live_bytes_at_peak, device.attributed_bytes_at_peak()),
+            size(line.backward_bytes_at_peak),
+            size(line.peak_live_bytes),
+            size(line.live_bytes),
+            names.line(line.line.as_ref()),
+        ]);
+    }
+    lines_section(names, device, &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
+}
+
+/// A table of lines under its title.
+pub(super) fn lines_section(
+    names: &ReportNames<'_>,
+    device: &DeviceView,
+    table: &Table,
+    rest: Option<String>,
+    columns: usize,
+) -> Vec<String> {
+    let [title, why] = lines_title(names, device);
+    let mut lines = section(&title, table, rest, columns);
+    if !lines.is_empty() && !why.is_empty() {
+        lines.insert(1, why);
+    }
+    lines
+}
+
+/// The heading of the lines: whose lines they are, and in a second line why, where that is not obvious.
+fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
+    let what = "Lines that held most";
+    if names.model.scope() == Scope::Users {
+        return [what.to_owned(), String::new()];
+    }
+    let why = match names.model.dominant_library_call(device.index) {
+        Some(line) => {
+            let place = names.line(Some(&line));
+            let place = place.split("  ").next().unwrap_or_default();
+            format!("  {place} only calls them (--libraries=never: yours alone)")
+        }
+        None => String::new(),
+    };
+    [format!("{what}, libraries' too"), why]
+}
+
+/// The layers that held most at the peak.
+pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let mut layers = names.model.layers(device.index);
+    layers.retain(|layer| layer.live_bytes_at_peak > 0);
+    if layers.iter().all(|layer| layer.name.is_none()) {
+        return Vec::new();
+    }
+    layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
+    let mut table = Table::of_layers(&[
+        "at the peak",
+        share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "others",
+        "layer",
+    ])
+    .sparing(&[6, 4, 3, 2, 5]);
+    for layer in layers.iter().take(ROWS) {
+        // All at the peak, so that a row adds up.
+        let at_peak = |category: Category| layer.categories_at_peak[category as usize];
+        let shown =
+            [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Activation].map(at_peak);
+        let others =
+            layer.live_bytes_at_peak.saturating_sub(shown.iter().fold(0, |sum, part| sum.saturating_add(*part)));
+        let mut row = vec![
+            size(layer.live_bytes_at_peak),
+            format::percent(layer.live_bytes_at_peak, device.attributed_bytes_at_peak()),
+        ];
+        row.extend(shown.into_iter().chain([others]).map(size));
+        row.push(names.layer(layer));
+        table.row(row);
+    }
+    let title = "Layers that held most, each without those inside it";
+    section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
+}
+
+/// The ranges that the program names: what was allocated in each.
+pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let mut ranges = ranges::nodes(&names.model.ranges(device.index));
+    ranges.sort_by(|a, b| {
+        let most = |node: &RangeNode| (node.own.live_bytes_at_peak, node.own.allocated_bytes);
+        most(b).cmp(&most(a)).then_with(|| a.path().cmp(b.path()))
+    });
+    ranges.retain(|node| node.inclusive.allocated_bytes > 0);
+    let mut table = Table::of_layers(&[
+        "at the peak",
+        share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
+        "with inside",
+        "at the end",
+        "allocated",
+        "blocks",
+        "range",
+    ])
+    .sparing(&[5, 3, 4]);
+    for node in ranges.iter().take(ROWS) {
+        table.row(vec![
+            size(node.own.live_bytes_at_peak),
+            format::percent(node.own.live_bytes_at_peak, device.attributed_bytes_at_peak()),
+            size(node.inclusive.live_bytes_at_peak),
+            size(node.own.live_bytes),
+            size(node.own.allocated_bytes),
+            format::grouped(node.own.allocations),
+            node.name(),
+        ]);
+    }
+    let title = "Ranges that the program names, each without those inside it";
+    section(title, &table, rest(ranges.iter().map(|node| node.own.live_bytes_at_peak)), columns)
+}
+
+fn rest(held: impl ExactSizeIterator<Item = u64>) -> Option<String> {
+    let count = held.len().checked_sub(ROWS).filter(|count| *count > 0)?;
+    Some(format!(
+        "  and {} more with {}",
+        format::grouped(count as u64),
+        size(held.skip(ROWS).fold(0, u64::saturating_add))
+    ))
+}
+
+pub(super) fn section(title: &str, table: &Table, rest: Option<String>, columns: usize) -> Vec<String> {
+    if table.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![title.to_owned()];
+    lines.extend(table.lines(columns));
+    lines.extend(rest);
+    lines
+}
+
+/// What leaks: the lines that hold more after every step.
+pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let steps = names.model.device_steps(device.index);
+    let ended: u64 = steps.iter().map(|step| step.steps).sum();
+    if ended < 2 {
+        return Vec::new();
+    }
+    let growth = names.model.growth(device.index);
+    let Some(first) = growth.first() else {
+        return vec![format!("Growth between steps: no line held more after step {} than after warm-up", ended - 1)];
+    };
+    let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
+    let mut table = Table::new(&["more", "a step", "before", "at the last", "line"]);
+    for line in growth.iter().take(GROWING) {
+        table.row(vec![
+            size(line.to_bytes - line.from_bytes),
+            size(line.bytes_per_step.max(0.0) as u64),
+            size(line.from_bytes),
+            size(line.to_bytes),
+            names.line(line.line.as_ref()),
+        ]);
+    }
+    let title = format!(
+        "Growth between the ends of steps {} and {}: {} on {}",
+        first.from_step - 1,
+        first.to_step - 1,
+        size(total),
+        if growth.len() == 1 { "one line".to_owned() } else { format!("{} lines", growth.len()) }
+    );
+    section(&title, &table, None, columns)
+}
+
+/// How much of what PyTorch reserves is not handed out, and how large the holes are.
+pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec<String> {
+    let map = names.model.segments(device.index);
+    if map.segments.is_empty() && device.reserved_bytes_at_peak == 0 {
+        return Vec::new();
+    }
+    let idle = device.reserved_bytes_at_peak.saturating_sub(device.peak_allocated_bytes);
+    let mut lines = vec![format!(
+        "Fragmentation: at the peak {} of {} reserved was not handed out ({})",
+        size(idle),
+        size(device.reserved_bytes_at_peak),
+        format::percent(idle, device.reserved_bytes_at_peak)
+    )];
+    // Where nothing is handed out any more, holes are only what segments happen to be.
+    if device.allocated_bytes > 0 && map.free_bytes > 0 {
+        lines.push(format!(
+            "  {} {} of {} ({}), in {} segments; the largest free block is {}",
+            names.latest,
+            size(map.free_bytes),
+            size(map.reserved_bytes),
+            format::percent(map.free_bytes, map.reserved_bytes),
+            format::grouped(map.segments.len() as u64),
+            size(map.largest_free_bytes)
+        ));
+    }
+    if device.private_reserved_bytes_at_peak > 0 {
+        let in_pools = device.private_reserved_bytes_at_peak.saturating_sub(device.private_allocated_bytes_at_peak);
+        lines.push(format!(
+            "  in private pools of CUDA graphs: {} of {} at the peak, {} {}",
+            size(in_pools),
+            size(device.private_reserved_bytes_at_peak),
+            size(map.private_free_bytes),
+            names.latest
+        ));
+    }
+    lines
+}
+
+/// What private pools of CUDA graphs hold, and the lines that captured the graphs.
+pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let groups = findings::graph_pools_by_line(names.model, device.index);
+    let sum = |of: fn(&PoolsOfLine) -> u64| groups.iter().map(of).fold(0_u64, u64::saturating_add);
+    let mut table = Table::new(&["reserved", "in no tensor", "pools", "graphs", "segments", "captured by"]);
+    for group in &groups {
+        table.row(vec![
+            size(group.reserved_bytes),
+            size(group.free_bytes),
+            format::grouped(group.pools),
+            format::grouped(group.graphs),
+            format::grouped(group.segments),
+            names.line(group.line.as_ref()),
+        ]);
+    }
+    let title = format!(
+        "Private pools of CUDA graphs {}: {} reserved, {} of it in no tensor",
+        names.latest,
+        size(sum(|group| group.reserved_bytes)),
+        size(sum(|group| group.free_bytes))
+    );
+    section(&title, &table, None, columns)
+}
+
+/// Driver memory that is not PyTorch's.
+pub(super) fn driver(names: &ReportNames<'_>, device: i32, title: &str, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["at the end", "kind", "taken by"]);
+    for held in names.model.driver_memory(device).iter().take(GROWING) {
+        let times = match held.live_allocations {
+            1 => "once".to_owned(),
+            times => format!("{} times", format::grouped(times)),
+        };
+        let who = format!("{}  {}, {times}", held.library, held.call);
+        table.row(vec![size(held.live_bytes), held.kind.as_str().to_owned(), clean(&who).into_owned()]);
+    }
+    section(title, &table, None, columns)
+}
+
+/// The out-of-memory events of a device.
+pub(super) fn ooms(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let ooms: Vec<OomView> = names.model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
+    let grows = findings::grows(names.model, device);
+    let mut lines = Vec::new();
+    for oom in ooms.iter().take(OOMS) {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(one_oom(names, oom, grows.as_ref(), columns));
+    }
+    if ooms.len() > OOMS {
+        let more = format::grouped((ooms.len() - OOMS) as u64);
+        lines.extend([String::new(), format!("{more} more out-of-memory events: see --json")]);
+    }
+    lines
+}
+
+fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&Grows>, columns: usize) -> Vec<String> {
+    let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
+    let mut lines = vec![
+        format!("OUT OF MEMORY after {}: {} asked for", format::duration(oom.time), size(oom.requested_bytes)),
+        format!("  by {}", names.line(oom.line.as_ref())),
+    ];
+    if let Some(layer) = layer {
+        lines.push(format!("  in layer {}", clean(layer)));
+    }
+    let free_on_device = oom.total_bytes.saturating_sub(oom.used_bytes);
+    lines.push(format!(
+        "  {} allocated and {} reserved by PyTorch",
+        size(oom.allocated_bytes),
+        size(oom.reserved_bytes)
+    ));
+    lines.push(format!(
+        "  {} free in its segments, the largest free block {}",
+        size(oom.free_bytes),
+        size(oom.largest_free_block_bytes)
+    ));
+    if oom.private_free_bytes > 0 {
+        lines.push(format!("  {} free in private pools of CUDA graphs", size(oom.private_free_bytes)));
+    }
+    if !oom.used_is_known {
+        let torch = oom.reserved_bytes.max(oom.allocated_bytes);
+        lines.push(format!("  {} of other driver memory of this process", size(oom.used_bytes.saturating_sub(torch))));
+        lines.push(
+            "  the device's own figure was not sampled yet: the context and what was free are not known".to_owned(),
+        );
+    } else if oom.total_bytes > 0 {
+        lines.push(format!("  {} free on the device of {}", size(free_on_device), size(oom.total_bytes)));
+    }
+    if let Some(limit) = oom.limit_bytes {
+        lines.push(format!("  a limit of {} was set for the process", size(limit)));
+    }
+    if oom.host_bytes > 0 {
+        lines.push(format!("  {} of its memory lay on the host", size(oom.host_bytes)));
+    }
+    let mut table = Table::new(&["held", "", "by"]);
+    let mut held = |kind: &str, name: String, bytes: u64| {
+        table.row(vec![size(bytes), kind.to_owned(), name]);
+    };
+    let mut categories = oom.categories.clone();
+    categories.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    for (category, bytes) in categories.iter().take(5) {
+        held("category", category_names(*category).0.to_owned(), *bytes);
+    }
+    for (line, bytes) in oom.lines.iter().take(5) {
+        held("line", names.line(line.as_ref()), *bytes);
+    }
+    for (layer, bytes) in oom.layers.iter().take(5) {
+        let name = match layer.as_deref() {
+            None => NO_LAYER.to_owned(),
+            Some("") => "(outermost module)".to_owned(),
+            Some(name) => clean(name).into_owned(),
+        };
+        held("layer", name, *bytes);
+    }
+    lines.extend(section("  Who held what", &table, None, columns));
+    let advice = advice(oom, grows);
+    if !advice.is_empty() {
+        lines.push("  What to do next".to_owned());
+    }
+    lines.extend(advice.iter().flat_map(|text| wrapped("  -", text, columns)));
+    lines
+}
+
+/// The findings, each with what to do next, and what the memory was used for.
+pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
+    let mut lines = vec!["What to look at".to_owned()];
+    let Some(headline) = findings::headline(names.model) else { return Vec::new() };
+    let found: Vec<Finding> = findings::of(names.model);
+    for Finding { what, next, .. } in &found {
+        lines.extend(wrapped("  !", &clean(&what.text()), columns));
+        lines.extend(wrapped("    →", &clean(next), columns));
+    }
+    lines.extend(wrapped(" ", &clean(&headline.text()), columns));
+    if found.is_empty() {
+        lines.extend(wrapped(" ", "Nothing grows, nothing failed, and little is left unused.", columns));
+    }
+    lines
+}
+
+/// Text in lines of at most so many columns, the first after `mark`, the others as far in.
+pub(super) fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.min(PROSE);
+    let indent = " ".repeat(memlab_base::text::width(mark) + 1);
+    let mut lines = vec![mark.to_owned()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if memlab_base::text::width(line) + 1 + memlab_base::text::width(word) <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines
+}

@@ -1,0 +1,204 @@
+//! The report as text: what a person wants to know, in the order in which they ask.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use memlab_predict::advice::AdviceReport;
+use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
+
+use super::names::ReportNames;
+use super::{advice, gpu_time, sections, training};
+use crate::advice::on_report as advice_on;
+use memlab_base::findings::Kind;
+use memlab_base::text::{Color, Style, clean, short_command};
+use memlab_base::{format, parallel, signals};
+
+/// Writes the report of a trace. No character in it steers a terminal, but for the colours.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Style) -> io::Result<()> {
+    let columns = style.columns;
+    let model = &loaded.model;
+    let names = ReportNames::new(model);
+    let mut parts = vec![process(model), sections::findings(&names, columns), training::epochs(model, columns)];
+    for device in model.devices() {
+        parts.push(vec![device_title(&device, columns)]);
+        parts.push(sections::ooms(&names, &device, columns));
+        parts.push(sections::peak(&device, model.steps_ended()));
+        parts.push(sections::memory(&names, &device, columns));
+        parts.push(sections::lines(&names, &device, columns));
+        parts.push(sections::layers(&names, &device, columns));
+        parts.push(sections::ranges(&names, &device, columns));
+        parts.push(gpu_time::gpu_time(&names, &device, columns));
+        parts.push(sections::growth(&names, &device, columns));
+        parts.push(sections::fragmentation(&names, &device));
+        parts.push(sections::graph_pools(&names, &device, columns));
+        parts.push(sections::driver(
+            &names,
+            device.index,
+            "Driver memory taken by others than PyTorch's allocator",
+            columns,
+        ));
+    }
+    if model.devices().is_empty() {
+        parts.push(vec!["No GPU memory was allocated.".to_owned()]);
+    }
+    parts.push(sections::driver(&names, HOST, "Pinned host memory", columns));
+    parts.push(advice::chapter(advice_on(path, loaded).as_ref(), columns));
+    parts.push(notes(path, loaded));
+    write_parts(out, parts, style)
+}
+
+/// Writes what to change.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_advice(out: &mut impl Write, advices: &AdviceReport, style: Style) -> io::Result<()> {
+    write_parts(out, vec![advice::advised(advices, style.columns), advice::tried(advices, style.columns)], style)
+}
+
+/// The line that a device's part begins with.
+pub(super) fn device_title(device: &DeviceView, columns: usize) -> String {
+    let memory = if device.total_bytes > 0 {
+        format!(", {}", format::bytes(device.total_bytes, format::Units::Auto))
+    } else {
+        String::new()
+    };
+    let name = if device.name.is_empty() { "unknown" } else { &device.name };
+    let title = format!("=== Device {}: {}{memory} ", device.index, clean(name));
+    let rule = "=".repeat(columns.saturating_sub(memlab_base::text::width(&title)).min(100));
+    format!("{title}{rule}")
+}
+
+/// Writes the parts that there are, with an empty line between them.
+pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Vec<String>>, style: Style) -> io::Result<()> {
+    parts.retain(|part| !part.is_empty());
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        for line in part {
+            let line = clean(line);
+            if style.colored { writeln!(out, "{}", colored(&line))? } else { writeln!(out, "{line}")? }
+        }
+    }
+    Ok(())
+}
+
+/// A line of the report in colour: titles, and in a stronger colour problems.
+fn colored(line: &str) -> String {
+    if line.starts_with("OUT OF MEMORY") {
+        return Color::Bad.paint(line);
+    }
+    if let Some(found) = line.strip_prefix("  ! ") {
+        // What it is about, up to the colon or the verb.
+        let end = Kind::ALL.iter().find_map(|kind| found.starts_with(kind.title()).then(|| kind.title().len()));
+        let (title, rest) = found.split_at(end.unwrap_or(0));
+        let color = if title == Kind::OutOfMemory.title() { Color::Bad } else { Color::Warn };
+        return format!("  {}{rest}", color.paint(&format!("! {title}")));
+    }
+    match line.chars().next() {
+        Some(' ') | None => line.to_owned(),
+        Some(_) if line.starts_with("Note:") => Color::Dim.paint(line),
+        Some(_) => Color::Title.paint(line),
+    }
+}
+
+/// Which process this is, and how it ended.
+pub(super) fn process(model: &Model) -> Vec<String> {
+    let header = model.header().cloned().unwrap_or_default();
+    let mut facts = vec![format!("pid {}", header.pid)];
+    match (header.rank, header.world_size) {
+        (Some(rank), Some(size)) => facts.push(format!("rank {rank} of {size}")),
+        (Some(rank), None) => facts.push(format!("rank {rank}")),
+        (None, _) => {}
+    }
+    if !header.host.is_empty() {
+        facts.push(format!("on {}", clean(&header.host)));
+    }
+    facts.extend(parallel::facts(model));
+    facts.push(format::duration(model.time()));
+    match model.steps_ended() {
+        0 => {}
+        1 => facts.push("1 step".to_owned()),
+        steps => facts.push(format!("{} steps", format::grouped(steps))),
+    }
+    facts.push(format!("{} events", format::grouped(model.events())));
+    vec![
+        format!("memlab report: {}", short_command(&header.command)),
+        format!("  {}", facts.join(" · ")),
+        format!("  {}", ending(model)),
+    ]
+}
+
+/// How the process ended.
+pub(super) fn ending(model: &Model) -> String {
+    match model.end().map(|end| (end.code, end.signal)) {
+        None => "no end was recorded: it still runs, or was killed".to_owned(),
+        Some((_, Some(signal))) => signals::describe(signal),
+        Some((Some(code), None)) => format!("ended with exit code {code}"),
+        Some((None, None)) => "ended".to_owned(),
+    }
+}
+
+/// What the reader should know of the trace itself.
+fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
+    let mut lines = Vec::new();
+    for note in notes_on(loaded) {
+        let mut parts = note.into_iter();
+        lines.extend(parts.next().map(|first| format!("Note: {first}")));
+        lines.extend(parts.map(|more| format!("  {more}")));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, format!("About the trace {}", clean(&path.display().to_string())));
+    }
+    lines
+}
+
+/// What the reader should know of the trace itself: notes, each with what belongs to it.
+pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
+    notes_of(&loaded.model, &loaded.skipped, loaded.truncated)
+}
+
+/// The same of what was met while reading.
+pub(super) fn notes_of(model: &Model, skipped: &Skipped, truncated: bool) -> Vec<Vec<String>> {
+    let mut notes: Vec<Vec<String>> =
+        model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
+    notes.extend(format::missing_events(model.lost_events()).map(|note| vec![note]));
+    let Skipped { count, first } = skipped;
+    if *count > 0 {
+        let lines = if *count == 1 { "line was" } else { "lines were" };
+        let mut note = vec![format!("{} garbled {lines} passed over:", format::grouped(*count))];
+        note.extend(
+            first.iter().map(|line| format!("line {} (at byte {}): {}", line.line, line.offset, clean(&line.reason))),
+        );
+        notes.push(note);
+    }
+    if truncated {
+        notes.push(vec!["the trace is cut short; the report covers what there is.".to_owned()]);
+    }
+    notes.extend(deep_stacks(model).map(|note| vec![format!("{note}.")]));
+    let anomalies = model.anomalies();
+    if anomalies.total() > 0 {
+        notes.push(vec![format!(
+            "{} events did not add up and were left out (see trace.anomalies in --json).",
+            format::grouped(anomalies.total())
+        )]);
+    }
+    notes
+}
+
+/// What there is to say of stacks that are too deep to be shown whole.
+pub fn deep_stacks(model: &Model) -> Option<String> {
+    let count = model.deep_stacks();
+    let stacks = if count == 1 { "stack is" } else { "stacks are" };
+    (count > 0).then(|| {
+        format!(
+            "{} {stacks} more than {MAX_STACK_DEPTH} calls deep: the outermost calls are left out",
+            format::grouped(count as u64)
+        )
+    })
+}

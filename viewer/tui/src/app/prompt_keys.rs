@@ -1,0 +1,59 @@
+//! Keys while a line is typed at the bottom of the screen.
+
+use crossterm::event::KeyCode;
+
+use super::prompt::{Prompt, PromptKind};
+use super::state::App;
+use memlab_base::text;
+
+/// The longest text that can be typed.
+const MAX_LENGTH: usize = 256;
+
+impl App {
+    pub(super) fn ask_for(&mut self, kind: PromptKind) {
+        let text = if kind == PromptKind::Filter { self.context.filter_text.clone() } else { String::new() };
+        self.prompt = Some(Prompt { kind, text, error: None });
+    }
+
+    pub(super) fn on_prompt_key(&mut self, key: KeyCode) {
+        let Some(prompt) = &mut self.prompt else { return };
+        match key {
+            KeyCode::Esc => {
+                if prompt.kind == PromptKind::Filter {
+                    self.context.clear_filter();
+                }
+                self.prompt = None;
+                return;
+            }
+            KeyCode::Enter => return self.on_prompt_end(),
+            KeyCode::Backspace => {
+                prompt.text.pop();
+            }
+            KeyCode::Char(character) if !text::is_unsafe(character) && prompt.text.len() < MAX_LENGTH => {
+                prompt.text.push(character);
+            }
+            _ => return,
+        }
+        // A filter applies while it is typed, as far as it can be parsed.
+        if prompt.kind == PromptKind::Filter {
+            let text = prompt.text.clone();
+            let error = self.context.set_filter(&text).err();
+            if let Some(prompt) = &mut self.prompt {
+                prompt.error = error;
+            }
+        }
+    }
+
+    fn on_prompt_end(&mut self) {
+        let Some(mut prompt) = self.prompt.take() else { return };
+        let error = match prompt.kind {
+            PromptKind::Filter => prompt.error.clone(),
+            PromptKind::GoTo if prompt.text.trim().is_empty() => None,
+            PromptKind::GoTo => self.context.go_to(&prompt.text).err(),
+        };
+        if error.is_some() {
+            prompt.error = error;
+            self.prompt = Some(prompt);
+        }
+    }
+}

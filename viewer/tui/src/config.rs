@@ -1,0 +1,160 @@
+//! What a person prefers: `~/.config/memlab/config.toml`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::screen::Screen;
+use memlab_base::format::Units;
+use memlab_base::output;
+use memlab_base::theme::{Palette, Theme};
+
+/// The preferences. What the command line and the environment say comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Colours; `None`: as the terminal's background asks for.
+    pub theme: Option<Palette>,
+    /// Whether all of Unicode may be drawn; `None`: if the locale says so.
+    pub unicode: Option<bool>,
+    /// How sizes are written.
+    pub units: Units,
+    /// The screen to begin with.
+    pub screen: Screen,
+    /// How many seconds of the past the chart shows; 0: the whole run.
+    pub window_seconds: u64,
+    /// Whether lines and layers show what they hold with all they call or contain.
+    pub inclusive: bool,
+    /// Whether the mouse is used; without, the terminal selects text with it.
+    pub mouse: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            theme: None,
+            unicode: None,
+            units: Units::Auto,
+            screen: Screen::Overview,
+            window_seconds: 0,
+            inclusive: false,
+            mouse: true,
+        }
+    }
+}
+
+impl Config {
+    /// `$XDG_CONFIG_HOME/memlab/config.toml`, else `~/.config/memlab/config.toml`; `None`: there is no home.
+    pub fn path() -> Option<PathBuf> {
+        let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let base = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
+        Some(base.join("memlab/config.toml"))
+    }
+
+    /// What the file says, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the user.
+    pub fn read() -> Result<Self, String> {
+        let Some(path) = Self::path() else { return Ok(Self::default()) };
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(format!("{}: cannot be read: {error}", path.display())),
+        };
+        Self::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            format!("{line}{}; `memlab config --print` shows what there is", error.message().replace('\n', " "))
+        })
+    }
+
+    /// The preferences in the file; if it cannot be parsed, prints why and returns the defaults.
+    pub fn read_or_say() -> Self {
+        Self::read().unwrap_or_else(|error| {
+            output::note(error);
+            Self::default()
+        })
+    }
+
+    /// The theme, unless `asked` says another.
+    pub fn theme(&self, asked: Option<Palette>) -> Theme {
+        Theme::detect(asked.or(self.theme), self.unicode)
+    }
+
+    /// The file that says the same, with a word on each preference.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut put = |about: &str, key: &str, value: Option<String>| {
+            let (mark, value) = value.map_or(("# ", "…".to_owned()), |value| ("", value));
+            let _ = writeln!(text, "# {about}\n{mark}{key} = {value}\n");
+        };
+        let quoted = |word: &str| Some(format!("\"{word}\""));
+        put(
+            "Colours: \"dark\", \"light\", \"contrast\" or \"mono\"; unset: as the terminal's background asks for.",
+            "theme",
+            self.theme.and_then(|theme| quoted(theme.as_str())),
+        );
+        put(
+            "Whether all of Unicode may be drawn: true or false; unset: if the locale says so.",
+            "unicode",
+            self.unicode.map(|unicode| unicode.to_string()),
+        );
+        put("How sizes are written: \"auto\", \"MiB\", \"GiB\" or \"bytes\".", "units", quoted(self.units.as_str()));
+        let screens = Screen::ALL.map(|screen| format!("\"{}\"", screen.title().to_lowercase())).join(", ");
+        put(&format!("The screen to begin with: {screens}."), "screen", quoted(&self.screen.title().to_lowercase()));
+        put(
+            "How many seconds of the past the chart shows; 0: the whole run.",
+            "window_seconds",
+            Some(self.window_seconds.to_string()),
+        );
+        put(
+            "Whether lines and layers show what they hold with all they call or contain.",
+            "inclusive",
+            Some(self.inclusive.to_string()),
+        );
+        put(
+            "Whether the dashboard uses the mouse; without, the terminal selects text with it (else: hold Shift).",
+            "mouse",
+            Some(self.mouse.to_string()),
+        );
+        text.trim_end().to_owned() + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        let changed = Config {
+            theme: Some(Palette::Light),
+            unicode: Some(false),
+            units: Units::Gibibytes,
+            screen: Screen::Segments,
+            window_seconds: 60,
+            inclusive: true,
+            mouse: false,
+        };
+        for config in [Config::default(), changed] {
+            assert_eq!(Config::parse(&config.text()), Ok(config));
+        }
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let error = Config::parse("theme = \"dark\"\nthem = 1\n").unwrap_err();
+        assert!(error.starts_with("line 2: unknown field `them`"), "{error}");
+        let error = Config::parse("units = \"furlongs\"\n").unwrap_err();
+        assert!(error.contains("furlongs") && error.contains("MiB"), "{error}");
+        assert!(Config::parse("mouse = ").unwrap_err().starts_with("line 1: "));
+    }
+}

@@ -1,0 +1,41 @@
+//! Where the GPU memory of the processes is: on the devices, or moved to host memory.
+
+use super::state::Context;
+use memlab_follow::offload::control::{MoveState, OperationKind};
+use memlab_follow::offload::mover::MemoryLocation;
+use memlab_follow::offload::operation;
+use memlab_follow::snapshot::ProcessSnapshot;
+
+impl Context {
+    /// What is known of where a process's memory is, while it runs.
+    pub fn memory_location(&self, process: &ProcessSnapshot) -> Option<&MemoryLocation> {
+        self.memory_locations.get(&process.header.pid).filter(|_| !process.state.is_over())
+    }
+
+    /// Where a process's memory is, in a few words; `None`: on the devices, or not known.
+    pub fn memory_location_words(&self, process: &ProcessSnapshot) -> Option<String> {
+        let location = self.memory_location(process)?;
+        match location.by_driver {
+            Some(OperationKind::Restore) => Some("restoring".to_owned()),
+            Some(_) => Some("checkpointing".to_owned()),
+            None => operation::where_it_is(location.moving.as_ref()?),
+        }
+    }
+
+    /// The same in a word.
+    pub fn memory_location_word(&self, process: &ProcessSnapshot) -> Option<&'static str> {
+        let location = self.memory_location(process)?;
+        match (location.by_driver, location.moving.as_ref().map(|moving| moving.state)) {
+            (Some(OperationKind::Restore), _) => Some("restoring"),
+            (Some(_), _) => Some("offloading"),
+            (None, None | Some(MoveState::Resident | MoveState::Unknown)) => None,
+            (None, Some(state)) => Some(state.short()),
+        }
+    }
+
+    /// Whether a process waits for its memory.
+    pub fn is_offloaded(&self, process: &ProcessSnapshot) -> bool {
+        let moving = self.memory_location(process).and_then(|location| location.moving.as_ref());
+        moving.is_some_and(|moving| matches!(moving.state, MoveState::Offloaded | MoveState::Checkpointed))
+    }
+}

@@ -1,0 +1,214 @@
+//! Which moment is shown: the latest, the peak, or one chosen by time, step or out-of-memory.
+
+use memlab_trace::SeekTarget;
+
+use super::moment::{ChartWindow, ShownMoment};
+use super::state::Context;
+use memlab_base::moment::NamedMoment;
+use memlab_base::query::Cursor;
+use memlab_base::{format, moment};
+use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
+
+/// The shortest time the chart shows, in nanoseconds: a point of it is some microseconds long at best.
+const SHORTEST_WINDOW_NS: u64 = 1_000_000;
+
+impl Context {
+    /// Shows the peak of a program that gave its memory back before it ended, unless the user chose a moment: its end
+    /// would be empty.
+    pub fn leave_an_empty_end(&mut self) {
+        let is_over = self.process().is_some_and(|process| process.state.is_over());
+        let is_empty =
+            self.device().is_some_and(|device| device.totals.allocated_bytes < device.totals.peak_allocated_bytes / 20);
+        if is_over && is_empty && !self.moment_was_chosen {
+            self.show(ShownMoment::Peak);
+            self.moment_was_chosen = false;
+        }
+    }
+
+    /// Shows the latest moment or the peak.
+    pub fn show(&mut self, moment: ShownMoment) {
+        self.cursor = None;
+        self.set_moment(moment);
+    }
+
+    /// The latest moment, or back from it to the peak.
+    pub fn toggle_peak(&mut self) {
+        self.show(if self.moment == ShownMoment::Peak { ShownMoment::Now } else { ShownMoment::Peak });
+    }
+
+    fn set_moment(&mut self, moment: ShownMoment) {
+        self.moment = moment;
+        self.moment_was_chosen = true;
+    }
+
+    /// The chosen moment; `None`: the latest or the peak.
+    pub fn cursor(&self) -> Option<&Cursor> {
+        self.cursor.as_ref()
+    }
+
+    /// The moment the cursor is at, in nanoseconds since the start of the trace shown; `None`: the latest or the peak.
+    pub fn cursor_time(&self) -> Option<u64> {
+        let cursor = self.cursor.as_ref()?;
+        let start = self.process()?.header.start_unix_ns;
+        Some(cursor.unix_ns.saturating_sub(start))
+    }
+
+    /// Puts the cursor at a time of the trace shown.
+    pub fn go_to_time(&mut self, time: u64) {
+        let Some(process) = self.process() else { return };
+        let time = time.min(process.until(self.now_unix_ns));
+        self.cursor = Some(cursor_at(process, SeekTarget::Time(time), time));
+        self.set_moment(ShownMoment::Then);
+    }
+
+    /// Puts the cursor right after an event of the trace shown. Times of different threads are not quite in order, so
+    /// that where the number of an event is known the time would be less than exact.
+    pub fn go_to_event(&mut self, number: u64, time: u64) {
+        let Some(process) = self.process() else { return };
+        self.cursor = Some(cursor_at(process, SeekTarget::event(number, time), time));
+        self.set_moment(ShownMoment::Then);
+    }
+
+    /// When the chart begins and ends, if it does not show the whole run. A moment chosen outside it draws it along.
+    pub fn chart_span(&self) -> Option<(u64, u64)> {
+        let end = self.process()?.until(self.now_unix_ns);
+        let (centre, length) = match self.window {
+            ChartWindow::Run => return None,
+            ChartWindow::Last(seconds) => (None, seconds.saturating_mul(1_000_000_000)),
+            ChartWindow::Around(centre, length) => (centre, length),
+        };
+        let latest = end.checked_sub(length)?;
+        let start = centre.map_or(latest, |centre| centre.saturating_sub(length / 2).min(latest));
+        let start = match self.cursor_time() {
+            Some(time) if time < start || time > start.saturating_add(length) => {
+                time.saturating_sub(length / 2).min(latest)
+            }
+            _ => start,
+        };
+        Some((start, start.saturating_add(length)))
+    }
+
+    /// Halves what the chart shows, around the moment shown; or doubles it.
+    pub fn zoom(&mut self, nearer: bool) {
+        let Some(end) = self.process().map(|process| process.until(self.now_unix_ns)) else { return };
+        let length = self.chart_span().map_or(end, |(start, end)| end - start);
+        let length = if nearer { (length / 2).max(SHORTEST_WINDOW_NS) } else { length.saturating_mul(2) };
+        let centre = if self.moment == ShownMoment::Now { None } else { self.moment_time() };
+        // Halved and doubled again it may be a little shorter than the run.
+        self.window = if length > end - end / 8 { ChartWindow::Run } else { ChartWindow::Around(centre, length) };
+    }
+
+    /// Moves the cursor by columns of the chart, from the latest moment or the peak if it is there.
+    pub fn move_cursor(&mut self, columns: i64) {
+        let (Some(process), Some(device)) = (self.process(), self.device()) else { return };
+        let end = process.until(self.now_unix_ns);
+        let from = match self.moment {
+            ShownMoment::Then => self.cursor_time().unwrap_or(end),
+            ShownMoment::Peak => device.totals.peak_time,
+            ShownMoment::Now => end,
+        };
+        let width = self.hit_targets.time_scale().map_or(end / 200, |scale| scale.width).max(1);
+        let by = i64::try_from(width).unwrap_or(i64::MAX).saturating_mul(columns);
+        self.go_to_time(from.saturating_add_signed(by));
+    }
+
+    /// Puts the cursor at the end of the next step (`forward`) or the one before.
+    pub fn go_to_next_step(&mut self, forward: bool) {
+        let (Some(device), Some(now)) = (self.device(), self.moment_time()) else { return };
+        let mut steps = device.steps.iter();
+        let step =
+            if forward { steps.find(|step| step.end_time > now) } else { steps.rev().find(|step| step.end_time < now) };
+        match step.map(|step| (step.end_event, step.end_time)) {
+            Some((event, time)) => self.go_to_event(event, time),
+            None => {
+                self.notice = Some(if forward { "there is no later step" } else { "there is no earlier step" }.into())
+            }
+        }
+    }
+
+    /// Puts the cursor at the next out-of-memory, and after the last at the first.
+    ///
+    /// # Errors
+    ///
+    /// If there was none.
+    pub fn go_to_next_oom(&mut self) -> Result<(), String> {
+        let now = self.cursor_time();
+        let ooms = || self.process().into_iter().flat_map(|process| &process.ooms);
+        let next = ooms().find(|oom| now.is_some_and(|now| oom.time > now)).or_else(|| ooms().next());
+        let (event, time) = next.map(|oom| (oom.event, oom.time)).ok_or("there was no out-of-memory")?;
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    /// Puts the cursor at what a person typed: a time, `step 12`, `peak`, `oom`, `end`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the user.
+    pub fn go_to(&mut self, text: &str) -> Result<(), String> {
+        let moment = match text.trim().to_lowercase() {
+            text if text == "now" => NamedMoment::End,
+            text if text == "oom" => return self.go_to_next_oom(),
+            // As one types in a hurry: `step 12` for `step:12`, `12.5` for `12.5s`.
+            text if text.starts_with("step ") => text.replacen("step ", "step:", 1).parse()?,
+            text if text.parse::<f64>().is_ok() => format!("{text}s").parse()?,
+            text => text.parse()?,
+        };
+        match moment {
+            NamedMoment::Peak => self.show(ShownMoment::Peak),
+            NamedMoment::End => self.show(ShownMoment::Now),
+            NamedMoment::Oom(number) => self.go_to_oom(number)?,
+            NamedMoment::Step(number) => self.go_to_step(number)?,
+            NamedMoment::Time(time) => {
+                let end = self.process().map_or(0, |process| process.until(self.now_unix_ns));
+                if time > end {
+                    return Err(format!("{moment} is later than the end, {}", format::duration(end)));
+                }
+                self.go_to_time(time);
+            }
+        }
+        Ok(())
+    }
+
+    fn go_to_oom(&mut self, number: u64) -> Result<(), String> {
+        let Some(process) = self.process() else { return Ok(()) };
+        let oom = moment::oom(&process.ooms, process.oom_count, number)?;
+        let (event, time) = (oom.event, oom.time);
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    fn go_to_step(&mut self, number: u64) -> Result<(), String> {
+        let step = moment::step(self.device().map_or(&[], |device| &device.steps), number)?;
+        let (event, time) = (step.end_event, step.end_time);
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    /// The moment shown, in nanoseconds since the trace's start.
+    pub fn moment_time(&self) -> Option<u64> {
+        let (process, device) = (self.process()?, self.device()?);
+        Some(match self.moment {
+            ShownMoment::Now => process.until(self.now_unix_ns),
+            ShownMoment::Peak => device.totals.peak_time,
+            ShownMoment::Then => self.cursor_time()?,
+        })
+    }
+
+    /// The latest moment of the process shown.
+    pub fn latest_cursor(&self) -> Option<Cursor> {
+        let process = self.process()?;
+        Some(cursor_at(process, SeekTarget::Event(process.events_read), process.time))
+    }
+
+    /// The peak as a moment to look up.
+    pub fn peak_cursor(&self) -> Option<Cursor> {
+        let (process, DeviceSnapshot { totals, .. }) = (self.process()?, self.device()?);
+        Some(cursor_at(process, SeekTarget::event(totals.peak_event, totals.peak_time), totals.peak_time))
+    }
+}
+
+fn cursor_at(process: &ProcessSnapshot, at: SeekTarget, time: u64) -> Cursor {
+    let unix_ns = process.header.start_unix_ns.saturating_add(time);
+    Cursor { trace: process.path.clone(), at, unix_ns }
+}

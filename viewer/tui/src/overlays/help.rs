@@ -1,0 +1,160 @@
+//! The keys: those of the screen in front first, then those of all screens.
+
+use crossterm::event::KeyCode;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::answer::Answer;
+use crate::context::{Context, HitTarget};
+use crate::screens::screen_state::{HelpKey, ScreenHelp};
+use crate::widgets::pane::{centered, clear, fact, frame, put, wrapped};
+use memlab_base::category::category_list;
+
+const MOMENTS: [HelpKey; 7] = [
+    ("←  →", "an earlier, a later moment; Shift: by ten columns; or click and drag in the chart"),
+    ("p", "the moment of the peak, and back"),
+    ("n  N", "the end of the next, the previous step"),
+    ("O", "the next out-of-memory"),
+    ("t", "type a moment: 12.5s, 1:30, step 12, peak, oom, end"),
+    ("Esc", "back to the latest moment; first: no filter"),
+    ("space", "pause the display; the program goes on"),
+];
+
+const TABLES: [HelpKey; 7] = [
+    ("j k ↑ ↓ PgUp PgDn g G", "move in the table; the wheel too"),
+    ("s  S", "sort by the next column, the other way round; or click on a heading"),
+    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
+    ("i", "what a line or layer holds: its own, or with all it calls or contains"),
+    ("L", "lines: those of libraries too, or yours alone; on every screen"),
+    ("u", "units: fitting, MiB, GiB, bytes"),
+    ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
+];
+
+const REST: [HelpKey; 9] = [
+    ("q", "leave"),
+    ("Tab, 1 2 3 …", "the next screen, that screen"),
+    ("d  D", "the next, the previous device or rank"),
+    ("b", "back to the ranks"),
+    ("A", "advice: what to change so that the program takes less"),
+    ("w", "chart: whole run, 5 min, 1 min, 10 s"),
+    ("T", "theme: dark, light, high contrast, none"),
+    ("o  r", "move the program's GPU memory to host memory (asks first), bring it back"),
+    ("Ctrl-C", "interrupt the program (asks first)"),
+];
+
+const WORDS: [HelpKey; 3] = [
+    ("allocated", "handed out by PyTorch's caching allocator"),
+    ("reserved", "held by it, handed out or not"),
+    ("used", "the whole device's use: also CUDA itself, libraries, other processes"),
+];
+
+/// The help, scrolled to a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Help {
+    screen: ScreenHelp,
+    /// The first row shown.
+    row: u16,
+    /// How many rows did not fit when it was drawn last.
+    hidden_rows: u16,
+}
+
+impl Help {
+    /// The help of a screen, from the top.
+    pub fn new(screen: ScreenHelp) -> Self {
+        Self { screen, row: 0, hidden_rows: 0 }
+    }
+
+    /// Scrolls; any other key closes the help.
+    pub fn on_key(&mut self, key: KeyCode) -> Answer {
+        const PAGE: u16 = 10;
+        let row = match key {
+            KeyCode::Down | KeyCode::Char('j') => self.row + 1,
+            KeyCode::Up | KeyCode::Char('k') => self.row.saturating_sub(1),
+            KeyCode::PageDown => self.row + PAGE,
+            KeyCode::PageUp => self.row.saturating_sub(PAGE),
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => u16::MAX,
+            _ => return Answer::Close,
+        };
+        self.row = row.min(self.hidden_rows);
+        Answer::Stay
+    }
+
+    /// Scrolls by some rows.
+    pub fn scroll(&mut self, rows: isize) {
+        self.row = self.row.saturating_add_signed(rows as i16).min(self.hidden_rows);
+    }
+
+    /// Draws the keys, from a row on where there is no room for all.
+    pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        const COLUMNS: u16 = 108;
+        let theme = &context.theme;
+        let rows = rows(context, self.screen.keys, usize::from(COLUMNS.min(area.width).saturating_sub(WHAT + 2)));
+        // Without room for all the blank lines go first.
+        let is_spacious = rows.len() as u16 + 2 <= area.height;
+        let rows: Vec<HelpLine> =
+            rows.into_iter().filter(|row| is_spacious || !matches!(row, HelpLine::Blank)).collect();
+        let place = centered(area, COLUMNS, rows.len() as u16 + 2);
+        clear(buffer, place, theme);
+        context.hit_targets.put(place, HitTarget::Overlay);
+        let hidden = (rows.len() as u16).saturating_sub(place.height.saturating_sub(2));
+        self.hidden_rows = hidden;
+        let row = self.row.min(hidden);
+        let mut facts = vec![fact("any other key: back", theme.dim)];
+        if hidden > 0 {
+            let more =
+                if row < hidden { format!("j k scroll, {} more", hidden - row) } else { "j k scroll".to_owned() };
+            facts.insert(0, fact(more, theme.key));
+        } else {
+            facts = vec![fact("any key: back", theme.dim)];
+        }
+        let inner = frame(buffer, place, self.screen.title, facts, theme);
+        for (y, row) in (inner.y..inner.bottom()).zip(rows.iter().skip(usize::from(row))) {
+            match row {
+                HelpLine::Blank => {}
+                HelpLine::Key(key, what) => {
+                    put(buffer, inner.x + 1, y, 22.min(inner.width.saturating_sub(1)), key, theme.key, theme);
+                    put(buffer, inner.x + WHAT, y, inner.width.saturating_sub(WHAT), what, theme.text, theme);
+                }
+                HelpLine::Warning(words) => {
+                    put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), words, theme.warn, theme);
+                }
+            }
+        }
+    }
+}
+
+/// The column of the descriptions.
+const WHAT: u16 = 24;
+
+/// One line of the help.
+enum HelpLine {
+    Key(&'static str, String),
+    Warning(String),
+    Blank,
+}
+
+/// All rows, with texts in so many columns.
+fn rows(context: &Context, own: &'static [HelpKey], columns: usize) -> Vec<HelpLine> {
+    let categories = format!("one of {}", category_list());
+    let key = |(key, what): &(&'static str, &str)| {
+        let mut keys = std::iter::once(*key).chain(std::iter::repeat(""));
+        wrapped(what, columns)
+            .into_iter()
+            .map(|line| HelpLine::Key(keys.next().unwrap_or(""), line))
+            .collect::<Vec<_>>()
+    };
+    let mut rows: Vec<HelpLine> = Vec::new();
+    for group in [own, &MOMENTS, &TABLES, &REST, &WORDS] {
+        rows.extend(group.iter().flat_map(key));
+        rows.push(HelpLine::Blank);
+    }
+    rows.extend(key(&("category:…", &categories)));
+    let warnings = context.process().map(|process| process.warnings.as_slice()).unwrap_or_default();
+    if !warnings.is_empty() {
+        rows.push(HelpLine::Blank);
+    }
+    let warned = warnings.iter().rev().take(4).flat_map(|warning| wrapped(warning, columns + usize::from(WHAT) - 2));
+    rows.extend(warned.map(HelpLine::Warning));
+    rows
+}

@@ -1,0 +1,59 @@
+//! Whether to offload a program, and what that means.
+
+use crossterm::event::KeyCode;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::Span;
+
+use super::answer::Answer;
+use super::message::draw_box;
+use crate::context::Context;
+use crate::widgets::pane::put_spans;
+use memlab_base::format;
+use memlab_follow::offload::mover::MoveOrder;
+use memlab_follow::request::UiRequest;
+
+/// The question whether to offload a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffloadQuestion {
+    /// What is done after `y`.
+    pub order: MoveOrder,
+    /// How much would move; `None`: not known.
+    pub bytes: Option<u64>,
+}
+
+impl OffloadQuestion {
+    /// A key was pressed.
+    pub fn on_key(&mut self, key: KeyCode) -> Answer {
+        match key {
+            KeyCode::Char('y') => Answer::Request(UiRequest::Move(self.order.clone())),
+            KeyCode::Char('n' | 'q' | 'o') | KeyCode::Esc => Answer::Close,
+            _ => Answer::Stay,
+        }
+    }
+
+    /// Draws the self.
+    pub fn draw(&self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        let who = &self.order.who;
+        let words = if self.order.by_driver {
+            format!(
+                "checkpoint {who} with the CUDA driver (--full)? all it has on the GPU goes to host memory, the CUDA context \
+                 too; it waits until you restore it. Started with `memlab run --offload` it would be faster."
+            )
+        } else {
+            let bytes =
+                self.bytes.map(|bytes| format!("{} of ", format::bytes(bytes, context.units))).unwrap_or_default();
+            format!("offload {bytes}{who} to host memory? the program waits until you restore it")
+        };
+        let inner = draw_box(buffer, area, context, "Offload", &words, "", 2);
+        let theme = &context.theme;
+        let y = inner.bottom().saturating_sub(1);
+        let choices = [
+            Span::styled("y", theme.key),
+            Span::styled(" offload   ", theme.text),
+            Span::styled("n", theme.key),
+            Span::styled(" leave it", theme.text),
+        ];
+        put_spans(buffer, inner.x + 1, y, inner.right(), &choices, theme);
+    }
+}

@@ -1,0 +1,156 @@
+//! The columns of the layers.
+
+use std::cmp::Ordering;
+
+use super::item::LayerItem;
+use crate::context::ShownMoment;
+use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
+use memlab_base::format::Units;
+
+/// The columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerColumn {
+    /// Live at the moment shown.
+    Now,
+    /// Live at the device's peak.
+    AtPeak,
+    /// How long it had the GPU work, and the share of the device's time.
+    GpuTime,
+    /// The most its parameters took.
+    Parameters,
+    /// The most their gradients took.
+    Gradients,
+    /// The most the optimizer kept for it.
+    Optimizer,
+    /// The most its activations took.
+    Activations,
+    /// Handed out in forward over the run.
+    Forward,
+    /// Handed out in backward over the run.
+    Backward,
+    /// Its name.
+    Name,
+}
+
+impl Column for LayerColumn {
+    type Item = LayerItem;
+
+    const ALL: &'static [Self] = &[
+        Self::Now,
+        Self::AtPeak,
+        Self::GpuTime,
+        Self::Parameters,
+        Self::Gradients,
+        Self::Optimizer,
+        Self::Activations,
+        Self::Forward,
+        Self::Backward,
+        Self::Name,
+    ];
+
+    const GPU_TIME: Option<Self> = Some(Self::GpuTime);
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::AtPeak => "at peak",
+            Self::GpuTime => "GPU time",
+            Self::Parameters => "params",
+            Self::Gradients => "grads",
+            Self::Optimizer => "optim",
+            Self::Activations => "activ",
+            Self::Forward => "Σ forward",
+            Self::Backward => "Σ backwd",
+            Self::Name => "layer",
+        }
+    }
+
+    fn columns(self) -> u16 {
+        match self {
+            Self::GpuTime => GPU_TIME_COLUMNS,
+            Self::Name => 0,
+            _ => 10,
+        }
+    }
+
+    fn shown_from(self) -> u16 {
+        match self {
+            Self::Now | Self::AtPeak | Self::Name => 0,
+            Self::GpuTime => 60,
+            Self::Parameters | Self::Activations => 72,
+            Self::Gradients | Self::Optimizer => 96,
+            Self::Forward | Self::Backward => 124,
+        }
+    }
+
+    fn figure(self, row: &LayerItem) -> Option<f64> {
+        match self {
+            Self::GpuTime => Some(row.time().map_or(0, |time| time.totals.nanoseconds) as f64),
+            _ => self.bytes(row).map(|bytes| bytes as f64),
+        }
+    }
+
+    fn compare_names(a: &LayerItem, b: &LayerItem) -> Ordering {
+        compare_layer_names(a, b)
+    }
+
+    fn text(self, row: &LayerItem, units: Units) -> String {
+        match (self, row.time()) {
+            (Self::GpuTime, Some(time)) => gpu_time_text(time.totals.nanoseconds, time.device_nanoseconds),
+            _ => self.bytes(row).map(|bytes| bytes_text(bytes, units)).unwrap_or_default(),
+        }
+    }
+
+    fn of_moment(moment: ShownMoment) -> Option<Self> {
+        Some(match moment {
+            ShownMoment::Now | ShownMoment::Then => Self::Now,
+            ShownMoment::Peak => Self::AtPeak,
+        })
+    }
+}
+
+impl LayerColumn {
+    fn bytes(self, row: &LayerItem) -> Option<u64> {
+        let view = row.figures();
+        Some(match self {
+            Self::Now => view.live_bytes,
+            Self::AtPeak => view.live_bytes_at_peak,
+            Self::Parameters => view.parameter_bytes,
+            Self::Gradients => view.gradient_bytes,
+            Self::Optimizer => view.optimizer_state_bytes,
+            Self::Activations => view.activation_bytes,
+            Self::Forward => view.forward_bytes,
+            Self::Backward => view.backward_bytes,
+            Self::GpuTime | Self::Name => return None,
+        })
+    }
+}
+
+/// The order of names, in which `h.2` is before `h.10`.
+pub fn compare_layer_names(a: &LayerItem, b: &LayerItem) -> Ordering {
+    (a.key.0, natural(a.key.1.as_deref())).cmp(&(b.key.0, natural(b.key.1.as_deref())))
+}
+
+/// A key that puts `h.2` before `h.10`.
+fn natural(name: Option<&str>) -> Option<Vec<(u64, &str)>> {
+    Some(name?.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["h.10", "h.2", "head", ""].map(|name| natural(Some(name)));
+        names.sort();
+        assert_eq!(
+            names,
+            ["", "h.2", "h.10", "head"]
+                .map(|name| natural(Some(name)))
+                .map(|name| name)
+                .into_iter()
+                .collect::<Vec<_>>()[..]
+        );
+    }
+}

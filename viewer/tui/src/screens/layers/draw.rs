@@ -1,0 +1,138 @@
+//! Draws the layers: the tree of modules. The bar is warmer the more a layer holds.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::columns::LayerColumn;
+use super::item::LayerItem;
+use super::state::LayersScreen;
+use crate::context::{Context, HitTarget, ShownMoment};
+use crate::screen::{OverviewTable, TablePane};
+use crate::widgets::facts::gpu_time_words;
+use crate::widgets::pane::{fact, frame, put};
+use crate::widgets::table::{self, Label, TableStyle};
+use memlab_base::format;
+
+impl LayersScreen {
+    /// The pane of the overview: the largest, flat.
+    pub fn draw_pane(&mut self, buffer: &mut Buffer, area: Rect, context: &Context, has_focus: bool) {
+        let columns = match (context.moment, area.width) {
+            (ShownMoment::Peak, 56..) => &[LayerColumn::AtPeak, LayerColumn::Now][..],
+            (_, 56..) => &[LayerColumn::Now, LayerColumn::AtPeak],
+            (ShownMoment::Peak, _) => &[LayerColumn::AtPeak],
+            _ => &[LayerColumn::Now],
+        };
+        context.hit_targets.put(area, HitTarget::Pane(TablePane::Overview(OverviewTable::Layers)));
+        let rows = self.flat_items(context);
+        self.draw_table(
+            buffer,
+            area,
+            context,
+            &rows,
+            columns,
+            (Some(TablePane::Overview(OverviewTable::Layers)), has_focus),
+        );
+    }
+
+    /// The whole screen: the tree, and the row under the cursor in full.
+    pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        if self.shows_ranges {
+            self.ranges.draw(buffer, area, context);
+            return;
+        }
+        let has_time = context.has_gpu_time();
+        let columns = table::columns_with_gpu_time(area.width, has_time);
+        let detail_rows = if area.height >= 12 { 5 + u16::from(has_time) } else { 0 };
+        let place = Rect { height: area.height - detail_rows, ..area };
+        let rows = self.items(context);
+        self.draw_table(buffer, place, context, &rows, &columns, (None, true));
+        if let (1.., Some(row)) = (detail_rows, rows.get(self.table.selected)) {
+            draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, context, row);
+        }
+    }
+
+    fn draw_table(
+        &mut self,
+        buffer: &mut Buffer,
+        area: Rect,
+        context: &Context,
+        rows: &[LayerItem],
+        columns: &[LayerColumn],
+        (pane, has_focus): (Option<TablePane>, bool),
+    ) {
+        let mut state = self.table;
+        let all = context.device().map_or(0, |device| device.layers.len());
+        let theme = &context.theme;
+        let is_flat = pane.is_some() || !context.filter.is_empty();
+        let count = if !is_flat || rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
+        let counted = match (is_flat, context.inclusive) {
+            (true, _) => "",
+            (false, true) => "with the layers inside",
+            (false, false) => "open layers: their own",
+        };
+        let facts =
+            vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
+        let inner = frame(buffer, area, "Layers", facts.collect(), theme);
+        let whole = context.allocated_bytes();
+        let look = TableStyle { context, columns, pane, has_focus };
+        table::draw(buffer, inner, &look, &mut state, rows, |row| label(row, context, whole, is_flat));
+        self.table = state;
+    }
+}
+
+fn label(row: &LayerItem, context: &Context, whole: u64, is_flat: bool) -> Label {
+    let figures = row.figures();
+    let bytes = if context.moment == ShownMoment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes };
+    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+    let name = if is_flat { row.name() } else { row.last_name() };
+    Label {
+        depth: row.depth,
+        is_open: row.is_open,
+        name: name.to_owned(),
+        aside: row.class().to_owned(),
+        share: Some(share),
+        tint: context.theme.heat(share),
+        style: None,
+        is_layer: true,
+    }
+}
+
+fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerItem) {
+    let theme = &context.theme;
+    let inner = frame(buffer, area, row.name(), Vec::new(), theme);
+    let size = |bytes| format::bytes(bytes, context.units);
+    let is_outside = row.key.1.is_none();
+    let class = if row.class().is_empty() { "part" } else { row.class() };
+    let who = match row.root_name() {
+        _ if is_outside => "allocated while no module's forward ran".to_owned(),
+        Some(root) if !row.is_root() => format!("{class} of {root}"),
+        _ => format!("{class}, outermost"),
+    };
+    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let held = |view: &memlab_trace::LayerView| {
+        format!("{then} {}, at peak {}", size(view.live_bytes), size(view.live_bytes_at_peak))
+    };
+    let mut lines = vec![(format!("{who}: {}", held(&row.own)), theme.text)];
+    if !is_outside {
+        lines[0].0 += " of its own";
+        lines.push((format!("with the layers inside it: {}", held(&row.inclusive)), theme.text));
+    }
+    if let Some(time) = row.time() {
+        lines.push((format!("GPU: {}", gpu_time_words(&time)), theme.dim));
+    }
+    let own = &row.own;
+    lines.push((
+        format!(
+            "at most: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",
+            size(own.parameter_bytes),
+            size(own.gradient_bytes),
+            size(own.optimizer_state_bytes),
+            size(own.buffer_bytes),
+            size(own.activation_bytes)
+        ),
+        theme.dim,
+    ));
+    for (y, (line, style)) in (inner.y..inner.bottom()).zip(lines) {
+        put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), &line, style, theme);
+    }
+}

@@ -1,0 +1,96 @@
+//! Draws the ranges: the tree, and the row under the cursor in full.
+
+use memlab_trace::{Category, RangeView};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::RangeTable;
+use super::item::RangeItem;
+use crate::context::{Context, ShownMoment};
+use crate::widgets::pane::{fact, frame, put};
+use crate::widgets::table::{self, Label, TableStyle};
+use memlab_base::category::category_names;
+use memlab_base::format;
+use memlab_base::text::clean;
+
+impl RangeTable {
+    /// The whole screen.
+    pub(in crate::screens::layers) fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        let columns = table::columns_that_fit(area.width);
+        let detail_rows = if area.height >= 12 { 5 } else { 0 };
+        let place = Rect { height: area.height - detail_rows, ..area };
+        let items = self.items(context);
+        let theme = &context.theme;
+        let is_flat = !context.filter.is_empty();
+        let counted = match (is_flat, context.inclusive) {
+            (true, _) => "",
+            (false, true) => "with the ranges inside",
+            (false, false) => "open ranges: their own",
+        };
+        let facts = vec![fact(counted, theme.dim), fact(items.len().to_string(), theme.dim)];
+        let facts = facts.into_iter().filter(|fact| fact[0].width() > 0).collect();
+        let inner = frame(buffer, place, "Ranges that the program names", facts, theme);
+        if context.device().is_none_or(|device| device.ranges.is_empty()) {
+            let words = "none: memlab.annotate(\"forward\") names a range, and NVTX ranges are taken too";
+            put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), words, theme.dim, theme);
+            return;
+        }
+        let whole = context.allocated_bytes();
+        let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+        table::draw(buffer, inner, &look, &mut self.table, &items, |item| label(item, context, whole, is_flat));
+        if let (1.., Some(item)) = (detail_rows, items.get(self.table.selected)) {
+            draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, context, item);
+        }
+    }
+}
+
+fn label(item: &RangeItem, context: &Context, whole: u64, is_flat: bool) -> Label {
+    let figures = item.figures();
+    let bytes = if context.moment == ShownMoment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes };
+    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+    let last = item.path().last().filter(|_| !is_flat);
+    Label {
+        depth: item.depth,
+        is_open: item.is_open,
+        name: last.map_or_else(|| item.name(), |name| clean(name).into_owned()),
+        share: Some(share),
+        tint: context.theme.heat(share),
+        is_layer: true,
+        ..Label::default()
+    }
+}
+
+fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeItem) {
+    let theme = &context.theme;
+    let inner = frame(buffer, area, &item.name(), Vec::new(), theme);
+    let size = |bytes| format::bytes(bytes, context.units);
+    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let held = |view: &RangeView| {
+        format!(
+            "{then} {}, at peak {}, in all {} ({} blocks)",
+            size(view.live_bytes),
+            size(view.live_bytes_at_peak),
+            size(view.allocated_bytes),
+            format::grouped(view.allocations)
+        )
+    };
+    let mut lines = vec![(format!("itself: {}", held(&item.node.own)), theme.text)];
+    if item.path().is_empty() {
+        lines[0].0 = format!("allocated in no range: {}", held(&item.node.own));
+    }
+    if item.is_open.is_some() {
+        lines.push((format!("with the ranges inside it: {}", held(&item.node.inclusive)), theme.text));
+    }
+    let at_peak = item.node.inclusive.categories_at_peak;
+    let mut held: Vec<(Category, u64)> =
+        std::iter::zip(Category::ALL, at_peak).filter(|(_, bytes)| *bytes > 0).collect();
+    held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    if !held.is_empty() {
+        let held: Vec<String> =
+            held.iter().map(|(category, bytes)| format!("{} {}", category_names(*category).0, size(*bytes))).collect();
+        lines.push((format!("at the peak: {}", held.join(", ")), theme.dim));
+    }
+    for (y, (line, style)) in (inner.y..inner.bottom()).zip(lines) {
+        put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), &line, style, theme);
+    }
+}

@@ -1,0 +1,127 @@
+//! The state and the keys of the layers.
+
+use crossterm::event::KeyCode;
+
+use super::columns::LayerColumn;
+use super::item::LayerItem;
+use super::ranges::RangeTable;
+use super::tree::{LayerTree, flat_items};
+use crate::context::{Context, ShownMoment};
+use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
+use crate::widgets::columns::{Column, TableControl, TableState};
+use crate::widgets::rows::rows_of;
+use memlab_report::export::rows::Rows;
+
+/// The screen of the layers.
+#[derive(Clone, Debug)]
+pub struct LayersScreen {
+    /// Order and cursor.
+    pub table: TableState<LayerColumn>,
+    pub(super) tree: LayerTree,
+    /// The ranges, which are shown in place of the layers.
+    pub(super) ranges: RangeTable,
+    pub(super) shows_ranges: bool,
+}
+
+impl Default for LayersScreen {
+    fn default() -> Self {
+        Self {
+            table: TableState::new(LayerColumn::Now),
+            tree: LayerTree::default(),
+            ranges: RangeTable::default(),
+            shows_ranges: false,
+        }
+    }
+}
+
+impl ScreenState for LayersScreen {
+    fn on_key(&mut self, key: KeyCode, context: &mut Context) {
+        match key {
+            KeyCode::Char('a') => self.shows_ranges = !self.shows_ranges,
+            KeyCode::Char('l' | '+') if self.shows_ranges => self.ranges.set_open(true, context),
+            KeyCode::Char('h' | '-') if self.shows_ranges => self.ranges.set_open(false, context),
+            KeyCode::Char('z') if self.shows_ranges => self.ranges.toggle_all(context),
+            KeyCode::Char('l' | '+') => self.set_open(true, context),
+            KeyCode::Char('h' | '-') => self.set_open(false, context),
+            KeyCode::Char('z') => self.tree.toggle_all(),
+            _ => {}
+        }
+    }
+
+    fn on_enter(&mut self, context: &mut Context) -> Option<Action> {
+        match self.shows_ranges {
+            true => self.ranges.toggle(context),
+            false => self.toggle(context),
+        }
+        None
+    }
+
+    fn table(&mut self) -> Option<&mut dyn TableControl> {
+        if self.shows_ranges { Some(&mut self.ranges.table) } else { Some(&mut self.table) }
+    }
+
+    fn footer_keys(&self, context: &Context) -> FooterKeys {
+        let inclusive = if context.inclusive { "own" } else { "inclusive" };
+        let mut first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        // A program that names none need not be asked about them.
+        if self.shows_ranges || context.device().is_some_and(|device| !device.ranges.is_empty()) {
+            first.push(("a", if self.shows_ranges { "layers" } else { "ranges" }.to_owned()));
+        }
+        FooterKeys { first, ..FooterKeys::default() }
+    }
+
+    fn help(&self) -> ScreenHelp {
+        ScreenHelp {
+            title: "Memory by layer: the tree of modules",
+            keys: &[
+                ("Enter, l  h", "open a module, close it"),
+                ("z", "open all, close all"),
+                ("a", "memory by the ranges that the program names (memlab.annotate, NVTX), or by layer again"),
+            ],
+        }
+    }
+
+    fn rows(&self, context: &Context) -> Option<Rows> {
+        if self.shows_ranges {
+            return Some(self.ranges.rows(context));
+        }
+        let mut rows = rows_of::<LayerColumn>(&self.items(context), &["class"], |row| {
+            (row.key.1.clone(), vec![row.class().into()])
+        });
+        if !context.has_gpu_time() {
+            rows.remove(LayerColumn::GpuTime.title());
+        }
+        Some(rows)
+    }
+}
+
+impl LayersScreen {
+    /// Sorts by the new moment's column what was sorted by the old one's.
+    pub fn follow(&mut self, old: ShownMoment, new: ShownMoment) {
+        self.table.follow(old, new);
+        self.ranges.table.follow(old, new);
+    }
+
+    /// The rows: the tree, or with a filter the layers that pass it.
+    pub fn items(&self, context: &Context) -> Vec<LayerItem> {
+        self.tree.items(context, &|a, b| self.table.compare(a, b, context.moment))
+    }
+
+    /// The layers that pass the filter, one beside the other.
+    pub fn flat_items(&self, context: &Context) -> Vec<LayerItem> {
+        flat_items(context, &|a, b| self.table.compare(a, b, context.moment))
+    }
+
+    /// Opens the row under the cursor, or closes it or the one it is in.
+    fn set_open(&mut self, open: bool, context: &Context) {
+        let items = self.items(context);
+        self.table.selected = self.tree.set_open(open, &items, self.table.selected);
+    }
+
+    /// Opens the row under the cursor if it is closed, and closes it if it is open.
+    fn toggle(&mut self, context: &Context) {
+        if let Some(item) = self.items(context).get(self.table.selected) {
+            self.tree.toggle(item);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The tree of modules, as their names nest them, and which of them are open.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashSet};
+
+use memlab_trace::LayerView;
+
+use super::item::{LayerItem, LayerKey};
+use crate::context::Context;
+use memlab_follow::snapshot::{DeviceSnapshot, GpuTime};
+
+/// Layers above this depth are open at first: the outermost module and what is right inside it are seen.
+const OPEN_DEPTH: u16 = 1;
+
+/// A tree of modules.
+#[derive(Clone, Debug, Default)]
+pub struct LayerTree {
+    /// The modules opened or closed by hand; the others are open down to [`OPEN_DEPTH`].
+    toggled: HashSet<LayerKey>,
+    /// Whether those below that are open too.
+    all_open: bool,
+}
+
+/// Which of two layers comes first.
+pub type LayerOrder<'o> = &'o dyn Fn(&LayerItem, &LayerItem) -> Ordering;
+
+/// A module and those inside it.
+#[derive(Default)]
+struct Node {
+    own: LayerView,
+    time: Option<GpuTime>,
+    inside: BTreeMap<String, Node>,
+}
+
+impl Node {
+    fn put(&mut self, view: &LayerView, device: &DeviceSnapshot) {
+        self.own = view.clone();
+        self.time = time_of(view, device);
+    }
+}
+
+impl LayerTree {
+    /// Opens all modules, or closes all again.
+    pub fn toggle_all(&mut self) {
+        self.all_open = !self.all_open;
+        self.toggled.clear();
+    }
+
+    /// Opens a row, or closes it or goes to the one it is in; returns the row that is then under the cursor.
+    pub fn set_open(&mut self, open: bool, items: &[LayerItem], row: usize) -> usize {
+        let Some(item) = items.get(row) else { return row };
+        match item.is_open {
+            Some(is_open) if is_open != open => self.toggle(item),
+            _ if !open && item.depth > 0 => {
+                return items[..row].iter().rposition(|other| other.depth < item.depth).unwrap_or(row);
+            }
+            _ => {}
+        }
+        row
+    }
+
+    /// Opens a row if it is closed, and closes it if it is open.
+    pub fn toggle(&mut self, item: &LayerItem) {
+        if item.is_open.is_some() && !self.toggled.remove(&item.key) {
+            self.toggled.insert(item.key.clone());
+        }
+    }
+
+    /// The rows of the tree. With a filter, the layers that pass it, flat and by their full names.
+    pub fn items(&self, context: &Context, order: LayerOrder<'_>) -> Vec<LayerItem> {
+        let Some(device) = context.device() else { return Vec::new() };
+        if !context.filter.is_empty() {
+            return flat_items(context, order);
+        }
+        let mut roots: BTreeMap<u32, Node> = BTreeMap::new();
+        let mut outside = Vec::new();
+        for view in &device.layers {
+            match view.name.as_deref() {
+                None => {
+                    let mut node = Node::default();
+                    node.put(view, device);
+                    outside.push(layer_item((0, None), 0, &node, context));
+                }
+                Some(name) => {
+                    let root = roots.entry(view.root).or_default();
+                    root.own.root_class.get_or_insert_with(|| view.root_class.clone().unwrap_or_default());
+                    root.own.root_name.get_or_insert_with(|| view.root_name.clone().unwrap_or_default());
+                    node_of(root, name).put(view, device);
+                }
+            }
+        }
+        let mut level: Vec<(LayerItem, Option<&Node>)> = outside.into_iter().map(|item| (item, None)).collect();
+        for (id, node) in &roots {
+            let key = (*id, Some(String::new()));
+            level.push((layer_item(key, 0, node, context), Some(node)));
+        }
+        let mut items = Vec::new();
+        self.push_layers(level, &mut items, context, order);
+        items
+    }
+
+    /// Puts a layer and, if it is open, what is inside it.
+    fn push_layer(
+        &self,
+        mut item: LayerItem,
+        node: Option<&Node>,
+        items: &mut Vec<LayerItem>,
+        context: &Context,
+        order: LayerOrder<'_>,
+    ) {
+        let (key, depth, root_name) = (item.key.clone(), item.depth, item.own.root_name.clone());
+        let inside = node.map(|node| &node.inside).filter(|inside| !inside.is_empty());
+        let is_open = inside.is_some() && (self.all_open || depth < OPEN_DEPTH) != self.toggled.contains(&key);
+        item.is_open = inside.map(|_| is_open);
+        items.push(item);
+        let Some(inside) = inside.filter(|_| is_open && depth < 64) else { return };
+        let level: Vec<(LayerItem, Option<&Node>)> = inside
+            .iter()
+            .map(|(part, node)| {
+                let name = match key.1.as_deref() {
+                    Some("") | None => part.clone(),
+                    Some(around) => format!("{around}.{part}"),
+                };
+                let mut item = layer_item((key.0, Some(name)), depth + 1, node, context);
+                item.own.root_name = item.own.root_name.or_else(|| root_name.clone());
+                (item, Some(node))
+            })
+            .collect();
+        self.push_layers(level, items, context, order);
+    }
+
+    /// Puts layers side by side in their order: that of all they hold, so that opening one does not move it.
+    fn push_layers(
+        &self,
+        mut level: Vec<(LayerItem, Option<&Node>)>,
+        items: &mut Vec<LayerItem>,
+        context: &Context,
+        order: LayerOrder<'_>,
+    ) {
+        level.iter_mut().for_each(|(item, _)| item.is_inclusive = true);
+        level.sort_by(|(a, _), (b, _)| order(a, b));
+        for (mut item, node) in level {
+            item.is_inclusive = context.inclusive;
+            self.push_layer(item, node, items, context, order);
+        }
+    }
+}
+
+/// The layers that pass the filter, one beside the other.
+pub fn flat_items(context: &Context, order: LayerOrder<'_>) -> Vec<LayerItem> {
+    let Some(device) = context.device() else { return Vec::new() };
+    let flat_item = |view: &LayerView| {
+        let name = view.name.as_deref().map(str::to_owned);
+        let root = if name.is_none() { 0 } else { view.root };
+        let mut node = Node::default();
+        node.put(view, device);
+        layer_item((root, name), 0, &node, context)
+    };
+    let mut items: Vec<_> = device.layers.iter().map(flat_item).filter(|item| context.filter.passes(item)).collect();
+    items.sort_by(order);
+    items
+}
+
+fn time_of(view: &LayerView, device: &DeviceSnapshot) -> Option<GpuTime> {
+    device.times.as_ref().map(|times| times.of_layer(view.root, view.name.as_ref()))
+}
+
+fn layer_item(key: LayerKey, depth: u16, node: &Node, context: &Context) -> LayerItem {
+    let relations = context.device().and_then(|device| device.relations.as_ref());
+    let related = match context.filter.asks_for_relations() {
+        true => relations.and_then(|relations| relations.of_layer(key.0, key.1.as_deref())),
+        false => None,
+    };
+    let (inclusive, inclusive_time) = sum(node);
+    // A module that had the GPU do nothing itself still has a time, of zero.
+    let own_time = node.time.or(inclusive_time.map(|time| time.none()));
+    LayerItem {
+        key,
+        depth,
+        is_open: None,
+        own: node.own.clone(),
+        inclusive,
+        times: own_time.zip(inclusive_time),
+        is_inclusive: context.inclusive,
+        related,
+    }
+}
+
+/// The node with a qualified name, made if need be. A name that is not known yet (`<A.B>`) is one part.
+fn node_of<'n>(root: &'n mut Node, name: &str) -> &'n mut Node {
+    let parts: Vec<&str> = match name {
+        "" => Vec::new(),
+        _ if name.starts_with('<') => vec![name],
+        // Modules nest no deeper; a malicious name is not split further.
+        _ => name.splitn(64, '.').collect(),
+    };
+    parts.into_iter().fold(root, |node, part| node.inside.entry(part.to_owned()).or_default())
+}
+
+/// What a module and all inside it hold, and had the GPU do.
+fn sum(node: &Node) -> (LayerView, Option<GpuTime>) {
+    let (mut total, mut time) = (node.own.clone(), node.time);
+    for inside in node.inside.values() {
+        let (inside, time_inside) = sum(inside);
+        if let Some(inside) = time_inside {
+            time.get_or_insert_with(|| inside.none()).add(&inside);
+        }
+        for (to, from) in [
+            (&mut total.live_bytes, inside.live_bytes),
+            (&mut total.live_bytes_at_peak, inside.live_bytes_at_peak),
+            (&mut total.forward_bytes, inside.forward_bytes),
+            (&mut total.backward_bytes, inside.backward_bytes),
+            (&mut total.parameter_bytes, inside.parameter_bytes),
+            (&mut total.gradient_bytes, inside.gradient_bytes),
+            (&mut total.optimizer_state_bytes, inside.optimizer_state_bytes),
+            (&mut total.buffer_bytes, inside.buffer_bytes),
+            (&mut total.activation_bytes, inside.activation_bytes),
+        ] {
+            *to = to.saturating_add(from);
+        }
+        for (to, from) in std::iter::zip(&mut total.categories_at_peak, inside.categories_at_peak) {
+            *to = to.saturating_add(from);
+        }
+    }
+    (total, time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_is_not_nested_without_end() {
+        let mut root = Node::default();
+        node_of(&mut root, &"a.".repeat(100_000)).own.live_bytes = 5;
+        assert_eq!(sum(&root).0.live_bytes, 5);
+    }
+}

@@ -1,0 +1,144 @@
+//! Draws the lines: the table, who called a line, and the call tree.
+
+use memlab_trace::Scope;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::columns::LineColumn;
+use super::item::LineItem;
+use super::state::LinesScreen;
+use crate::context::{Context, HitTarget, ShownMoment};
+use crate::screen::{OverviewTable, TablePane};
+use crate::widgets::facts::gpu_time_words;
+use crate::widgets::pane::{fact, frame, put};
+use crate::widgets::table::{self, Label, TableStyle};
+use memlab_base::format;
+use memlab_base::text::{COMPILED, NO_LINE, place};
+
+impl LinesScreen {
+    /// The pane of the overview.
+    pub fn draw_pane(&mut self, buffer: &mut Buffer, area: Rect, context: &Context, has_focus: bool) {
+        let columns = match (context.moment, area.width) {
+            (ShownMoment::Peak, 56..) => &[LineColumn::AtPeak, LineColumn::Now][..],
+            (_, 56..) => &[LineColumn::Now, LineColumn::AtPeak],
+            (ShownMoment::Peak, _) => &[LineColumn::AtPeak],
+            _ => &[LineColumn::Now],
+        };
+        context.hit_targets.put(area, HitTarget::Pane(TablePane::Overview(OverviewTable::Lines)));
+        self.draw_table(buffer, area, context, columns, (Some(TablePane::Overview(OverviewTable::Lines)), has_focus));
+    }
+
+    /// The whole screen: the table, and the row under the cursor in full.
+    pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        let has_time = self.has_gpu_time(context);
+        let columns = table::columns_with_gpu_time(area.width, has_time);
+        let detail_rows = if area.height >= 12 { 4 + u16::from(has_time) } else { 0 };
+        let place = Rect { height: area.height - detail_rows, ..area };
+        let items = self.draw_table(buffer, place, context, &columns, (None, true));
+        if let (1.., Some(item)) = (detail_rows, items.get(self.table.selected)) {
+            draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, context, item);
+        }
+    }
+
+    fn draw_table(
+        &mut self,
+        buffer: &mut Buffer,
+        area: Rect,
+        context: &Context,
+        columns: &[LineColumn],
+        (pane, has_focus): (Option<TablePane>, bool),
+    ) -> Vec<LineItem> {
+        let mut state = self.table;
+        let rows = self.items(context);
+        let theme = &context.theme;
+        let all = context.device().map_or(0, |device| device.lines.len());
+        let top = rows.iter().filter(|row| row.depth == 0).count();
+        let is_tree = self.is_tree && pane.is_none();
+        let count = if top == all || is_tree { all.to_string() } else { format!("{top} of {all}") };
+        let counted = if context.inclusive && !is_tree && pane.is_none() { "with what they call" } else { "" };
+        let title = if is_tree { "Call tree" } else { "Lines" };
+        let told =
+            context.process().filter(|process| process.scope == Scope::Libraries).map_or("", |_| "with libraries'");
+        let facts = [fact(told, theme.warn), fact(counted, theme.warn), fact(count, theme.dim)]
+            .into_iter()
+            .filter(|fact| fact[0].width() > 0);
+        let inner = frame(buffer, area, title, facts.collect(), theme);
+        let (whole, directory) = (context.allocated_bytes(), context.directory());
+        let look = TableStyle { context, columns, pane, has_focus };
+        table::draw(buffer, inner, &look, &mut state, &rows, |row| label(row, context, whole, directory));
+        self.table = state;
+        rows
+    }
+}
+
+fn label(row: &LineItem, context: &Context, whole: u64, directory: &str) -> Label {
+    let (name, aside) = match row.line() {
+        Some(line) => {
+            let compiled = if row.figures.own.is_compiled { COMPILED } else { "" };
+            (place(line, directory), format!("{}{compiled}", line.function))
+        }
+        None => (NO_LINE.to_owned(), String::new()),
+    };
+    let bytes = if context.moment == ShownMoment::Peak { row.live_bytes_at_peak() } else { row.live_bytes() };
+    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+    let tint = context.theme.bands[0];
+    Label { depth: row.depth, is_open: row.is_open, name, aside, share: Some(share), tint, ..Label::default() }
+}
+
+fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineItem) {
+    let theme = &context.theme;
+    let title = row.line().map_or(NO_LINE, |line| &line.function);
+    let inner = frame(buffer, area, title, Vec::new(), theme);
+    let path = row.line().map_or_else(
+        || "allocated without a Python frame: by a library's thread, or before Python was known".to_owned(),
+        |line| place(line, ""),
+    );
+    let used = put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);
+    if let Some(text) = row.line().and_then(|line| context.recorded_text(line)) {
+        let room = inner.width.saturating_sub(used + 4);
+        put(buffer, inner.x + used + 3, inner.y, room, text.trim(), theme.accent, theme);
+    }
+    let figures = figures_in_words(context, row);
+    put(buffer, inner.x + 1, inner.y + 1, inner.width.saturating_sub(2), &figures, theme.dim, theme);
+    if let (Some(time), 3..) = (&row.time, inner.height) {
+        let words = format!("GPU: {}", gpu_time_words(time));
+        put(buffer, inner.x + 1, inner.y + 2, inner.width.saturating_sub(2), &words, theme.dim, theme);
+    }
+}
+
+/// What a line holds itself, and with what it calls.
+fn figures_in_words(context: &Context, row: &LineItem) -> String {
+    let size = |bytes| format::bytes(bytes, context.units);
+    let own = &row.figures.own;
+    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let from_backward =
+        |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
+    let live = |bytes: u64, blocks: u64| match bytes {
+        0 => format!("{then} nothing"),
+        _ => format!("{then} {} in {}", size(bytes), format::counted(blocks, "block")),
+    };
+    // What is shown first is what is there first: a narrow screen cuts the rest.
+    let in_order = |live: String, at_peak: String| match context.moment {
+        ShownMoment::Peak => format!("{at_peak}, {live}"),
+        ShownMoment::Now | ShownMoment::Then => format!("{live}, {at_peak}"),
+    };
+    let itself = match own.allocations {
+        0 => "allocates nothing itself".to_owned(),
+        allocations => format!(
+            "{}; {}, {} each",
+            in_order(
+                live(own.live_bytes, own.live_blocks) + &from_backward(own.backward_bytes),
+                format!("at peak {}{}", size(own.live_bytes_at_peak), from_backward(own.backward_bytes_at_peak)),
+            ),
+            format::counted(allocations, "allocation"),
+            size(own.allocated_bytes / allocations),
+        ),
+    };
+    match &row.figures.inclusive {
+        Some(held) => {
+            let at_peak = format!("at peak {}", size(held.live_bytes_at_peak));
+            format!("{itself}; with what it calls: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
+        }
+        None => itself,
+    }
+}

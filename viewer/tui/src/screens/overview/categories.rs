@@ -1,0 +1,235 @@
+//! Where the device's memory is: how much is in use, and a bar of categories that sums to it.
+
+use memlab_trace::{Category, CategoryView};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::context::{Context, ShownMoment};
+use crate::widgets::pane::{fact, frame, put, put_right};
+use memlab_base::category::{LETTERS, category_index, category_names};
+use memlab_base::format;
+use memlab_base::theme::Theme;
+
+/// Draws the pane.
+pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
+    let theme = &context.theme;
+    let Some(device) = context.device() else { return };
+    let shares: Vec<(Category, u64)> =
+        device.categories.iter().map(|view| (view.category, at(view, context.moment))).collect();
+    let used: u64 = shares.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    // Offloaded and spilled memory is not on the device, whatever its category is.
+    let totals = &device.totals;
+    let away = if context.moment == ShownMoment::Peak { totals.host_bytes_at_peak } else { totals.host_bytes };
+    let in_use = used.saturating_sub(away);
+    let total = device.totals.total_bytes;
+    let size = |bytes| format::bytes(bytes, context.units);
+    let mut facts = Vec::new();
+    if !device.totals.used_is_known {
+        facts.push(fact("the driver did not tell the device's use", theme.warn));
+    }
+    if away > 0 {
+        facts.push(fact(format!("{} in host memory", size(away)), theme.warn));
+    }
+    if total > 0 {
+        facts.push(fact(format!("{} free", size(total.saturating_sub(in_use))), theme.dim));
+        facts.push(fact(
+            format!("{} of {} in use, {}", size(in_use), size(total), format::percent(in_use, total)),
+            theme.text,
+        ));
+    } else {
+        facts.push(fact(format!("{} in use", size(in_use)), theme.text));
+    }
+    facts.insert(0, fact("% of in use", theme.dim));
+    let title = match context.moment {
+        ShownMoment::Now => "Device memory",
+        ShownMoment::Then => "Device memory then",
+        ShownMoment::Peak => "Device memory at the peak",
+    };
+    let inner = frame(buffer, area, title, facts, theme);
+    if inner.height == 0 || inner.width < 10 {
+        return;
+    }
+    // Below a third the parts of the whole device would be too small to see: the bar is then what is in use.
+    let whole = if total > 0 && used > total / 3 { total.max(used) } else { used };
+    let bar = Rect { x: inner.x + 1, width: inner.width - 2, height: 1, ..inner };
+    draw_bar(buffer, bar, &shares, whole, theme);
+    let legend = Rect { y: inner.y + 1, height: inner.height - 1, x: inner.x + 1, width: inner.width - 2 };
+    // An entry once seen keeps its place, so that the legend does not jump from step to step.
+    let seen: Vec<(Category, u64)> = device
+        .categories
+        .iter()
+        .filter(|view| was_seen(view))
+        .map(|view| (view.category, at(view, context.moment)))
+        .collect();
+    draw_legend(buffer, legend, &seen, used, context);
+}
+
+fn at(view: &CategoryView, moment: ShownMoment) -> u64 {
+    match moment {
+        ShownMoment::Now | ShownMoment::Then => view.bytes,
+        ShownMoment::Peak => view.bytes_at_peak,
+    }
+}
+
+/// The cells of a bar: for each column the category that covers most of it, or none.
+pub fn bar_cells(shares: &[(Category, u64)], whole: u64, columns: u16) -> Vec<Option<Category>> {
+    let mut cells = vec![None; usize::from(columns)];
+    if whole == 0 {
+        return cells;
+    }
+    let mut sum: u128 = 0;
+    let edge = |sum: u128| {
+        ((sum * u128::from(columns) * 2 / u128::from(whole)).div_ceil(2) as usize).min(usize::from(columns))
+    };
+    for (category, bytes) in shares {
+        let from = edge(sum);
+        sum += u128::from(*bytes);
+        for cell in cells.iter_mut().take(edge(sum)).skip(from) {
+            *cell = Some(*category);
+        }
+    }
+    cells
+}
+
+fn draw_bar(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], whole: u64, theme: &Theme) {
+    let cells = bar_cells(shares, whole, area.width);
+    let mut column = 0;
+    while column < cells.len() {
+        let category = cells[column];
+        let length = cells[column..].iter().take_while(|cell| **cell == category).count();
+        let x = area.x + column as u16;
+        match category {
+            None => {
+                put(buffer, x, area.y, length as u16, &theme.glyphs.free.repeat(length), theme.border, theme);
+            }
+            Some(category) if theme.is_mono() => {
+                put(
+                    buffer,
+                    x,
+                    area.y,
+                    length as u16,
+                    &LETTERS[category_index(category)].repeat(length),
+                    theme.text,
+                    theme,
+                );
+            }
+            Some(category) => {
+                let style = Style::new().bg(theme.category(category)).fg(theme.on_category[category_index(category)]);
+                let (_, short) = category_names(category);
+                let label = if short.len() + 2 <= length { short } else { "" };
+                put(buffer, x, area.y, length as u16, &format!("{label:^length$}"), style, theme);
+            }
+        }
+        column += length;
+    }
+}
+
+/// How entries of a legend look: columns each takes, whether the name is the long one, whether the share is shown.
+type Form = (u16, bool, bool);
+
+/// From the widest to the narrowest.
+fn forms(units: format::Units) -> [Form; 3] {
+    let size_columns = if units == format::Units::Bytes { 16 } else { 11 };
+    [(16 + 7, true, true), (16, true, false), (7, false, false)]
+        .map(|(columns, long, share)| (2 + columns + size_columns, long, share))
+}
+
+/// How many entries fit side by side.
+fn across(width: u16, columns: u16) -> usize {
+    usize::from((width + 3) / (columns + 3)).max(1)
+}
+
+/// The rows of a pane of this width that has room for all there is to say.
+pub fn wanted_rows(context: &Context, width: u16) -> u16 {
+    let seen = context.device().map_or(0, |device| device.categories.iter().filter(|view| was_seen(view)).count());
+    let [(columns, ..), ..] = forms(context.units);
+    3 + seen.div_ceil(across(width.saturating_sub(4), columns)) as u16
+}
+
+fn was_seen(view: &CategoryView) -> bool {
+    view.bytes > 0 || view.bytes_at_peak > 0
+}
+
+/// Entries in columns, as long as the room allows.
+fn draw_legend(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], used: u64, context: &Context) {
+    let theme = &context.theme;
+    let forms = forms(context.units);
+    let fits = |form: &&Form| shares.len().div_ceil(across(area.width, form.0)) <= usize::from(area.height);
+    let (columns, long, with_share) = *forms.iter().find(fits).unwrap_or(&forms[2]);
+    let across = across(area.width, columns);
+    let rows = shares.len().div_ceil(across).min(usize::from(area.height));
+    let room = rows * across;
+    for (index, (category, bytes)) in shares.iter().enumerate().take(room) {
+        let x = area.x + (index % across) as u16 * (columns + 3);
+        let y = area.y + (index / across) as u16;
+        let place = Rect { x, y, width: columns.min(area.right().saturating_sub(x)), height: 1 };
+        if index + 1 == room && shares.len() > room {
+            let rest = shares[index..].iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+            put(buffer, x, y, place.width, &format!("{} more", shares.len() - index), theme.dim, theme);
+            put_right(buffer, place.right(), y, 11, &format::bytes(rest, context.units), theme.dim, theme);
+            return;
+        }
+        draw_entry(buffer, place, *category, *bytes, used, (long, with_share), context);
+    }
+}
+
+fn draw_entry(
+    buffer: &mut Buffer,
+    area: Rect,
+    category: Category,
+    bytes: u64,
+    used: u64,
+    form: (bool, bool),
+    context: &Context,
+) {
+    let theme = &context.theme;
+    let (long, with_share) = form;
+    let (name, short) = category_names(category);
+    if theme.is_mono() {
+        put(buffer, area.x, area.y, 1, LETTERS[category_index(category)], theme.title, theme);
+    } else {
+        put(buffer, area.x, area.y, 1, theme.glyphs.swatch, Style::new().fg(theme.category(category)), theme);
+    }
+    let style = if bytes == 0 { theme.dim } else { theme.text };
+    put(buffer, area.x + 2, area.y, area.width.saturating_sub(2), if long { name } else { short }, style, theme);
+    let share_columns = if with_share { 7 } else { 0 };
+    let size = format::bytes(bytes, context.units);
+    put_right(
+        buffer,
+        area.right().saturating_sub(share_columns),
+        area.y,
+        area.width.saturating_sub(9),
+        &size,
+        style,
+        theme,
+    );
+    if with_share {
+        put_right(buffer, area.right(), area.y, share_columns - 1, &format::percent(bytes, used), theme.dim, theme);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_sums_to_the_whole() {
+        // GIVEN shares that use three quarters of a device
+        let shares = [(Category::Parameter, 50), (Category::Gradient, 1), (Category::Activation, 24)];
+        // WHEN drawn on 100 columns THEN every column stands for one percent
+        let cells = bar_cells(&shares, 100, 100);
+        let count = |wanted| cells.iter().filter(|cell| **cell == wanted).count();
+        assert_eq!(
+            [Some(Category::Parameter), Some(Category::Gradient), Some(Category::Activation), None].map(count),
+            [50, 1, 24, 25]
+        );
+    }
+
+    #[test]
+    fn the_bar_bears_any_figures() {
+        assert_eq!(bar_cells(&[(Category::Other, u64::MAX), (Category::Buffer, u64::MAX)], u64::MAX, 7).len(), 7);
+        assert_eq!(bar_cells(&[(Category::Other, 5)], 0, 3), [None; 3]);
+        assert!(bar_cells(&[], 5, 0).is_empty());
+    }
+}

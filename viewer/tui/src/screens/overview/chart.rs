@@ -1,0 +1,273 @@
+//! Memory over time: what was allocated as the ground, above it what was reserved, above that what the whole device
+//! had in use. Where the allocated memory went up and down within a column, the column is darker from the least to
+//! the most.
+
+mod bands;
+mod by_category;
+mod scale;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style};
+use ratatui::text::Span;
+
+use self::bands::Bands;
+use self::scale::{Axis, byte_axis, column_width, time_step};
+use crate::context::{ChartWindow, Context, ShownMoment, TimeScale};
+use crate::widgets::pane::{Fact, fact, frame, put, put_right};
+use crate::widgets::resample::resample;
+use memlab_base::format;
+use memlab_base::theme::Theme;
+use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
+
+/// Draws the pane.
+pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, by_category: bool) {
+    let (Some(process), Some(device)) = (context.process(), context.device()) else { return };
+    let inner =
+        frame(buffer, area, &title(context), legend(context, device, area.width < 112, by_category), &context.theme);
+    if inner.height < 3 || inner.width < 20 {
+        return;
+    }
+    let plot = Plot::new(inner, context, process, device, by_category);
+    let scale = TimeScale { left: plot.area.x, start: plot.start, width: plot.column_width };
+    context.hit_targets.put_time(Rect { height: inner.height, ..plot.area }, scale);
+    plot.draw_bands(buffer);
+    plot.draw_axes(buffer);
+    plot.draw_marks(buffer, process, device);
+    if let Some(time) = context.cursor_time() {
+        plot.draw_cursor(buffer, time);
+    }
+}
+
+fn title(context: &Context) -> String {
+    match context.window {
+        ChartWindow::Run => "Memory".to_owned(),
+        ChartWindow::Last(300) => "Memory, last 5 min".to_owned(),
+        ChartWindow::Last(60) => "Memory, last minute".to_owned(),
+        ChartWindow::Last(seconds) => {
+            format!("Memory, last {}", format::duration(seconds.saturating_mul(1_000_000_000)))
+        }
+        ChartWindow::Around(None, length) => format!("Memory, last {}", format::duration(length)),
+        ChartWindow::Around(_, length) => format!("Memory, {} of it", format::duration(length)),
+    }
+}
+
+/// The peak, and the bands' colours with their figures; `short`: in fewer words.
+fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: bool) -> Vec<Fact> {
+    let theme = &context.theme;
+    let totals = &device.totals;
+    let size = |bytes| format::bytes(bytes, context.units);
+    // Without PyTorch nothing is allocated; its peak is when most was in use.
+    let (peak_bytes, of) = match totals.peak_allocated_bytes {
+        0 => (totals.peak_used_bytes, " used"),
+        bytes => (bytes, ""),
+    };
+    let mut peak = format!("{}{of} at {}", size(peak_bytes), format::duration(totals.peak_time));
+    if !short {
+        peak = format!("peak {peak}");
+        if !device.steps.is_empty() {
+            peak += &format!(", {}", format::step_reached(totals.peak_step));
+        }
+    }
+    let mut facts =
+        vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
+    let (allocated, reserved, used) = match context.moment {
+        ShownMoment::Now | ShownMoment::Then => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
+        ShownMoment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
+    };
+    let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };
+    if by_category {
+        facts.push(fact("by category", theme.dim));
+        return facts;
+    }
+    for (band, name, bytes) in [(3, names[0], used), (2, names[1], reserved), (0, names[2], allocated)] {
+        let swatch = if theme.is_mono() { theme.glyphs.bands[band] } else { theme.glyphs.swatch };
+        let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(theme.bands[band]) };
+        let mut entry = fact(format!("{swatch} "), tint);
+        entry.extend([Span::styled(format!("{name} "), theme.dim), Span::styled(size(bytes), theme.text)]);
+        facts.push(entry);
+    }
+    facts
+}
+
+struct Plot<'a> {
+    theme: &'a Theme,
+    area: Rect,
+    axis: Axis,
+    left: u16,
+    start: u64,
+    column_width: u64,
+    /// The bands of each column.
+    bands: Bands,
+    /// Columns up to now; the rest is the future.
+    past: usize,
+}
+
+const TOP_EIGHTHS: [&str; 8] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇"];
+
+impl<'a> Plot<'a> {
+    fn new(
+        inner: Rect,
+        context: &'a Context,
+        process: &ProcessSnapshot,
+        device: &DeviceSnapshot,
+        by_category: bool,
+    ) -> Self {
+        // A label has up to eight characters (`79.2 GiB`); one that is cut reads as another figure.
+        let left = if inner.width < 40 { 9 } else { 10 };
+        let area = Rect { x: inner.x + left, width: inner.width - left, height: inner.height - 1, ..inner };
+        let end = process.until(context.now_unix_ns).max(1);
+        let (start, column_width) = match context.chart_span() {
+            Some((from, to)) => {
+                let width = (to - from).div_ceil(u64::from(area.width)).max(1);
+                // Columns keep their place in time while they move, so that they do not flicker.
+                ((to / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
+            }
+            None => (0, column_width(end, area.width, !process.state.is_over())),
+        };
+        let columns = resample(&device.timeline, start, column_width, usize::from(area.width));
+        let bands = match by_category {
+            true => by_category::bands(&device.timeline.categories, start, column_width, &columns, &context.theme),
+            false => bands::totals(&columns, &context.theme),
+        };
+        let past = (end.saturating_sub(start) / column_width + 1).min(columns.len() as u64) as usize;
+        let most = columns[..past].iter().map(|column| column.edges()[3]).max().unwrap_or(0);
+        let axis = byte_axis(most, device.totals.total_bytes, area.height);
+        Self { theme: &context.theme, area, axis, left, start, column_width, bands, past }
+    }
+
+    /// How many eighths of a row `bytes` reach.
+    fn height(&self, bytes: u64) -> usize {
+        let eighths = usize::from(self.area.height) * 8;
+        let height = (bytes as f64 / self.axis.top.max(1) as f64 * eighths as f64).round() as usize;
+        height.clamp(usize::from(bytes > 0), eighths)
+    }
+
+    fn column_of(&self, time: u64) -> Option<u16> {
+        let column = time.checked_sub(self.start)? / self.column_width;
+        (column < self.past as u64).then_some(self.area.x + column as u16)
+    }
+
+    fn row_of(&self, bytes: u64) -> u16 {
+        let rows_below = (self.height(bytes).saturating_sub(1) / 8) as u16;
+        self.area.bottom().saturating_sub(1).saturating_sub(rows_below)
+    }
+
+    fn draw_bands(&self, buffer: &mut Buffer) {
+        for (index, edges) in self.bands.edges[..self.past].iter().enumerate() {
+            let edges: Vec<usize> = edges.iter().map(|edge| self.height(*edge)).collect();
+            let x = self.area.x + index as u16;
+            for row in 0..self.area.height {
+                let y = self.area.bottom() - 1 - row;
+                let ground = usize::from(row) * 8;
+                let band_at = |eighth: usize| edges.iter().position(|edge| ground + eighth < *edge);
+                let Some(cell) = buffer.cell_mut((x, y)) else { continue };
+                if self.theme.is_mono() {
+                    if let Some(band) = band_at(3) {
+                        cell.set_symbol(self.bands.looks[band].1);
+                    }
+                    continue;
+                }
+                let Some(low) = band_at(0) else { continue };
+                let split = (1..8).find(|eighth| band_at(*eighth) != Some(low));
+                match split {
+                    None => {
+                        cell.set_symbol(" ").set_bg(self.bands.looks[low].0);
+                    }
+                    Some(split) if self.theme.glyphs.unicode => {
+                        let high = band_at((split + 7) / 2 + 1).or_else(|| band_at(split));
+                        let high = high.filter(|_| band_at(7).is_some() || split < 4 && band_at(split + 2).is_some());
+                        cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.bands.looks[low].0);
+                        cell.set_bg(high.map_or(Color::Reset, |high| self.bands.looks[high].0));
+                    }
+                    Some(_) => {
+                        if let Some(band) = band_at(4) {
+                            cell.set_symbol(" ").set_bg(self.bands.looks[band].0);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn draw_axes(&self, buffer: &mut Buffer) {
+        let theme = self.theme;
+        let line = if theme.glyphs.unicode { "┈" } else { "-" };
+        let mut above = None;
+        for tick in &self.axis.ticks {
+            let y = match *tick {
+                0 => self.area.bottom() - 1,
+                // A tick is on the lower edge of the row above it.
+                tick => {
+                    let rows = (self.height(tick) / 8) as u16;
+                    self.area.bottom() - rows.clamp(1, self.area.height)
+                }
+            };
+            if above.is_some_and(|above| y <= above) {
+                continue;
+            }
+            above = Some(y);
+            put_right(buffer, self.area.x - 1, y, self.left - 1, &format::tick(*tick), theme.dim, theme);
+            if *tick == 0 {
+                continue;
+            }
+            for x in self.area.x..self.area.right() {
+                let Some(cell) = buffer.cell_mut((x, y)) else { continue };
+                if cell.symbol() == " " && cell.bg == theme.text.bg.unwrap_or(Color::Reset) {
+                    cell.set_symbol(line).set_style(theme.border);
+                }
+            }
+        }
+        self.draw_times(buffer);
+    }
+
+    fn draw_times(&self, buffer: &mut Buffer) {
+        let theme = self.theme;
+        let y = self.area.bottom();
+        let step = time_step(self.column_width, 14);
+        let end = self.start.saturating_add(self.column_width.saturating_mul(u64::from(self.area.width)));
+        let mut time = self.start.div_ceil(step).saturating_mul(step);
+        while time < end {
+            let x = self.area.x + ((time - self.start) / self.column_width) as u16;
+            let words = format::moment(time, step);
+            if x + words.len() as u16 <= self.area.right() {
+                put(buffer, x, y, self.area.right() - x, &words, theme.dim, theme);
+            }
+            let Some(next) = time.checked_add(step) else { break };
+            time = next;
+        }
+    }
+
+    /// A line through the chart at the moment shown.
+    fn draw_cursor(&self, buffer: &mut Buffer, time: u64) {
+        let Some(x) = self.column_of(time) else { return };
+        let line = if self.theme.glyphs.unicode { "│" } else { "|" };
+        for y in self.area.y..self.area.bottom() {
+            if let Some(cell) = buffer.cell_mut((x, y)) {
+                let ground = cell.bg;
+                cell.set_symbol(line).set_style(self.theme.title).set_bg(ground);
+            }
+        }
+    }
+
+    fn draw_marks(&self, buffer: &mut Buffer, process: &ProcessSnapshot, device: &DeviceSnapshot) {
+        let theme = self.theme;
+        let mut mark = |x: u16, y: u16, glyph: &str, style: Style| {
+            if let Some(cell) = buffer.cell_mut((x, y)) {
+                let ground = cell.bg;
+                cell.set_symbol(glyph).set_style(style).set_bg(ground);
+            }
+        };
+        if device.totals.peak_allocated_bytes > 0
+            && let Some(x) = self.column_of(device.totals.peak_time)
+        {
+            let y = self.row_of(device.totals.peak_allocated_bytes).saturating_sub(1).max(self.area.y);
+            mark(x, y, theme.glyphs.peak, theme.title);
+        }
+        for oom in process.ooms.iter().filter(|oom| oom.device == device.totals.index) {
+            if let Some(x) = self.column_of(oom.time) {
+                mark(x, self.area.y, theme.glyphs.oom, theme.bad);
+            }
+        }
+    }
+}

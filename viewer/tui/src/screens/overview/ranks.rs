@@ -1,0 +1,158 @@
+//! Devices and ranks side by side: how full each is, and whether they are evenly so.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::Span;
+
+use crate::context::{Context, HitTarget, ShownMoment};
+use crate::screens::ranks::{Imbalance, RankItem, device_items, draw_bar, imbalance_words, state_style};
+use crate::widgets::pane::{Fact, frame, put, put_right};
+use memlab_base::format::{self, Units};
+use memlab_base::text;
+
+/// Between entries.
+const GAP: u16 = 3;
+/// A bar is at least this wide.
+const BAR: u16 = 6;
+/// Of more devices than so many, only those around the one shown are here: all are on the screen of the ranks.
+const MANY: usize = 64;
+const MANY_ROWS: usize = 4;
+
+/// Columns of a percentage.
+const PERCENT: u16 = 6;
+
+/// The rows of a pane of this width that says all, and of one that leaves out what it can; none where there is only one
+/// device.
+pub fn wanted_rows(context: &Context, width: u16) -> (u16, u16) {
+    let items = device_items(context);
+    if items.len() < 2 {
+        return (0, 0);
+    }
+    let rows = |form: Form| {
+        let lines = items.len().div_ceil(across(width.saturating_sub(4), columns(&items, form)));
+        2 + if items.len() > MANY { lines.min(MANY_ROWS) } else { lines } as u16
+    };
+    (rows(Form::long(context.units)), rows(Form::Short))
+}
+
+/// How an entry looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Name, bar, share, and the peak with its sign in so many columns.
+    Long(u16),
+    /// No peak, and a short name.
+    Short,
+}
+
+impl Form {
+    fn long(units: Units) -> Self {
+        Self::Long(if units == Units::Auto { 11 } else { 17 })
+    }
+
+    fn peak_columns(self) -> u16 {
+        match self {
+            Self::Long(columns) => columns,
+            Self::Short => 0,
+        }
+    }
+}
+
+/// Draws the pane.
+pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
+    let theme = &context.theme;
+    let items = device_items(context);
+    let what = if items.iter().any(|item| item.rank.is_some()) { "Ranks" } else { "Devices" };
+    let when = match context.moment {
+        ShownMoment::Now => "",
+        ShownMoment::Then => " then",
+        ShownMoment::Peak => ", each at its peak",
+    };
+    let facts =
+        Imbalance::of(&items).map(|imbalance| imbalance_fact(&imbalance, &items, context)).into_iter().collect();
+    let inner = frame(buffer, area, &format!("{what}{when}"), facts, theme);
+    let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
+    if inner.height == 0 || inner.width < 12 || items.is_empty() {
+        return;
+    }
+    let rows = usize::from(inner.height);
+    let fits = items.len().div_ceil(across(inner.width, columns(&items, Form::long(context.units)))) <= rows;
+    let form = if fits { Form::long(context.units) } else { Form::Short };
+    let most = across(inner.width, columns(&items, form));
+    // As few side by side as the rows allow, so that bars are long.
+    let across = items.len().div_ceil(rows).min(most).max(1);
+    let columns = (inner.width + GAP) / across as u16 - GAP;
+    let name_columns = name_columns(&items, form);
+    let selected = context.target();
+    // The line of the device shown is among those seen.
+    let first = (selected / across + 1).saturating_sub(rows);
+    let seen = items.iter().skip(first * across).take(rows * across);
+    for (index, item) in seen.enumerate() {
+        let (x, y) = ((index % across) as u16 * (columns + GAP), (index / across) as u16);
+        let place = Rect { x: inner.x + x, y: inner.y + y, width: columns.min(inner.width), height: 1 };
+        draw_entry(buffer, place, context, item, (&name(item, &items, form), name_columns), form);
+    }
+}
+
+fn draw_entry(
+    buffer: &mut Buffer,
+    area: Rect,
+    context: &Context,
+    item: &RankItem,
+    (name, name_columns): (&str, u16),
+    form: Form,
+) {
+    let theme = &context.theme;
+    context.hit_targets.put(area, HitTarget::Device(item.target));
+    let style = if item.target == context.target() { theme.selected } else { state_style(item.state, theme) };
+    put(buffer, area.x, area.y, name_columns.min(area.width), name, style, theme);
+    let peak_columns = form.peak_columns();
+    let bar = Rect {
+        x: area.x + name_columns + 1,
+        width: area.width.saturating_sub(name_columns + 1 + PERCENT + peak_columns),
+        ..area
+    };
+    draw_bar(buffer, bar, item, theme);
+    // Without PyTorch nothing is allocated, but the device is in use.
+    let bytes = if item.peak_allocated_bytes > 0 { item.allocated_bytes } else { item.used_bytes };
+    let percent = format::percent(bytes, item.total_bytes);
+    put_right(buffer, area.right() - peak_columns, area.y, PERCENT, &percent, theme.text, theme);
+    if peak_columns > 0 && item.peak_allocated_bytes > 0 {
+        let (sign, style) = match item.oom_count {
+            0 => (theme.glyphs.peak, theme.dim),
+            _ => (theme.glyphs.oom, theme.bad),
+        };
+        let peak = format!("{sign}{}", format::bytes(item.peak_allocated_bytes, context.units));
+        put_right(buffer, area.right(), area.y, peak_columns - 1, &peak, style, theme);
+    }
+}
+
+fn name(item: &RankItem, all: &[RankItem], form: Form) -> String {
+    match form {
+        Form::Short if item.rank.is_none() && all.iter().filter(|other| other.pid == item.pid).count() == 1 => {
+            item.pid.to_string()
+        }
+        _ => item.name.clone(),
+    }
+}
+
+fn name_columns(items: &[RankItem], form: Form) -> u16 {
+    items.iter().map(|item| text::width(&name(item, items, form))).max().unwrap_or(0).min(24) as u16
+}
+
+/// Columns of an entry.
+fn columns(items: &[RankItem], form: Form) -> u16 {
+    let bar = if form == Form::Short { BAR } else { 2 * BAR };
+    name_columns(items, form) + 1 + bar + PERCENT + form.peak_columns()
+}
+
+/// How many entries fit side by side.
+fn across(width: u16, columns: u16) -> usize {
+    usize::from((width + GAP) / (columns + GAP)).max(1)
+}
+
+/// Which peak is the highest, and by how much.
+fn imbalance_fact(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> Fact {
+    let theme = &context.theme;
+    let (words, style) = imbalance_words(imbalance, items, context);
+    vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(words, style)]
+}

@@ -1,0 +1,61 @@
+//! The state and the keys of the overview.
+
+use crossterm::event::KeyCode;
+
+use crate::context::{ChartWindow, Context};
+use crate::screen::{OverviewTable, Screen};
+use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
+use memlab_base::format;
+
+/// The screen with all at a glance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OverviewScreen {
+    /// The table that the keys move.
+    pub focus: OverviewTable,
+    /// Whether the chart shows what memory is used for.
+    pub shows_categories: bool,
+}
+
+impl ScreenState for OverviewScreen {
+    fn on_key(&mut self, key: KeyCode, context: &mut Context) {
+        match key {
+            KeyCode::Char('h') => self.focus = OverviewTable::Lines,
+            KeyCode::Char('l') => self.focus = OverviewTable::Layers,
+            KeyCode::Char('+' | '=') => context.zoom(true),
+            KeyCode::Char('-') => context.zoom(false),
+            KeyCode::Char('0') => context.window = ChartWindow::Run,
+            KeyCode::Char('c') => self.shows_categories = !self.shows_categories,
+            _ => {}
+        }
+    }
+
+    fn on_enter(&mut self, _context: &mut Context) -> Option<Action> {
+        Some(Action::Show(match self.focus {
+            OverviewTable::Lines => Screen::Lines,
+            OverviewTable::Layers => Screen::Layers,
+        }))
+    }
+
+    fn footer_keys(&self, context: &Context) -> FooterKeys {
+        let window = match context.window {
+            ChartWindow::Run | ChartWindow::Around(..) => "window".to_owned(),
+            ChartWindow::Last(seconds) => {
+                format!("last {}", format::duration(seconds.saturating_mul(1_000_000_000)).replace(" 00s", ""))
+            }
+        };
+        let categories = if self.shows_categories { "totals" } else { "categories" };
+        FooterKeys { first: vec![("w", window)], last: footer_keys(&[("c", categories), ("+-", "zoom")]) }
+    }
+
+    fn help(&self) -> ScreenHelp {
+        ScreenHelp {
+            title: "All at a glance",
+            keys: &[
+                ("h  l", "the keys go to the lines, to the layers"),
+                ("Enter", "open that table"),
+                ("c", "chart: what memory is used for over time, and back to totals"),
+                ("+  -  0", "chart: nearer around the moment shown, further, the whole run"),
+            ],
+        }
+    }
+}

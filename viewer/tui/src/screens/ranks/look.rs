@@ -1,0 +1,51 @@
+//! How a device and its state look.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::imbalance::Imbalance;
+use super::item::RankItem;
+use crate::context::Context;
+use crate::widgets::gauge::Gauge;
+use memlab_base::format;
+use memlab_base::theme::Theme;
+use memlab_follow::snapshot::ProcessState;
+
+/// A device's allocated, reserved and used memory and its peak, of all there is.
+pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &RankItem, theme: &Theme) {
+    let edges = [(item.allocated_bytes, 0), (item.reserved_bytes, 2), (item.used_bytes, 3)];
+    let most = item.used_bytes.max(item.reserved_bytes).max(item.allocated_bytes).max(item.peak_allocated_bytes);
+    let whole = if item.total_bytes > 0 { item.total_bytes } else { most };
+    let gauge = Gauge { edges: &edges, whole, rest: Some(theme.glyphs.free) };
+    gauge.draw_row(buffer, area, theme);
+    if item.peak_allocated_bytes > 0 {
+        gauge.mark_row(buffer, area, item.peak_allocated_bytes, theme);
+    }
+}
+
+/// How unevenly devices are filled, in words, and how they look: the more uneven, the louder.
+pub fn imbalance_words(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> (String, Style) {
+    let theme = &context.theme;
+    let over = imbalance.peak_bytes.saturating_sub(imbalance.median_bytes);
+    let size = |bytes| format::bytes(bytes, context.units);
+    let name = items.iter().find(|item| item.target == imbalance.highest).map_or("", |item| &item.name);
+    // A hundredth is noise.
+    if over < imbalance.median_bytes / 100 {
+        return (format!("peaks are alike: {}", size(imbalance.peak_bytes)), theme.dim);
+    }
+    let percent = format::percent(over, imbalance.median_bytes);
+    let words =
+        format!("{name} peaks highest: {}, {percent} ({}) over the median", size(imbalance.peak_bytes), size(over));
+    (words, if over > imbalance.median_bytes / 10 { theme.warn } else { theme.text })
+}
+
+/// The colour of a state.
+pub fn state_style(state: ProcessState, theme: &Theme) -> Style {
+    match state {
+        ProcessState::Recording => theme.good,
+        ProcessState::Opening { .. } | ProcessState::Stopped => theme.warn,
+        ProcessState::Ended { code: None | Some(0), signal: None } => theme.dim,
+        ProcessState::Ended { .. } | ProcessState::Killed | ProcessState::Unreadable => theme.bad,
+    }
+}

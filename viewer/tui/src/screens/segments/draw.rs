@@ -1,0 +1,192 @@
+//! Draws the memory map: every segment as a bar of its blocks, all to the same scale, and the block under the cursor in
+//! full.
+
+use memlab_trace::{Category, SegmentMap};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::Span;
+
+use super::drawn::Digest;
+use super::look::{category_style, has_letters};
+use super::state::SegmentsScreen;
+use super::{detail, map};
+use crate::context::{Context, ShownMoment};
+use crate::widgets::facts::{self, flow};
+use crate::widgets::pane::{Fact, fact, frame, put};
+use memlab_base::category::{LETTERS, category_names};
+use memlab_base::format;
+use memlab_base::theme::Theme;
+
+impl SegmentsScreen {
+    /// Draws it.
+    pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        let detail_rows = match area.height {
+            ..14 => 0,
+            14..24 => 5,
+            24..44 => 7,
+            _ => 10,
+        };
+        let place = Rect { height: area.height - detail_rows, ..area };
+        let theme = &context.theme;
+        let has_map = context.segment_map().is_some_and(|map| !map.segments.is_empty());
+        let title = match context.moment {
+            ShownMoment::Now => "Memory map",
+            ShownMoment::Then => "Memory map then",
+            ShownMoment::Peak => "Memory map at the peak",
+        };
+        if !has_map {
+            let inner = frame(buffer, area, title, Vec::new(), theme);
+            draw_without(buffer, inner, context);
+            return;
+        }
+        // The frame shows the scale, which is known when the map is laid out.
+        let inner =
+            Rect { x: place.x + 1, y: place.y + 1, width: place.width - 2, height: place.height.saturating_sub(2) };
+        let text = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
+        self.sum_up(context);
+        let about = about(self, text, context);
+        let about_rows = about.rows(text);
+        let below = Rect { y: text.y + about_rows, height: text.height - about_rows, ..text };
+        let bars = map::place(below, context.units);
+        self.lay_out(bars.width, bars.height, context);
+        frame(buffer, place, title, facts_of_frame(self, context), theme);
+        about.draw(buffer, Rect { height: about_rows, ..text }, theme);
+        map::draw(buffer, below, bars, self, context);
+        if detail_rows > 0 {
+            detail::draw(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, self, context);
+        }
+    }
+}
+
+/// The text above the map.
+struct About {
+    /// The map in figures.
+    figures: Vec<Fact>,
+    /// The categories there are.
+    legend: Vec<Fact>,
+}
+
+impl About {
+    /// How many rows it takes: all it needs, but at most half of what there is.
+    fn rows(&self, area: Rect) -> u16 {
+        let wanted = facts::rows(&self.figures, area.width) + facts::rows(&self.legend, area.width);
+        wanted.min(area.height / 3)
+    }
+
+    fn draw(&self, buffer: &mut Buffer, area: Rect, theme: &Theme) {
+        // The legend is needed more than the last figures.
+        let legend = facts::rows(&self.legend, area.width).min(area.height.saturating_sub(1));
+        let rows = facts::rows(&self.figures, area.width).min(area.height - legend);
+        flow(buffer, Rect { height: rows, ..area }, &self.figures, theme.glyphs.separator, theme);
+        flow(buffer, Rect { y: area.y + rows, height: area.height - rows, ..area }, &self.legend, "", theme);
+    }
+}
+
+fn about(screen: &SegmentsScreen, area: Rect, context: &Context) -> About {
+    let digest = &screen.drawn().digest;
+    let figures = context.segment_map().map_or_else(Vec::new, |map| figures(context, map, digest));
+    // On a low screen the map has a better use for the rows.
+    let with_sizes = area.height >= 16 && area.width >= 70;
+    About { figures, legend: legend(context, digest, with_sizes) }
+}
+
+/// The map in figures.
+fn figures(context: &Context, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
+    let theme = &context.theme;
+    let size = |bytes| format::bytes(bytes, context.units);
+    let figure = |figure: String, style: Style, words: String| -> Fact {
+        vec![Span::styled(figure, style), Span::styled(words, theme.dim)]
+    };
+    let count = format::counted;
+    let segments = count(map.segments.len() as u64, "segment");
+    let mut facts = vec![
+        figure(size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),
+        figure(size(digest.blocks.bytes), theme.text, format!(" in {}", count(digest.blocks.count, "block"))),
+    ];
+    // The one figure of fragmentation, here as in reports: what is not handed out, as a share of what is reserved.
+    let style = if map.free_bytes > map.reserved_bytes / 5 { theme.warn } else { theme.text };
+    let share = format!("{} free, {}", size(map.free_bytes), format::percent(map.free_bytes, map.reserved_bytes));
+    facts.push(figure(share, style, " of it".to_owned()));
+    if map.free_bytes > 0 {
+        facts.push(figure(size(map.largest_free_bytes), theme.text, " largest free block".to_owned()));
+    }
+    if digest.empty.count > 0 {
+        let words = format!(" in {} without a block", count(digest.empty.count, "segment"));
+        facts.push(figure(size(digest.empty.bytes), theme.text, words));
+    }
+    if map.stray_blocks > 0 {
+        facts.push(fact(format!("{} in no segment known", count(map.stray_blocks, "block")), theme.warn));
+    }
+    if !context.filter.is_empty() {
+        let words = format!(" in {} that pass the filter", count(digest.passing.count, "block"));
+        facts.push(figure(size(digest.passing.bytes), theme.warn, words));
+    }
+    facts
+}
+
+/// The categories there are, with their bytes.
+fn legend(context: &Context, digest: &Digest, with_sizes: bool) -> Vec<Fact> {
+    let theme = &context.theme;
+    let mut facts = Vec::new();
+    for (index, (category, sum)) in Category::ALL.into_iter().zip(digest.categories).enumerate() {
+        if sum.count == 0 {
+            continue;
+        }
+        let (long, short) = category_names(category);
+        let swatch = match has_letters(theme) {
+            true => Span::styled(LETTERS[index], category_style(theme, category).patch(theme.title)),
+            false => Span::styled(theme.glyphs.swatch, category_style(theme, category)),
+        };
+        let words = match with_sizes {
+            true => format!(" {long} {}", format::bytes(sum.bytes, context.units)),
+            false => format!(" {short}"),
+        };
+        facts.push(vec![swatch, Span::styled(words, theme.text)]);
+    }
+    facts.push(vec![Span::styled(theme.glyphs.free, theme.border), Span::styled(" free", theme.text)]);
+    facts
+}
+
+/// What there is to say where there is no map.
+fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
+    let theme = &context.theme;
+    let (words, more) = match context.segment_map() {
+        None => ("looking it up", String::new()),
+        Some(map) if map.stray_blocks > 0 => (
+            "this program's blocks are not in segments",
+            format!(
+                "{} blocks come straight from the driver's pools (backend:cudaMallocAsync), which have no map",
+                format::grouped(map.stray_blocks)
+            ),
+        ),
+        Some(_) => ("PyTorch's allocator holds no memory", "there is nothing in segments at this moment".to_owned()),
+    };
+    if area.height == 0 || area.width < 4 {
+        return;
+    }
+    let y = area.y + area.height.saturating_sub(2) / 2;
+    for (y, (words, style)) in (y..area.bottom()).zip([(words, theme.title), (&*more, theme.dim)]) {
+        let width = (words.chars().count() as u16).min(area.width - 2);
+        put(buffer, area.x + (area.width - width) / 2, y, width, words, style, theme);
+    }
+}
+
+fn facts_of_frame(screen: &SegmentsScreen, context: &Context) -> Vec<Fact> {
+    let theme = &context.theme;
+    let scale = format::bytes(screen.drawn().layout.scale, format::Units::Auto);
+    let order = screen.order.as_str();
+    let mut zoom = vec![Span::styled("+ -", theme.key), Span::styled(format!(" {scale} a column"), theme.dim)];
+    if screen.is_zoomed() {
+        zoom.extend([Span::styled(" 0", theme.key), Span::styled(" fitting", theme.dim)]);
+    }
+    let drawn = screen.drawn();
+    let rows = drawn.layout.rows();
+    let mut facts = vec![fact(order, theme.dim), zoom];
+    if rows > screen.page {
+        let last = (screen.offset + screen.page).min(rows);
+        let [first, last, rows] = [screen.offset + 1, last, rows].map(|row| format::grouped(row as u64));
+        facts.push(fact(format!("rows {first}-{last} of {rows}"), theme.dim));
+    }
+    facts
+}

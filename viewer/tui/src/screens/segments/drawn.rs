@@ -1,0 +1,182 @@
+//! The memory map as it was drawn last. Of a million blocks only what is on the screen becomes cells, and only when the
+//! map, the filter or the place on it has changed since.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use memlab_trace::record::Phase;
+use memlab_trace::{BlockView, Category, Segment, SegmentMap};
+
+use super::cells::{Cell, cells};
+use super::filtered_block::FilteredBlock;
+use super::layout::{Layout, Stretch};
+use super::order::SegmentOrder;
+use memlab_base::category::category_index;
+use memlab_base::filter::Filter;
+use memlab_follow::snapshot::SnapshotNames;
+
+/// How many blocks, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Blocks, or segments.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// What the blocks of a map sum to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Digest {
+    /// All blocks in segments.
+    pub blocks: Sum,
+    /// Those that pass the filter.
+    pub passing: Sum,
+    /// Blocks by category, in the order of [`Category::ALL`].
+    pub categories: [Sum; Category::COUNT],
+    /// Segments without a block.
+    pub empty: Sum,
+}
+
+impl Digest {
+    fn of(map: &SegmentMap, mut passes: impl FnMut(&BlockView) -> bool) -> Self {
+        let mut digest = Self::default();
+        for segment in &map.segments {
+            if segment.blocks.is_empty() {
+                digest.empty.add(segment.bytes);
+            }
+            for block in &segment.blocks {
+                digest.categories[category_index(block.category)].add(block.bytes);
+                if passes(block) {
+                    digest.passing.add(block.bytes);
+                }
+            }
+        }
+        for sum in digest.categories {
+            digest.blocks.count += sum.count;
+            digest.blocks.bytes = digest.blocks.bytes.saturating_add(sum.bytes);
+        }
+        digest
+    }
+}
+
+/// Mixes the few numbers of a block's key; a million of them are looked up before the screen is drawn.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.write_u64(number as u64);
+    }
+}
+
+/// Which blocks pass the filter. Blocks with the same key have the same answer.
+pub struct Sieve<'a> {
+    filter: &'a Filter,
+    names: &'a SnapshotNames,
+    known: HashMap<(u32, u32, Category, Phase, u64), bool, BuildHasherDefault<Mixer>>,
+}
+
+impl<'a> Sieve<'a> {
+    /// A sieve that knows nothing yet.
+    pub fn new(filter: &'a Filter, names: &'a SnapshotNames) -> Self {
+        Self { filter, names, known: HashMap::default() }
+    }
+
+    /// Whether a block passes.
+    pub fn passes(&mut self, block: &BlockView) -> bool {
+        if self.filter.is_empty() {
+            return true;
+        }
+        let Self { filter, names, known } = self;
+        let key = (block.stack, block.layer, block.category, block.phase, block.bytes);
+        *known.entry(key).or_insert_with(|| filter.passes(&FilteredBlock::new(block, names)))
+    }
+}
+
+/// How the segments were laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrawnWith {
+    /// The order of segments.
+    pub order: SegmentOrder,
+    /// The columns of the map.
+    pub columns: usize,
+    /// The rows there are.
+    pub page: usize,
+    /// Scales nearer than what fits.
+    pub closer: isize,
+}
+
+/// The map as it was drawn last.
+#[derive(Clone, Debug, Default)]
+pub struct Drawn {
+    of: Weak<SegmentMap>,
+    filter: String,
+    /// What the blocks sum to.
+    pub digest: Digest,
+    look: Option<DrawnWith>,
+    /// Where each segment is, in their order.
+    pub layout: Layout,
+    rows: Range<usize>,
+    /// What is on the screen.
+    pub parts: Vec<(Stretch, Vec<Cell>)>,
+}
+
+impl Drawn {
+    /// Forgets what it knows of another map or filter, and sums this one up.
+    pub fn sum_up(&mut self, map: &Arc<SegmentMap>, filter_text: &str, sieve: &mut Sieve<'_>) {
+        let of = Arc::downgrade(map);
+        if !Weak::ptr_eq(&self.of, &of) || self.filter != filter_text {
+            let digest = Digest::of(map, |block| sieve.passes(block));
+            *self = Self { of, filter: filter_text.to_owned(), digest, ..Self::default() };
+        }
+    }
+
+    /// Lays the segments out again if something has changed.
+    pub fn lay_out(&mut self, map: &SegmentMap, look: DrawnWith) {
+        if self.look != Some(look) {
+            let sizes = look.order.of(map).iter().map(|segment| segment.bytes).collect();
+            self.layout = Layout::fitting(sizes, look.columns, look.page, look.closer);
+            (self.look, self.rows, self.parts) = (Some(look), 0..0, Vec::new());
+        }
+    }
+
+    /// Makes the cells of these rows, if they are not there yet.
+    pub fn show(&mut self, segments: &[&Segment], rows: Range<usize>, sieve: &mut Sieve<'_>) {
+        if self.rows == rows {
+            return;
+        }
+        let layout = &self.layout;
+        let part = |stretch: Stretch| {
+            let cell_bytes = layout.cell_bytes(stretch.segment);
+            let segment = segments[stretch.segment];
+            (stretch, cells(segment, cell_bytes, stretch.from, stretch.cells, |block| sieve.passes(block)))
+        };
+        self.parts = layout.stretches(rows.clone()).into_iter().map(part).collect();
+        self.rows = rows;
+    }
+}

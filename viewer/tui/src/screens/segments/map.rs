@@ -1,0 +1,278 @@
+//! The segments themselves: in the margin which they are, beside it their blocks. A cell is as high as the share of it
+//! that is allocated, so that holes smaller than a column are seen too.
+
+use std::ops::RangeInclusive;
+
+use memlab_trace::Segment;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::cells::Cell;
+use super::layout::Stretch;
+use super::look::{category_style, has_letters};
+use super::pieces::{Piece, piece_at};
+use super::state::SegmentsScreen;
+use crate::context::{Context, HitTarget};
+use crate::widgets::pane::{put, put_right};
+use memlab_base::category::{LETTERS, category_index};
+use memlab_base::format::{self, Units};
+use memlab_base::text;
+use memlab_base::theme::{Palette, Theme};
+
+/// An address in hexadecimal digits.
+const ADDRESS: u16 = 12;
+/// A block of fewer columns says nothing in words.
+const LEAST_LABEL: usize = 10;
+const LOWER: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+
+/// The columns of the margin: address, size, free. A column without room has no width.
+fn margin(width: u16, units: Units) -> [u16; 3] {
+    let size = match units {
+        Units::Auto => 8,
+        Units::Mebibytes | Units::Gibibytes => 12,
+        Units::Bytes => 15,
+    };
+    let all = [ADDRESS, size, size];
+    let takes = |columns: &[u16; 3]| columns.iter().map(|width| width + 1).sum::<u16>() + 1;
+    [all, [ADDRESS, size, 0], [0, size, 0]]
+        .into_iter()
+        .find(|columns| takes(columns) <= width * 9 / 20)
+        .unwrap_or([0; 3])
+}
+
+/// Where the bars are, in the room that the map has.
+pub fn place(area: Rect, units: Units) -> Rect {
+    let margin: u16 = margin(area.width, units).iter().filter(|width| **width > 0).map(|width| width + 1).sum();
+    let margin = if margin > 0 { margin + 1 } else { 0 };
+    let heading = u16::from(margin > 0 && area.height > 1);
+    Rect { x: area.x + margin, y: area.y + heading, width: area.width - margin, height: area.height - heading }
+}
+
+/// Draws the rows on the screen.
+pub fn draw(buffer: &mut Buffer, area: Rect, bars: Rect, screen: &SegmentsScreen, context: &Context) {
+    let segments = screen.in_order(context);
+    let drawn = screen.drawn();
+    if bars.width == 0 || bars.height == 0 {
+        return;
+    }
+    let columns = margin(area.width, context.units);
+    if bars.y > area.y {
+        draw_margin(
+            buffer,
+            Rect { height: 1, ..area },
+            columns,
+            ["segment", "size", "free"],
+            context.theme.dim,
+            &context.theme,
+        );
+    }
+    let selected = screen.selected_segment(context).map(|(index, _)| index);
+    let piece = screen.selected_piece(context);
+    let mut row_before = None;
+    for (stretch, cells) in &drawn.parts {
+        let Some(row) = stretch.row.checked_sub(screen.offset).filter(|row| *row < usize::from(bars.height)) else {
+            continue;
+        };
+        let line = Rect { y: bars.y + row as u16, height: 1, ..area };
+        let segment = segments[stretch.segment];
+        let cell_bytes = drawn.layout.cell_bytes(stretch.segment);
+        if row_before != Some(row) {
+            let sharing = &segments[stretch.segment..][..stretch.sharing];
+            let begins_at = cell_bytes.saturating_mul(stretch.from as u64);
+            draw_facts(buffer, line, columns, sharing, begins_at, context);
+            context.hit_targets.put(Rect { width: bars.x - area.x, ..line }, HitTarget::Block(segment.address, 0));
+            let here = stretch.segment..stretch.segment + stretch.sharing;
+            if selected.is_some_and(|selected| here.contains(&selected)) && begins_at == 0 {
+                buffer.set_style(Rect { width: (bars.x - area.x).saturating_sub(1), ..line }, context.theme.selected);
+            }
+            row_before = Some(row);
+        }
+        let bar = Rect { x: bars.x + stretch.column as u16, width: stretch.cells as u16, ..line };
+        let chosen =
+            piece.filter(|_| selected == Some(stretch.segment)).map(|piece| cells_of(&piece, segment, cell_bytes));
+        Bar { context, segment, stretch, cells, cell_bytes }.draw(buffer, bar, chosen);
+    }
+}
+
+/// The cells of a segment that a piece is in.
+fn cells_of(piece: &Piece<'_>, segment: &Segment, cell_bytes: u64) -> RangeInclusive<usize> {
+    let cell = |address: u64| (address.saturating_sub(segment.address) / cell_bytes) as usize;
+    cell(piece.address)..=cell(piece.end().saturating_sub(1).max(piece.address))
+}
+
+fn draw_facts(
+    buffer: &mut Buffer,
+    line: Rect,
+    columns: [u16; 3],
+    sharing: &[&Segment],
+    begins_at: u64,
+    context: &Context,
+) {
+    let theme = &context.theme;
+    let size = |bytes| format::bytes(bytes, context.units);
+    let sum = |of: fn(&Segment) -> u64| sharing.iter().fold(0, |sum: u64, segment| sum.saturating_add(of(segment)));
+    if begins_at > 0 {
+        let words = format!("+{}", size(begins_at));
+        draw_margin(buffer, line, columns, [&words, "", ""], theme.border, theme);
+        return;
+    }
+    let who = match sharing {
+        [segment] => format!("{:x}", segment.address),
+        _ => format!("{} segments", sharing.len()),
+    };
+    let free = sum(|segment| segment.free_bytes);
+    let free = if free == 0 { "–".to_owned() } else { size(free) };
+    let style = if sharing.len() == 1 { theme.text } else { theme.dim };
+    draw_margin(buffer, line, columns, [&who, &size(sum(|segment| segment.bytes)), &free], style, theme);
+}
+
+fn draw_margin(buffer: &mut Buffer, line: Rect, columns: [u16; 3], words: [&str; 3], style: Style, theme: &Theme) {
+    let mut x = line.x;
+    for (width, words) in columns.into_iter().zip(words).filter(|(width, _)| *width > 0) {
+        put_right(buffer, x + width, line.y, width, words, style, theme);
+        x += width + 1;
+    }
+}
+
+/// A part of a segment in a row.
+struct Bar<'a> {
+    context: &'a Context,
+    segment: &'a Segment,
+    stretch: &'a Stretch,
+    cells: &'a [Cell],
+    cell_bytes: u64,
+}
+
+impl Bar<'_> {
+    /// Draws it; `chosen`: the segment's cells under the cursor.
+    fn draw(&self, buffer: &mut Buffer, area: Rect, chosen: Option<RangeInclusive<usize>>) {
+        let theme = &self.context.theme;
+        let mut index = 0;
+        while index < self.cells.len() {
+            let piece = self.cells[index].piece;
+            let length = self.cells[index..].iter().take_while(|cell| cell.piece == piece).count();
+            let x = area.x + index as u16;
+            self.context
+                .hit_targets
+                .put(Rect { x, width: length as u16, ..area }, HitTarget::Block(self.segment.address, piece));
+            for (offset, cell) in self.cells[index..index + length].iter().enumerate() {
+                let is_chosen =
+                    chosen.as_ref().is_some_and(|chosen| chosen.contains(&(self.stretch.from + index + offset)));
+                let (symbol, style) = if is_chosen { chosen_look(cell, theme) } else { look(cell, theme) };
+                if let Some(target) = buffer.cell_mut((x + offset as u16, area.y)) {
+                    target.set_symbol(&symbol).set_style(style);
+                }
+            }
+            self.draw_label(buffer, Rect { x, width: length as u16, ..area }, index, &chosen);
+            index += length;
+        }
+    }
+
+    /// What a block or a hole is, on it, if there is room.
+    fn draw_label(&self, buffer: &mut Buffer, area: Rect, index: usize, chosen: &Option<RangeInclusive<usize>>) {
+        let theme = &self.context.theme;
+        let length = usize::from(area.width);
+        if length < LEAST_LABEL {
+            return;
+        }
+        let Some(piece) = piece_of(self.segment, &self.cells[index]) else { return };
+        let mut own = cells_of(&piece, self.segment, self.cell_bytes);
+        let first = self.stretch.from + index;
+        // Once for each: where it begins, or in the next row if there is more of it.
+        let is_first = first.saturating_sub(*own.start()) < LEAST_LABEL;
+        let is_chosen = chosen.as_ref().is_some_and(|chosen| own.any(|cell| chosen.contains(&cell)));
+        let cells = &self.cells[index..index + length];
+        let is_whole = cells.iter().all(|cell| cell.passes || cell.category.is_none());
+        if !is_first || !is_whole {
+            return;
+        }
+        let words = self.words(&piece, length - 2);
+        let style = match (piece.block, is_chosen) {
+            _ if has_letters(theme) => theme.dim,
+            (None, _) => theme.dim,
+            (Some(block), true) => chosen_style(theme).fg(theme.category(block.category)),
+            (Some(block), false) => {
+                Style::new().bg(theme.category(block.category)).fg(theme.on_category[category_index(block.category)])
+            }
+        };
+        let style = if is_chosen { chosen_style(theme).add_modifier(Modifier::BOLD) } else { style };
+        put(buffer, area.x + 1, area.y, area.width - 2, &words, style, theme);
+    }
+
+    /// Its size, and with more room its layer; nothing if there is no room even for that.
+    fn words(&self, piece: &Piece<'_>, room: usize) -> String {
+        let theme = &self.context.theme;
+        let size = format::bytes(piece.bytes, self.context.units);
+        // Between letters and dots there are blanks.
+        let padding = if piece.block.is_none() || has_letters(theme) { " " } else { "" };
+        let more = match piece.block {
+            None => Some("free".to_owned()),
+            Some(block) => {
+                let layer = self.context.process().and_then(|process| process.names.layers.get(&block.layer));
+                layer.filter(|layer| !layer.is_empty()).map(|layer| text::clean(layer).into_owned())
+            }
+        };
+        let all = more.map(|more| format!("{padding}{size} {more}{padding}"));
+        let words = all.into_iter().chain([format!("{padding}{size}{padding}")]);
+        words.into_iter().find(|words| text::width(words) <= room).unwrap_or_default()
+    }
+}
+
+/// The piece a cell shows, if that is all there is in it.
+fn piece_of<'a>(segment: &'a Segment, cell: &Cell) -> Option<Piece<'a>> {
+    piece_at(segment, cell.piece).filter(|piece| piece.address == cell.piece)
+}
+
+/// A cell's character and style.
+fn look(cell: &Cell, theme: &Theme) -> (String, Style) {
+    let Some(category) = cell.category else { return (theme.glyphs.free.to_owned(), theme.border) };
+    let letters = has_letters(theme);
+    if !cell.passes {
+        return (if theme.glyphs.unicode { "░" } else { "-" }.to_owned(), theme.border);
+    }
+    let style = category_style(theme, category);
+    if letters {
+        let letter = LETTERS[category_index(category)];
+        // Where a block begins its letter is a capital one.
+        let letter = if cell.begins && cell.eighths >= 4 { letter.to_uppercase() } else { letter.to_lowercase() };
+        return (letter, style);
+    }
+    match tone(style.fg, cell.is_odd) {
+        // A row of seven eighths leaves a gap below the row above.
+        Some(color) => (LOWER[usize::from((cell.eighths.min(8) * 7 / 8).max(1))].to_owned(), style.fg(color)),
+        // Between blocks there is a gap.
+        None if cell.eighths >= 8 && cell.ends => ("▊".to_owned(), style),
+        None => (LOWER[usize::from(cell.eighths.min(8))].to_owned(), style),
+    }
+}
+
+/// The colour of every other block, to distinguish neighbours; `None`: the terminal has no such colours.
+fn tone(color: Option<Color>, is_odd: bool) -> Option<Color> {
+    let Some(Color::Rgb(red, green, blue)) = color else { return None };
+    let darker = |part: u8| (u16::from(part) * 3 / 4) as u8;
+    Some(if is_odd { Color::Rgb(darker(red), darker(green), darker(blue)) } else { Color::Rgb(red, green, blue) })
+}
+
+/// The ground under the cursor.
+fn chosen_style(theme: &Theme) -> Style {
+    match theme.title.fg.filter(|_| !theme.is_mono()) {
+        Some(bright) => {
+            Style::new().bg(bright).fg(if theme.palette == Palette::Light { Color::White } else { Color::Black })
+        }
+        None => Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD),
+    }
+}
+
+/// The same under the cursor: its category's colour on a bright ground.
+fn chosen_look(cell: &Cell, theme: &Theme) -> (String, Style) {
+    let ground = chosen_style(theme);
+    if has_letters(theme) {
+        let (symbol, _) = look(&Cell { passes: true, ..*cell }, theme);
+        return (symbol, ground);
+    }
+    match cell.category {
+        Some(category) => (theme.glyphs.swatch.to_owned(), ground.fg(theme.category(category))),
+        None => (theme.glyphs.free.to_owned(), ground),
+    }
+}

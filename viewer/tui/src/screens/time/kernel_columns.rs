@@ -1,0 +1,74 @@
+//! The columns of the kernels.
+
+use std::cmp::Ordering;
+
+use super::kernel_item::KernelItem;
+use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, gpu_time_text};
+use memlab_base::format::{self, Units};
+
+/// The columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelColumn {
+    /// How long it ran, and the share of the device's time.
+    GpuTime,
+    /// How often.
+    Calls,
+    /// How long each time.
+    Each,
+    /// Its name.
+    Name,
+}
+
+impl Column for KernelColumn {
+    type Item = KernelItem;
+
+    const ALL: &'static [Self] = &[Self::GpuTime, Self::Calls, Self::Each, Self::Name];
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::GpuTime => "GPU time",
+            Self::Calls => "calls",
+            Self::Each => "each",
+            Self::Name => "kernel",
+        }
+    }
+
+    fn columns(self) -> u16 {
+        match self {
+            Self::GpuTime => GPU_TIME_COLUMNS,
+            Self::Calls => 7,
+            Self::Each => 8,
+            Self::Name => 0,
+        }
+    }
+
+    fn shown_from(self) -> u16 {
+        match self {
+            Self::Calls => 60,
+            Self::Each => 74,
+            Self::GpuTime | Self::Name => 0,
+        }
+    }
+
+    fn figure(self, row: &KernelItem) -> Option<f64> {
+        Some(match self {
+            Self::GpuTime => row.totals().nanoseconds as f64,
+            Self::Calls => row.totals().calls as f64,
+            Self::Each => row.each_nanoseconds() as f64,
+            Self::Name => return None,
+        })
+    }
+
+    fn compare_names(a: &KernelItem, b: &KernelItem) -> Ordering {
+        (&a.kernel.name, &a.kernel.whole_name).cmp(&(&b.kernel.name, &b.kernel.whole_name))
+    }
+
+    fn text(self, row: &KernelItem, _units: Units) -> String {
+        match self {
+            Self::GpuTime => gpu_time_text(row.totals().nanoseconds, row.device_nanoseconds),
+            Self::Calls => format::count(row.totals().calls),
+            Self::Each => format::time_spent(row.each_nanoseconds()),
+            Self::Name => String::new(),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The loop between the terminal, the feed and the app: keys are answered at once, data is drawn at most ten times
+//! a second, and nothing is drawn when nothing changed.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{never, select};
+use crossterm::event::{Event, KeyCode, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+
+use crate::app::{self, App, output_size};
+use crate::input::Input;
+use crate::terminal::TerminalGuard;
+use memlab_base::clock::now_unix_ns;
+use memlab_base::output;
+use memlab_base::signals::SignalReceiver;
+use memlab_follow::feed::Feed;
+use memlab_follow::offload::mover::Mover;
+use memlab_follow::request::UiRequest;
+
+/// Between frames that only show new data.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// The program behind the dashboard, if this memlab started it.
+pub trait Program {
+    /// How it ended, once it has.
+    fn poll_end(&mut self) -> Option<String>;
+    /// Sends a signal to it and its children.
+    fn signal(&self, signal: i32);
+    /// Something was typed to it.
+    fn input(&mut self, bytes: &[u8]);
+    /// The pane it prints to has a new size.
+    fn resize(&self, rows: u16, columns: u16);
+}
+
+/// Why the dashboard was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// By a key.
+    Quit,
+    /// By a key; the program continues.
+    Detach,
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Shows the dashboard until it is left.
+///
+/// # Errors
+///
+/// If the terminal cannot be used.
+pub fn run(app: &mut App, feed: &mut Feed, program: Option<&mut dyn Program>) -> io::Result<Left> {
+    // A write to a terminal that hung up can fail before the signal arrives.
+    show(app, feed, program).or_else(|error| match output::stdout_is_terminal() {
+        true => Err(error),
+        false => Ok(Left::Signal(SIGHUP)),
+    })
+}
+
+fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -> io::Result<Left> {
+    // Dropped after the terminal is given back: it may have to wait for the driver.
+    let mut mover = Mover::start();
+    let signals = SignalReceiver::new(&[SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
+    let mut terminal = TerminalGuard::new(app.uses_mouse)?;
+    let input = Input::start()?;
+    let mut snapshots = feed.snapshots().clone();
+    let mut updates = mover.updates().clone();
+    let mut size = terminal.size()?;
+    resize_program(size, app, program.as_deref());
+    let mut drawn: Option<Instant> = None;
+    let mut printed = 0;
+    // `urgent`: to draw at once; `dirty`: with the next frame.
+    let (mut urgent, mut dirty) = (true, true);
+    loop {
+        feed.set_query(app.query());
+        mover.watch(app.watched());
+        dirty |= app.on_tick(now_unix_ns());
+        let changes = app.output.terminal().map_or(0, |output| output.changes());
+        dirty |= std::mem::replace(&mut printed, changes) != changes;
+        if app.output.program_runs()
+            && let Some(how) = program.as_deref_mut().and_then(|program| program.poll_end())
+        {
+            app.on_program_end(how);
+            urgent = true;
+        }
+        // Asked for each time: the notice of a change can be lost between two that come close together.
+        let size_now = terminal.size()?;
+        if size_now != size {
+            size = size_now;
+            resize_program(size, app, program.as_deref());
+            urgent = true;
+        }
+        let due = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
+        if urgent || dirty && due.is_zero() {
+            terminal.draw(|buffer| app::draw(buffer, app))?;
+            drawn = Some(Instant::now());
+            (urgent, dirty) = (false, false);
+        }
+        select! {
+            recv(input.events()) -> event => {
+                let Ok(event) = event else { return Ok(Left::Signal(SIGHUP)) };
+                // All that was typed until now is handled before the next frame.
+                for event in std::iter::once(event).chain(input.events().try_iter()) {
+                    match on_event(event?, app, &mut terminal, &mover, program.as_deref_mut(), size)? {
+                        Some(left) => return Ok(left),
+                        None => urgent = true,
+                    }
+                }
+            }
+            recv(snapshots) -> snapshot => match snapshot {
+                Ok(snapshot) => {
+                    let was_seeking = app.is_seeking() || app.awaits_comparison();
+                    app.on_snapshot(snapshot);
+                    dirty |= !app.context.paused || was_seeking;
+                }
+                // The feed has ended by a panic, which was reported.
+                Err(_) => snapshots = never(),
+            },
+            recv(updates) -> update => match update {
+                Ok(update) => {
+                    app.on_mover_update(update);
+                    urgent = true;
+                }
+                Err(_) => updates = never(),
+            },
+            recv(signals.received()) -> signal => match signal {
+                Ok(SIGTSTP) => {
+                    terminal.suspend()?;
+                    urgent = true;
+                }
+                Ok(signal) => return Ok(Left::Signal(signal)),
+                Err(_) => return Ok(Left::Signal(SIGTERM)),
+            },
+            // The clock, the program and its output are looked at with every frame.
+            default(if dirty { due.max(Duration::from_millis(1)) } else { FRAME }) => {}
+        }
+    }
+}
+
+/// A key, or the mouse; returns why the dashboard is left, if it is.
+fn on_event(
+    event: Event,
+    app: &mut App,
+    terminal: &mut TerminalGuard,
+    mover: &Mover,
+    program: Option<&mut (dyn Program + '_)>,
+    size: (u16, u16),
+) -> io::Result<Option<Left>> {
+    let key = match event {
+        Event::Key(key) => key,
+        Event::Mouse(mouse) => {
+            app.on_mouse(mouse);
+            return Ok(None);
+        }
+        _ => return Ok(None),
+    };
+    if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL && !app.is_typing() {
+        terminal.suspend()?;
+        return Ok(None);
+    }
+    match app.on_key(key) {
+        Some(UiRequest::Quit) => return Ok(Some(Left::Quit)),
+        Some(UiRequest::Detach) => return Ok(Some(Left::Detach)),
+        Some(UiRequest::Input(bytes)) => {
+            if let Some(program) = program {
+                program.input(&bytes);
+            }
+        }
+        Some(UiRequest::Interrupt) => send(program, SIGINT),
+        Some(UiRequest::Terminate) => send(program, SIGTERM),
+        Some(UiRequest::Redraw) => terminal.clear()?,
+        Some(UiRequest::Export(kind)) => app.context.notice = Some(app::save(app, kind, size)),
+        Some(UiRequest::Move(order)) => mover.order(order),
+        None => {}
+    }
+    Ok(None)
+}
+
+fn send(program: Option<&mut (dyn Program + '_)>, signal: i32) {
+    if let Some(program) = program {
+        program.signal(signal);
+    }
+}
+
+fn resize_program((columns, rows): (u16, u16), app: &App, program: Option<&dyn Program>) {
+    let Some(program) = program else { return };
+    let (rows, columns) = output_size(columns, rows);
+    if let Some(mut output) = app.output.terminal() {
+        output.resize(rows, columns);
+    }
+    program.resize(rows, columns);
+}

@@ -1,0 +1,178 @@
+//! Tables: headings, rows, the cursor and the bar that shows each row's share.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::columns::{Column, GPU_TIME_COLUMNS, TableState};
+use super::pane::{bar, put, put_right};
+use crate::context::{Context, HitTarget, ShownMoment};
+use crate::screen::TablePane;
+use memlab_base::text;
+use memlab_base::theme::Theme;
+
+/// The bar of shares is this wide.
+const BAR: u16 = 8;
+
+/// What a row looks like beside its figures.
+#[derive(Clone, Debug, Default)]
+pub struct Label {
+    /// Levels it is indented.
+    pub depth: u16,
+    /// Whether it is open; `None`: there is nothing below it.
+    pub is_open: Option<bool>,
+    /// The name.
+    pub name: String,
+    /// What is less important, after it.
+    pub aside: String,
+    /// Its share of the whole, from 0 to 1; `None`: rows have no bar.
+    pub share: Option<f64>,
+    /// The bar's colour.
+    pub tint: Color,
+    /// The style of its name, if not the usual one.
+    pub style: Option<Style>,
+    /// Whether the name is a layer's, which is cut in the middle.
+    pub is_layer: bool,
+}
+
+/// How a table is drawn.
+pub struct TableStyle<'a, C> {
+    /// What all screens share.
+    pub context: &'a Context,
+    /// The columns to show.
+    pub columns: &'a [C],
+    /// The pane that it fills beside others; `None`: the table of a screen.
+    pub pane: Option<TablePane>,
+    /// Whether the cursor is shown.
+    pub has_focus: bool,
+}
+
+/// Draws a page of `rows`: the figures of the columns, a bar, and the label.
+pub fn draw<C: Column>(
+    buffer: &mut Buffer,
+    area: Rect,
+    look: &TableStyle<'_, C>,
+    state: &mut TableState<C>,
+    rows: &[C::Item],
+    label: impl Fn(&C::Item) -> Label,
+) {
+    if area.height == 0 || area.width < 12 {
+        return;
+    }
+    let (context, theme) = (look.context, &look.context.theme);
+    let shown: Vec<C> = look.columns.iter().copied().filter(|column| column.columns() > 0).collect();
+    let page = usize::from(area.height - 1);
+    state.settle(rows.len(), page);
+    let labels: Vec<Label> = rows.iter().skip(state.offset).take(page).map(label).collect();
+    let has_bars = area.width >= 44 && labels.iter().any(|label| label.share.is_some());
+    let bar_columns = if has_bars { BAR } else { 0 };
+    let figures: u16 = shown.iter().map(|column| column.columns() + 1).sum();
+    let bar_x = area.x + figures;
+    let name_x = bar_x + bar_columns + u16::from(has_bars);
+    // Where some rows open, the names of the others are aligned with theirs.
+    let sign_columns = if labels.iter().any(|label| label.is_open.is_some()) { 2 } else { 0 };
+    draw_headings(buffer, area, look, state, &shown, name_x);
+
+    for (index, label) in labels.iter().enumerate() {
+        let row = state.offset + index;
+        let y = area.y + 1 + index as u16;
+        let line = Rect { y, height: 1, ..area };
+        context.hit_targets.put(line, look.pane.map_or(HitTarget::Row(row), |pane| HitTarget::PaneRow(pane, row)));
+        let mut x = area.x;
+        for column in &shown {
+            let sorted = *column == state.sort;
+            let style = if sorted { theme.title.remove_modifier(Modifier::BOLD) } else { theme.text };
+            let text = column.text(&rows[row], context.units);
+            put_right(buffer, x + column.columns(), y, column.columns(), &text, style, theme);
+            x += column.columns() + 1;
+        }
+        let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(label.tint) };
+        if let (true, Some(share)) = (has_bars, label.share) {
+            put(buffer, bar_x, y, BAR, &bar(share.clamp(0.0, 1.0), BAR, theme.glyphs.unicode), tint, theme);
+        }
+        draw_label(buffer, (name_x, area.right()), y, label, sign_columns, theme);
+        if look.has_focus && row == state.selected {
+            buffer.set_style(line, theme.selected);
+            if has_bars && !theme.is_mono() {
+                // The bar keeps its colour.
+                buffer.set_style(Rect { x: bar_x, y, width: BAR, height: 1 }, tint);
+            }
+        }
+    }
+    if rows.is_empty() {
+        put(buffer, area.x, area.y + 1, area.width, "nothing here", theme.dim, theme);
+    }
+}
+
+/// The columns for which a table of this width has room.
+pub fn columns_that_fit<C: Column>(width: u16) -> Vec<C> {
+    columns_with_gpu_time(width, false)
+}
+
+/// The same of a table that may have GPU time, which then takes the room of others.
+pub fn columns_with_gpu_time<C: Column>(width: u16, has_gpu_time: bool) -> Vec<C> {
+    let fits = |column: &C| match column.shown_from() {
+        from if Some(*column) == C::GPU_TIME => has_gpu_time && from <= width,
+        from @ 1.. if has_gpu_time => from + GPU_TIME_COLUMNS < width,
+        from => from <= width,
+    };
+    C::ALL.iter().copied().filter(fits).collect()
+}
+
+fn draw_headings<C: Column>(
+    buffer: &mut Buffer,
+    area: Rect,
+    look: &TableStyle<'_, C>,
+    state: &TableState<C>,
+    shown: &[C],
+    name_x: u16,
+) {
+    let (context, theme, pane) = (look.context, &look.context.theme, look.pane);
+    let heading = |column: C| {
+        let arrow = if state.ascending { theme.glyphs.ascending } else { theme.glyphs.descending };
+        let is_then = context.moment == ShownMoment::Then && C::of_moment(ShownMoment::Then) == Some(column);
+        let title = if is_then { "then" } else { column.title() };
+        if column == state.sort { (format!("{arrow}{title}"), theme.accent) } else { (title.to_owned(), theme.dim) }
+    };
+    let place = |column: C| C::ALL.iter().position(|other| *other == column).unwrap_or(0);
+    let mut x = area.x;
+    for column in shown {
+        let (words, style) = heading(*column);
+        let width = column.columns();
+        put_right(buffer, x + width, area.y, width, &words, style, theme);
+        context.hit_targets.put(Rect { x, width, height: 1, ..area }, HitTarget::Heading(pane, place(*column)));
+        x += width + 1;
+    }
+    for column in C::ALL.iter().filter(|column| column.columns() == 0) {
+        let (words, style) = heading(*column);
+        let width = area.right().saturating_sub(name_x);
+        put(buffer, name_x, area.y, width, &words, style, theme);
+        context.hit_targets.put(Rect { x: name_x, width, height: 1, ..area }, HitTarget::Heading(pane, place(*column)));
+    }
+}
+
+/// The name gets what room it needs, cut on its left, or in the middle if it is a layer's; what remains is the aside's.
+fn draw_label(buffer: &mut Buffer, (x, right): (u16, u16), y: u16, label: &Label, sign_columns: u16, theme: &Theme) {
+    let room = right.saturating_sub(x);
+    let indent = (label.depth * 2).min(room / 3);
+    let (open, closed) = if theme.glyphs.unicode { ("▾ ", "▸ ") } else { ("- ", "+ ") };
+    let sign = label.is_open.map(|is_open| if is_open { open } else { closed });
+    let (x, room) = (x + indent, room - indent);
+    if let Some(sign) = sign {
+        put(buffer, x, y, room, sign, theme.key, theme);
+    }
+    let sign_columns = sign_columns.min(room);
+    let (x, room) = (x + sign_columns, room - sign_columns);
+    let (main, aside) = (text::clean(&label.name), text::clean(&label.aside));
+    let wanted = text::width(&main) as u16;
+    // The aside keeps a third of a narrow column, so that neither vanishes.
+    let kept = (text::width(&aside) as u16 + 1).min(room / 3);
+    let main_room =
+        if aside.is_empty() { room } else { room.saturating_sub(kept).max(room.min(wanted.min(room * 2 / 3))) };
+    let cut = if label.is_layer { text::fit_middle } else { text::fit_end };
+    let main = cut(&main, usize::from(main_room), theme.glyphs.ellipsis);
+    let used = put(buffer, x, y, room, &main, label.style.unwrap_or(theme.text), theme);
+    if used + 3 < room {
+        put(buffer, x + used + 1, y, room - used - 1, &aside, theme.dim, theme);
+    }
+}
