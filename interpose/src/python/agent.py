@@ -25,12 +25,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+    from compiled import _Compiled
     from graphs import _SCOPE
     from guards import _dictionary, _Harmless, _interrupted
     from tags import _Tagger
     from throttle import _Throttle
-
-    from compiled import _Compiled
 
 _SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
