@@ -5,15 +5,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-
-// Rust cannot link libmemlab.so, and the parser of requests does not depend on the rest of it.
-#[allow(dead_code)]
-#[path = "../../interpose/base/src/request.rs"]
-mod request;
+use memlab_protocol::request::ControlRequest;
 
 fuzz_target!(|bytes: &[u8]| {
-    match request::ControlRequest::parse(bytes) {
-        Ok(request::ControlRequest::Move { ranges, .. }) => assert!(!ranges.is_empty()),
+    match ControlRequest::parse(bytes) {
+        Ok(ControlRequest::Move { ranges, .. }) => assert!(!ranges.is_empty()),
         Ok(_) => {}
         Err(why) => assert!(!why.is_empty() && why.len() < 1000),
     }

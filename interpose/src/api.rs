@@ -7,10 +7,9 @@ use memlab_trace::encode::{self, LineBuffer};
 
 use crate::compaction;
 use crate::control;
-use crate::limit::card::OnLimit;
 use crate::limit::settings;
 use crate::moved_bytes;
-use crate::mover::operation::{self, Operation};
+use crate::mover::operation::{self, MoveRequest};
 use crate::ranges;
 use crate::recorder::Recorder;
 use interpose_base::config;
@@ -18,7 +17,9 @@ use interpose_base::log::live::{self, Lines};
 use interpose_base::log::place;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
+use memlab_protocol::c_api::{Position, Trained};
+use memlab_protocol::request::{DEVICES, MAX_TIMEOUT, is_limit};
+use memlab_protocol::status::OnLimit;
 
 /// The longest line of requests, in bytes.
 const REQUESTS_LINE: usize = 16 << 10;
@@ -57,13 +58,13 @@ unsafe fn answer(outcome: Option<Result<(), String>>, error: *mut c_char, size: 
     }
 }
 
-/// A timeout from C's seconds, at most [`LONGEST_TIMEOUT`]; zero for a negative or invalid value.
+/// A timeout from C's seconds, at most [`MAX_TIMEOUT`]; zero for a negative or invalid value.
 fn duration(seconds: c_double) -> Duration {
     let asked = Duration::try_from_secs_f64(seconds);
-    asked.unwrap_or(if seconds > 0.0 { LONGEST_TIMEOUT } else { Duration::ZERO }).min(LONGEST_TIMEOUT)
+    asked.unwrap_or(if seconds > 0.0 { MAX_TIMEOUT } else { Duration::ZERO }).min(MAX_TIMEOUT)
 }
 
-fn finish(request: Operation, timeout: Duration) -> Result<(), String> {
+fn finish(request: MoveRequest, timeout: Duration) -> Result<(), String> {
     operation::start(request, timeout)?.wait()
 }
 
@@ -72,7 +73,7 @@ fn finish(request: Operation, timeout: Duration) -> Result<(), String> {
 /// `error` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_offload(timeout_s: c_double, error: *mut c_char, size: usize) -> c_int {
-    let outcome = panics::catch(|| finish(Operation::Offload, duration(timeout_s)));
+    let outcome = panics::catch(|| finish(MoveRequest::Offload, duration(timeout_s)));
     // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
 }
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn memlab_restore(
     error: *mut c_char,
     size: usize,
 ) -> c_int {
-    let request = Operation::Restore { free_host: free_host != 0 };
+    let request = MoveRequest::Restore { free_host: free_host != 0 };
     let outcome = panics::catch(|| finish(request, duration(timeout_s)));
     // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
@@ -135,13 +136,6 @@ pub unsafe extern "C" fn memlab_status(json: *mut c_char, size: usize) -> usize 
     let status = panics::catch(|| Recorder::current().map(|recorder| control::status(recorder).to_string()));
     // SAFETY: the caller promises null or room for `size` bytes.
     status.flatten().map_or(0, |status| unsafe { write(&status, json, size) })
-}
-
-/// A position in the lines of a recording: C's `struct memlab_position`.
-#[repr(C)]
-pub struct Position {
-    recording: u64,
-    bytes: u64,
 }
 
 /// # Safety
@@ -279,22 +273,6 @@ pub extern "C" fn memlab_steps() -> u64 {
     Recorder::current().map_or(0, Recorder::steps)
 }
 
-/// What a training did in a step: C's `struct memlab_trained`.
-#[repr(C)]
-pub struct Trained {
-    step: u64,
-    epoch: u64,
-    batch: u64,
-    samples: u64,
-    duration_ns: u64,
-    pieces: u64,
-    offloaded_bytes: u64,
-    loss: c_double,
-    has_loss: c_int,
-    way: *const c_char,
-    phase: *const c_char,
-}
-
 /// # Safety
 ///
 /// `step` is readable, and its texts are null or end in a NUL.
@@ -344,6 +322,6 @@ mod tests {
     fn times() {
         assert_eq!(duration(1.5), Duration::from_millis(1500));
         assert_eq!((duration(-1.0), duration(f64::NAN)), (Duration::ZERO, Duration::ZERO));
-        assert_eq!(duration(f64::INFINITY), LONGEST_TIMEOUT);
+        assert_eq!(duration(f64::INFINITY), MAX_TIMEOUT);
     }
 }

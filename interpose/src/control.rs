@@ -18,18 +18,17 @@ use serde_json::{Value, json};
 use self::clients::Clients;
 use crate::compaction;
 use crate::gpu_time;
-use crate::limit::card::OnLimit;
 use crate::limit::settings;
 use crate::moved_bytes;
 use crate::mover;
-use crate::mover::operation;
+use crate::mover::operation::{self, MoveRequest};
 use crate::mover::progress::{self, Progress};
 use crate::recorder::Recorder;
 use crate::torch::expected;
 use interpose_base::background;
 use interpose_base::got_patch;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::request::ControlRequest;
+use memlab_protocol::request::ControlRequest;
 
 /// How often the control thread does its periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
@@ -95,27 +94,25 @@ fn reply(request: &[u8], recorder: &Recorder) -> String {
 fn answer(request: ControlRequest, recorder: &Recorder) -> Value {
     match request {
         ControlRequest::Status => status(recorder),
-        ControlRequest::Offload { timeout } => started(operation::start(operation::Operation::Offload, timeout)),
-        ControlRequest::Move { timeout, ranges } => {
-            started(operation::start(operation::Operation::Move { ranges }, timeout))
-        }
+        ControlRequest::Offload { timeout } => started(operation::start(MoveRequest::Offload, timeout)),
+        ControlRequest::Move { timeout, ranges } => started(operation::start(MoveRequest::Move { ranges }, timeout)),
         ControlRequest::Restore { timeout, free_host } => {
-            started(operation::start(operation::Operation::Restore { free_host }, timeout))
+            started(operation::start(MoveRequest::Restore { free_host }, timeout))
         }
         ControlRequest::Checkpointed(value) => {
             progress::set_checkpointed(value);
             json!({"ok": true})
         }
-        ControlRequest::Limit { device, bytes, spill } => {
-            settings::set(device, bytes, spill.map(OnLimit::spilling));
-            json!({"ok": true, "limits": settings::described()})
+        ControlRequest::Limit { device, bytes, on_limit } => {
+            settings::set(device, bytes, on_limit);
+            json!({"ok": true, "limits": settings::status()})
         }
     }
 }
 
 /// The process's status.
 pub fn status(recorder: &Recorder) -> Value {
-    let (state, moving) = mover::status::status();
+    let moving = mover::status::status();
     json!({
         "ok": true,
         "pid": recorder.facts.pid,
@@ -123,10 +120,10 @@ pub fn status(recorder: &Recorder) -> Value {
         "trace": recorder.log.file().path,
         "rank": recorder.facts.rank,
         "command": recorder.facts.command,
-        "state": state,
+        "state": moving.state.activity(),
         "move": moving,
         // Reading current use queries the driver, which does not answer while it is checkpointed.
-        "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::described()) },
+        "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::status()) },
     })
 }
 

@@ -4,32 +4,9 @@ use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use memlab_protocol::c_api::{Position, Trained};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
-
-/// A position in the recording: C's `struct memlab_position`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Position {
-    pub recording: u64,
-    pub bytes: u64,
-}
-
-/// What a training did in a step: C's `struct memlab_trained`.
-#[repr(C)]
-pub struct Trained {
-    pub step: u64,
-    pub epoch: u64,
-    pub batch: u64,
-    pub samples: u64,
-    pub duration_ns: u64,
-    pub pieces: u64,
-    pub offloaded_bytes: u64,
-    pub loss: c_double,
-    pub has_loss: c_int,
-    pub way: *const c_char,
-    pub phase: *const c_char,
-}
 
 type Read = unsafe extern "C" fn(*mut Position, *mut c_char, usize, *mut c_int) -> usize;
 type Output = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use memlab_live::Books;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::library::{Library, Position};
+use crate::library::Library;
+use memlab_protocol::c_api::Position;
 
 /// How often the thread reads, so that the library need not keep more lines than are recorded meanwhile.
 const PAUSE: Duration = Duration::from_millis(250);

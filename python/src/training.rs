@@ -5,7 +5,8 @@ use std::ptr;
 
 use pyo3::prelude::*;
 
-use crate::library::{Library, Trained};
+use crate::library::Library;
+use memlab_protocol::c_api::Trained;
 
 /// The optimizer steps that have ended in the recording; None if libmemlab.so is not in the process.
 #[pyfunction]

@@ -7,7 +7,7 @@
 //! thread_sanitizer, got_patch
 //! symbols, frame_role
 //! file_names, config
-//! clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request, waker
+//! clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, waker
 //! ```
 
 pub mod background;
@@ -23,7 +23,6 @@ pub mod log;
 pub mod nvml;
 pub mod panics;
 pub mod recursion;
-pub mod request;
 pub mod stderr;
 pub mod symbols;
 pub mod thread_sanitizer;

@@ -1,7 +1,7 @@
 //! Queries about devices and contexts, made inside hooks.
 
 use super::calls::{self, Current};
-use interpose_base::request::DEVICES;
+use memlab_protocol::request::DEVICES;
 
 /// The current context's device; 0 if there is no context, as in the runtime.
 pub fn current_device() -> i32 {

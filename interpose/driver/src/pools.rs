@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::calls::{self, Code, POOL_RESERVED, POOL_USED, Pool, RelaxedCaptures};
 use interpose_base::locks;
-use interpose_base::request::DEVICES;
+use memlab_protocol::request::DEVICES;
 
 /// Which kinds of reserved memory the process uses. The driver is queried only for those.
 struct Uses {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use interpose_base::descriptors::{inode_of, move_up};
-use interpose_base::request;
+use memlab_protocol::request::MAX_REQUEST_BYTES;
 
 /// Time from connecting until the client must have received its whole reply.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -190,7 +190,7 @@ impl Client {
     /// True once the request is complete: at a newline, at the end of input, or at the size limit.
     fn read(&mut self) -> io::Result<bool> {
         let mut piece = [0; 4096];
-        while self.request.len() < request::LIMIT {
+        while self.request.len() < MAX_REQUEST_BYTES {
             match (&*self.stream.socket).read(&mut piece) {
                 Ok(0) => return Ok(true),
                 Ok(count) => {

@@ -15,11 +15,11 @@ use crate::cuda::driver_memory::{self, Space};
 use crate::moved_bytes;
 use interpose_base::locks;
 use interpose_base::panics;
-use interpose_base::request::DEVICES;
 use interpose_driver::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
 use interpose_driver::types::{In, Out, Properties};
+use memlab_protocol::request::DEVICES;
 
 /// An allocation call, with its hook's arguments.
 pub struct Call {

@@ -6,7 +6,8 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::DriverKind;
 
 use interpose_base::log::Log;
-use interpose_base::request::DEVICES;
+use memlab_protocol::request::DEVICES;
+use memlab_protocol::status::OnLimit;
 
 /// The driver allocates large blocks in multiples of this.
 pub const GRANULE: u64 = 2 << 20;
@@ -14,28 +15,6 @@ const NO_LIMIT: u64 = u64::MAX;
 /// Values of [`Card::looked_up_ms`] that are not times.
 pub const NEVER: u64 = 0;
 pub const CHANGED: u64 = 1;
-
-/// What happens to an allocation beyond the limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OnLimit {
-    /// It fails, as on a full card.
-    Oom,
-    /// It is placed in host memory that the device can access.
-    Spill,
-}
-
-impl OnLimit {
-    pub const fn spilling(spills: bool) -> Self {
-        if spills { Self::Spill } else { Self::Oom }
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Oom => "oom",
-            Self::Spill => "spill",
-        }
-    }
-}
 
 /// One device: its limit, and the process's use of it.
 pub struct Card {
@@ -204,7 +183,7 @@ pub fn record(log: &Log, device: i32) {
     if card.recorded.swap(limit, Ordering::Relaxed) == limit && limit == NO_LIMIT {
         return;
     }
-    let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed)).name();
+    let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed)).as_str();
     log.append(encode::limit(&mut LineBuffer::<128>::new(), device, card.limit(), on_limit));
 }
 

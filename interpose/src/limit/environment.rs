@@ -2,8 +2,8 @@
 
 use memlab_sizes::parse_limits;
 
-use super::card::OnLimit;
-use interpose_base::request::{DEVICES, is_limit};
+use memlab_protocol::request::{DEVICES, is_limit};
+use memlab_protocol::status::OnLimit;
 
 /// The settings in the two variables.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,12 +23,10 @@ pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<St
     });
     let on_limit = match on_limit.map(str::trim).unwrap_or_default() {
         "" => OnLimit::Oom,
-        text if text.eq_ignore_ascii_case("oom") => OnLimit::Oom,
-        text if text.eq_ignore_ascii_case("spill") => OnLimit::Spill,
-        text => {
+        text => OnLimit::parse(text).unwrap_or_else(|| {
             complaints.push(format!("MEMLAB_ON_LIMIT={text} is neither oom nor spill: using oom"));
             OnLimit::Oom
-        }
+        }),
     };
     (Wanted { limits, on_limit }, (!complaints.is_empty()).then(|| complaints.join("; ")))
 }

@@ -20,11 +20,11 @@ use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
 use interpose_base::clock::monotonic_ns;
 use interpose_base::locks;
 use interpose_base::nvml::Nvml;
-use interpose_base::request::DEVICES;
 use interpose_driver::calls;
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
 use interpose_driver::vmm::totals;
+use memlab_protocol::request::DEVICES;
 
 /// How long a looked-up figure stays fresh.
 const FRESH_MS: u64 = 250;

@@ -3,16 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 
-use super::card::{self, CARDS, OnLimit, limited};
+use super::card::{self, CARDS, limited};
 use super::{environment, overhead, spill};
 use crate::recorder::{self, Recorder};
 use interpose_base::config::Config;
 use interpose_base::locks;
-use interpose_base::request::DEVICES;
 use interpose_driver::calls;
 use interpose_driver::vmm::totals;
+use memlab_protocol::request::DEVICES;
+use memlab_protocol::status::{LimitStatus, OnLimit};
 
 /// One thread at a time changes limits.
 static SETTING: Mutex<()> = Mutex::new(());
@@ -53,18 +53,8 @@ pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
     }
 }
 
-/// A device that has a limit.
-pub struct Status {
-    pub device: i32,
-    pub limit_bytes: u64,
-    /// The process's footprint on the device.
-    pub used_bytes: u64,
-    pub spilled_bytes: u64,
-    pub on_limit: OnLimit,
-}
-
 /// The devices with a limit, among those visible to the process.
-pub fn status() -> Vec<Status> {
+pub fn status() -> Vec<LimitStatus> {
     let devices = calls::device_count().clamp(0, DEVICES as i32);
     (0..devices)
         .filter_map(|device| {
@@ -73,23 +63,10 @@ pub fn status() -> Vec<Status> {
             // Spilled memory may have come back.
             let on_host = totals::host_bytes_of(device).map_or(u64::MAX, |bytes| bytes + spill::pinned_on(device));
             let spilled_bytes = card.spilled.load(Ordering::Relaxed).min(on_host);
-            Some(Status { device, limit_bytes, used_bytes: overhead::used_now(device, card), spilled_bytes, on_limit })
+            let (limit_bytes, used_bytes) = (Some(limit_bytes), overhead::used_now(device, card));
+            Some(LimitStatus { device, limit_bytes, used_bytes, spilled_bytes, on_limit })
         })
         .collect()
-}
-
-/// The same, as JSON for `status` on the control socket.
-pub fn described() -> Value {
-    let entry = |status: Status| {
-        json!({
-            "device": status.device,
-            "limit_bytes": status.limit_bytes,
-            "used_bytes": status.used_bytes,
-            "spilled_bytes": status.spilled_bytes,
-            "on_limit": status.on_limit.name(),
-        })
-    };
-    status().into_iter().map(entry).collect()
 }
 
 pub fn reset_in_child() {

@@ -6,7 +6,7 @@ use memlab_sizes::format as size;
 
 use super::copy;
 use super::leaving;
-use super::progress::{Failure, Phase, Progress};
+use super::progress::{Failure, Progress};
 use super::quiesce::quiesce;
 use super::restore::bring_back_what_left;
 use super::staging::{begin_to_secure, refuse_beside_storage};
@@ -15,6 +15,7 @@ use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::contexts;
 use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
+use memlab_protocol::status::OperationPhase;
 
 pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
 /// Moves everything to the arena. The gate stays closed.
@@ -22,7 +23,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     refuse_beside_storage()?;
     let contexts = contexts::all();
     // Host memory takes longest: threads get it from now on, and what they have is copied into at once.
-    progress.enter(Phase::Preparing);
+    progress.enter(OperationPhase::Preparing);
     // Stream-ordered memory cannot be moved, but the unused memory of pools can be released.
     pools::trim_all();
     let (bytes, mapped) = {
@@ -31,9 +32,9 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     };
     begin_to_secure(bytes, mapped, &contexts)?;
     let begun = ARENA.lock().growing();
-    progress.enter(Phase::Waiting);
+    progress.enter(OperationPhase::Waiting);
     let deadline = Instant::now() + timeout;
-    let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
+    let closed = quiesce(&contexts, deadline, || progress.enter(OperationPhase::Synchronising))?;
     let mut memory = MOVABLE_MEMORY.lock();
     let memory = &mut *memory;
     let moving = movable(memory)?;
@@ -51,7 +52,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     progress.begin_copying(leaving.iter().map(|it| it.bytes).sum());
     let growing = arena.growing();
     let copied = copy::run(leaving.iter_mut().map(|it| (it.context, it)), &growing, &progress.done);
-    progress.enter(Phase::Releasing);
+    progress.enter(OperationPhase::Releasing);
     let (mut left, mut stayed) = (0, 0);
     for it in leaving {
         let bytes = it.bytes;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::progress::{self, Phase, Progress};
+use super::progress::{self, Progress};
 use super::{offload, parts, restore};
 use crate::limit::overhead;
 use crate::moved_bytes;
@@ -12,48 +12,50 @@ use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 use interpose_driver::calls;
 use interpose_driver::vmm::{gate, mode};
+use memlab_protocol::request::Range;
+use memlab_protocol::status::{OperationKind, OperationPhase};
 
 pub const NOT_STARTED_FOR_IT: &str = "this process was not started for offloading";
 
 /// What to move.
-pub enum Operation {
+pub enum MoveRequest {
     Offload,
     Restore {
         free_host: bool,
     },
-    /// (address, bytes) of whole pages that go to host memory at the same addresses.
+    /// Whole pages that go to host memory at the same addresses.
     Move {
-        ranges: Vec<(u64, u64)>,
+        ranges: Vec<Range>,
     },
 }
 
-impl Operation {
-    fn kind(&self) -> &'static str {
+impl MoveRequest {
+    fn kind(&self) -> OperationKind {
         match self {
-            Self::Offload => "offload",
-            Self::Restore { .. } => "restore",
-            Self::Move { .. } => "move",
+            Self::Offload => OperationKind::Offload,
+            Self::Restore { .. } => OperationKind::Restore,
+            Self::Move { .. } => OperationKind::Move,
         }
     }
 }
 
 /// Starts an operation on a new thread.
-pub fn start(request: Operation, timeout: Duration) -> Result<&'static Progress, String> {
+pub fn start(request: MoveRequest, timeout: Duration) -> Result<&'static Progress, String> {
     if !mode::is_enabled() {
         return Err(format!("{}: start it with `memlab run --offload`, or use --full", NOT_STARTED_FOR_IT));
     }
     let mut current = progress::current();
     if let Some(running) = current.filter(|operation| operation.is_running()) {
-        return Err(format!("another operation ({}) is under way: wait for its end", running.kind));
+        return Err(format!("another operation ({}) is under way: wait for its end", running.kind.as_str()));
     }
     match request {
-        Operation::Restore { free_host } if !restore::could_restore(free_host) => {
+        MoveRequest::Restore { free_host } if !restore::could_restore(free_host) => {
             return Err(restore::NOTHING_TO_RESTORE.to_owned());
         }
-        Operation::Offload | Operation::Move { .. } if gate::is_closed() => {
+        MoveRequest::Offload | MoveRequest::Move { .. } if gate::is_closed() => {
             return Err("the program is offloaded already: restore it first".to_owned());
         }
-        Operation::Offload if !offload::could_offload() => return Err(offload::NOTHING_TO_MOVE.to_owned()),
+        MoveRequest::Offload if !offload::could_offload() => return Err(offload::NOTHING_TO_MOVE.to_owned()),
         _ => {}
     }
     let progress = Progress::begin(request.kind());
@@ -63,16 +65,16 @@ pub fn start(request: Operation, timeout: Duration) -> Result<&'static Progress,
     Ok(progress)
 }
 
-fn run(request: Operation, timeout: Duration, progress: &'static Progress) {
+fn run(request: MoveRequest, timeout: Duration, progress: &'static Progress) {
     let _guard = RecursionGuard::enter(); // This thread's calls are not recorded.
     calls::relax_captures();
     let outcome = panics::catch(|| match &request {
-        Operation::Offload => offload::offload(progress, timeout),
-        Operation::Restore { free_host } => restore::restore(progress, timeout, *free_host),
-        Operation::Move { ranges } => parts::move_ranges(progress, timeout, ranges),
+        MoveRequest::Offload => offload::offload(progress, timeout),
+        MoveRequest::Restore { free_host } => restore::restore(progress, timeout, *free_host),
+        MoveRequest::Move { ranges } => parts::move_ranges(progress, timeout, ranges),
     });
     let outcome = outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".into()));
-    let phase = if outcome.is_ok() { Phase::Done } else { Phase::Failed };
+    let phase = if outcome.is_ok() { OperationPhase::Done } else { OperationPhase::Failed };
     progress.set_outcome(outcome);
     overhead::changed();
     progress.enter(phase);

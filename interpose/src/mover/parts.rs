@@ -6,7 +6,7 @@ use memlab_sizes::format as size;
 
 use super::copy::{self, Copy};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
-use super::progress::{Failure, Phase, Progress};
+use super::progress::{Failure, Progress};
 use super::quiesce::quiesce;
 use super::returns::{Return, Window, return_all};
 use super::staging::{refuse_beside_storage, secure};
@@ -18,12 +18,13 @@ use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use interpose_driver::vmm::physical::{PhysicalPlace, Piece};
 use interpose_driver::vmm::{contexts, host_memory};
+use memlab_protocol::status::OperationPhase;
 
 /// Moves ranges of pages to host memory that is mapped at the same addresses; the program continues.
 pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
-    progress.enter(Phase::Preparing);
+    progress.enter(OperationPhase::Preparing);
     let (splits, mapped) = {
         let memory = MOVABLE_MEMORY.lock();
         (splits_of(&memory, ranges), memory.mapped_host_bytes())
@@ -32,9 +33,9 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
         return Err("none of this memory can be moved: it is below 2 MiB, shared, or already in host memory".into());
     }
     check_host_memory(&splits, mapped)?;
-    progress.enter(Phase::Waiting);
+    progress.enter(OperationPhase::Waiting);
     let deadline = Instant::now() + timeout;
-    let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
+    let closed = quiesce(&contexts, deadline, || progress.enter(OperationPhase::Synchronising))?;
     // Queried before the tables are locked: the limit reads them to determine the bytes in use.
     let room: Vec<u64> = (0..calls::device_count()).map(admission::room).collect();
     let mut memory = MOVABLE_MEMORY.lock();
@@ -45,7 +46,7 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     let mut outcome = Ok(());
     // From the last piece to the first, so that the indices of the remaining ones stay valid.
     for split in splits.iter().rev() {
-        progress.enter(Phase::Copying);
+        progress.enter(OperationPhase::Copying);
         outcome = split_piece(&mut memory, split, &contexts, &room, progress);
         if outcome.is_err() {
             break;

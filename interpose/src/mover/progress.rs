@@ -3,35 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
-use serde_json::{Value, json};
-
 use interpose_base::locks;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    Waiting,
-    Synchronising,
-    Preparing,
-    Copying,
-    Releasing,
-    Done,
-    Failed,
-}
-
-impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Synchronising => "synchronising",
-            Self::Preparing => "preparing",
-            Self::Copying => "copying",
-            Self::Releasing => "releasing",
-            Self::Done => "done",
-            Self::Failed => "failed",
-        }
-    }
-}
+use memlab_protocol::status::{Operation, OperationKind, OperationPhase};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Why an operation failed.
 pub struct Failure {
@@ -61,8 +35,7 @@ impl From<&str> for Failure {
 /// The progress of an operation.
 pub struct Progress {
     id: u64,
-    /// The kind of request, in one word.
-    pub kind: &'static str,
+    pub kind: OperationKind,
     started: Instant,
     /// Bytes copied.
     pub done: AtomicU64,
@@ -70,7 +43,7 @@ pub struct Progress {
 }
 
 struct Stage {
-    phase: Phase,
+    phase: OperationPhase,
     total: u64,
     copying_since: Option<Instant>,
     copied_in: Duration,
@@ -82,14 +55,14 @@ struct Stage {
 impl Progress {
     /// Makes a new one the current operation. It is never freed, so that it can be read without a lock; it takes a few
     /// hundred bytes.
-    pub fn begin(kind: &'static str) -> &'static Self {
+    pub fn begin(kind: OperationKind) -> &'static Self {
         Box::leak(Box::new(Self {
             id: OPERATIONS.fetch_add(1, Ordering::Relaxed) + 1,
             kind,
             started: Instant::now(),
             done: AtomicU64::new(0),
             stage: Mutex::new(Stage {
-                phase: Phase::Waiting,
+                phase: OperationPhase::Waiting,
                 total: 0,
                 copying_since: None,
                 copied_in: Duration::ZERO,
@@ -109,15 +82,15 @@ impl Progress {
         }
     }
 
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: OperationPhase) {
         let mut stage = self.stage.lock();
         if let Some(since) = stage.copying_since.take() {
             stage.copied_in += since.elapsed();
         }
-        if phase == Phase::Copying {
+        if phase == OperationPhase::Copying {
             stage.copying_since = Some(Instant::now());
         }
-        if matches!(phase, Phase::Done | Phase::Failed) {
+        if phase.is_over() {
             stage.ended_after = Some(self.started.elapsed());
         }
         stage.phase = phase;
@@ -125,7 +98,7 @@ impl Progress {
 
     pub fn begin_copying(&self, bytes: u64) {
         self.stage.lock().total = bytes;
-        self.enter(Phase::Copying);
+        self.enter(OperationPhase::Copying);
     }
 
     /// More is to be copied than was known.
@@ -152,24 +125,24 @@ impl Progress {
     }
 
     pub fn is_running(&self) -> bool {
-        !matches!(self.stage.lock().phase, Phase::Done | Phase::Failed)
+        !self.stage.lock().phase.is_over()
     }
 
-    pub fn describe(&self) -> Value {
+    pub fn describe(&self) -> Operation {
         let stage = self.stage.lock();
         let copying = stage.copied_in + stage.copying_since.map_or(Duration::ZERO, |since| since.elapsed());
-        json!({
-            "id": self.id,
-            "kind": self.kind,
-            "phase": stage.phase.name(),
-            "done_bytes": self.done.load(Ordering::Relaxed),
-            "total_bytes": stage.total,
-            "seconds": stage.ended_after.unwrap_or_else(|| self.started.elapsed()).as_secs_f64(),
-            "copy_seconds": copying.as_secs_f64(),
-            "error": stage.failure.as_ref().map(|failure| &failure.what),
-            "retryable": stage.failure.as_ref().is_some_and(|failure| failure.retryable),
-            "note": stage.note,
-        })
+        Operation {
+            id: self.id,
+            kind: self.kind,
+            phase: stage.phase,
+            done_bytes: self.done.load(Ordering::Relaxed),
+            total_bytes: stage.total,
+            seconds: stage.ended_after.unwrap_or_else(|| self.started.elapsed()).as_secs_f64(),
+            copy_seconds: copying.as_secs_f64(),
+            error: stage.failure.as_ref().map(|failure| failure.what.clone()),
+            note: stage.note.clone(),
+            retryable: stage.failure.as_ref().is_some_and(|failure| failure.retryable),
+        }
     }
 }
 

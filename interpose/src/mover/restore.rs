@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memlab_sizes::format as size;
 
 use super::mappings::remap_lost;
-use super::progress::{Failure, Phase, Progress};
+use super::progress::{Failure, Progress};
 use super::quiesce::{Closed, quiesce};
 use super::returns::{Return, return_all};
 use crate::limit::admission;
@@ -15,6 +15,7 @@ use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
 use interpose_driver::vmm::{contexts, gate};
+use memlab_protocol::status::OperationPhase;
 
 pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
 
@@ -24,8 +25,8 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     let closed = match Closed::as_found() {
         Some(closed) => closed,
         None => {
-            progress.enter(Phase::Waiting);
-            quiesce(&contexts, Instant::now() + timeout, || progress.enter(Phase::Synchronising))?
+            progress.enter(OperationPhase::Waiting);
+            quiesce(&contexts, Instant::now() + timeout, || progress.enter(OperationPhase::Synchronising))?
         }
     };
     // Queried before the tables are locked: the limit reads them to determine the bytes in use.
@@ -47,7 +48,7 @@ fn bring_back(
     contexts: &[u64],
     room: BTreeMap<i32, u64>,
 ) -> Result<Option<String>, Failure> {
-    progress.enter(Phase::Preparing);
+    progress.enter(OperationPhase::Preparing);
     if let Some(&context) = contexts.first() {
         calls::set_context(context).map_err(calls::context_error)?;
     }

@@ -2,13 +2,14 @@
 
 use super::copy::{self, Copy, Transfer};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
-use super::progress::{Phase, Progress};
+use super::progress::Progress;
 use interpose_driver::calls::{self, Code};
 use interpose_driver::types::Access;
 use interpose_driver::vmm::arena::{ARENA, Growing};
 use interpose_driver::vmm::contexts;
 use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
+use memlab_protocol::status::OperationPhase;
 
 /// A temporary mapping, to access memory that is not, or not usably, mapped at the program's addresses.
 pub(super) struct Window {
@@ -105,7 +106,7 @@ pub(super) fn return_all(
         returns.into_iter().for_each(Return::undo);
         return Err(code);
     }
-    progress.enter(Phase::Releasing);
+    progress.enter(OperationPhase::Releasing);
     let mut outcome = Ok(());
     for it in returns {
         match outcome {

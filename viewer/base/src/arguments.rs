@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use memlab_protocol::status::OnLimit;
 use memlab_trace::Scope;
 
 use crate::format;
@@ -90,4 +92,13 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// What to write instead.
 pub fn checked_limits(text: &str) -> Result<String, String> {
     memlab_sizes::parse_limits(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// `oom` or `spill`, the argument of `--on-limit`.
+pub fn on_limit() -> impl TypedValueParser<Value = OnLimit> {
+    let values = [
+        PossibleValue::new("oom").help("The allocation fails, as on a full device"),
+        PossibleValue::new("spill").help("The memory is taken on the host, where kernels reach it slowly"),
+    ];
+    PossibleValuesParser::new(values).try_map(|text| OnLimit::parse(&text).ok_or("neither oom nor spill"))
 }

@@ -5,11 +5,12 @@ use std::io::Write as _;
 
 use clap::Args;
 
-use memlab_base::arguments::{pid, size};
+use memlab_base::arguments::{on_limit, pid, size};
 use memlab_base::error::bad_input;
 use memlab_base::format::{self, Units};
 use memlab_base::output;
-use memlab_follow::offload::control::{Limit, LimitStatus, OnLimit, Process, Status};
+use memlab_follow::offload::control::{Process, Status};
+use memlab_protocol::status::{LimitStatus, OnLimit};
 
 /// A limit as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     device: Option<u32>,
     /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
-    #[arg(long, value_enum, requires = "size", value_name = "WHAT")]
+    #[arg(long, value_parser = on_limit(), requires = "size", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
 }
 
@@ -67,7 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             Size::Off => None,
             Size::Bytes(bytes) => Some(bytes),
         };
-        process.limit(&Limit { device, bytes, on_limit }).map_err(|error| error.into_error(pid, silent))?;
+        process.limit(device, bytes, on_limit).map_err(|error| error.into_error(pid, silent))?;
         status = process.status().map_err(|error| error.into_error(pid, silent))?;
     }
     Ok(output::stdout().write_all(table(&status, device).as_bytes())?)

@@ -15,10 +15,12 @@ use memlab_base::format::{self, Units};
 use memlab_base::json::write_pretty;
 use memlab_base::output;
 use memlab_follow::offload::checkpoint::{self, Target};
-use memlab_follow::offload::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
+use memlab_follow::offload::control::{Process, Status};
 use memlab_follow::offload::operation::{self, Interruption, WatchEnd};
 use memlab_follow::offload::selection::Criteria;
 use memlab_follow::offload::selection::pages::Pages;
+use memlab_protocol::request::MAX_REQUEST_BYTES;
+use memlab_protocol::status::{MoveStatus, Operation};
 
 /// After the options in the help.
 pub const HELP: &str = "\
@@ -103,8 +105,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return full(options, Some((process, status)));
     }
     let interruption = Interruption::by_key();
-    let what = Offload { timeout: options.timeout, ranges: None };
-    let id = process.offload(&what).map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
+    let started = process.offload(options.timeout, None);
+    let id = started.map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
     let (operation, moving) = finish(&process, id, &who, &interruption, options.json)?;
     if !options.json {
         output::line(operation::outcome(&operation, &moving))?;
@@ -115,7 +117,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 /// How many ranges a request takes: in JSON each has at most 44 characters.
 const RANGES_AT_ONCE: usize = 20_000;
-const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < LONGEST_REQUEST);
+const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < MAX_REQUEST_BYTES);
 
 /// Moves what meets the criteria; the program continues.
 fn parts(
@@ -146,8 +148,8 @@ fn parts(
     let mut moving = moving.clone();
     let mut failed = None;
     for (index, ranges) in pages.ranges.chunks(RANGES_AT_ONCE).enumerate() {
-        let offload = Offload { timeout: options.timeout, ranges: Some(ranges) };
-        let id = process.offload(&offload).map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
+        let started = process.offload(options.timeout, Some(ranges));
+        let id = started.map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
         match finish(process, id, &who, &interruption, false) {
             Ok((operation, after)) => {
                 operations.push(operation);

@@ -12,8 +12,9 @@ use memlab_base::clock::patience;
 use memlab_base::format::{self, Units};
 use memlab_base::json::write_pretty;
 use memlab_base::{output, progress, text};
-use memlab_follow::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
+use memlab_follow::offload::control::{self, DeviceStatus, Status, Unreachable};
 use memlab_follow::offload::operation;
+use memlab_protocol::status::{LimitStatus, MoveStatus};
 
 /// Reading a trace for its totals may take this long.
 const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);

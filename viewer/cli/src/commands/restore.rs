@@ -11,9 +11,10 @@ use memlab_base::error::{bad_input, interrupted};
 use memlab_base::json::write_pretty;
 use memlab_base::output;
 use memlab_follow::offload::checkpoint::{self, Failure, Target};
-use memlab_follow::offload::control::{MoveState, Process, Status};
+use memlab_follow::offload::control::{Process, Status};
 use memlab_follow::offload::cuda_driver::DriverState;
 use memlab_follow::offload::operation::{self, Interruption};
+use memlab_protocol::status::MoveState;
 
 /// How often a full device is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     by_process(options, &process, &who)
 }
 
-fn moving_of(status: &Status) -> memlab_follow::offload::control::MoveStatus {
+fn moving_of(status: &Status) -> memlab_protocol::status::MoveStatus {
     status.moving.clone().unwrap_or_default()
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use memlab_base::arguments::{Appearance, checked_limits, size};
+use memlab_base::arguments::{Appearance, checked_limits, on_limit, size};
 use memlab_follow::notices;
-use memlab_follow::offload::control::OnLimit;
+use memlab_protocol::status::OnLimit;
 
 /// After the options in the help.
 pub const HELP: &str = "\
@@ -83,7 +83,7 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
     limit: Option<String>,
     /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
-    #[arg(long, value_enum, requires = "limit", value_name = "WHAT")]
+    #[arg(long, value_parser = on_limit(), requires = "limit", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
     /// The most host memory for offloaded memory.
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -13,9 +13,9 @@ use super::figures::{Figures, ProcessFigures};
 use super::fragment::{self, Fragment, FragmentRequest};
 use super::strip;
 use memlab_follow::feed::{Followed, Visits};
-use memlab_follow::offload::control::{MoveState, OperationKind};
 use memlab_follow::offload::mover::{MemoryLocation, MoveOrder, Mover, MoverUpdate, WatchedProcess};
 use memlab_follow::offload::operation;
+use memlab_protocol::status::{MoveState, OperationKind};
 use memlab_report::page::elements::size;
 
 /// How often pages are told what is new; more rarely where drawing takes long.

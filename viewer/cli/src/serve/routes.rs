@@ -25,7 +25,7 @@ use super::fragment::FragmentRequest;
 use super::hub::{Hub, HubUpdate};
 use super::metrics::{self, Format};
 use super::page::page;
-use memlab_follow::offload::control::OperationKind;
+use memlab_protocol::status::OperationKind;
 use memlab_report::page::nonce;
 pub use memlab_report::report::live::PagePart;
 

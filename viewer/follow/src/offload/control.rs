@@ -4,8 +4,6 @@
 //! the process does in the background, and [`Process::status`] reports its progress; `docs/control.md` lists every
 //! request.
 
-pub mod messages;
-
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -16,21 +14,17 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Deserialize;
-use serde_json::json;
 
-pub use self::messages::{
-    Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, OperationKind, OperationPhase, Range,
-};
 use memlab_base::clock::patience;
 use memlab_base::error::bad_input;
 use memlab_base::text;
+use memlab_protocol::request::{ControlRequest, Range};
+use memlab_protocol::status::{LimitStatus, MoveStatus, OnLimit};
 
 /// Time for a process to answer, before [`patience`].
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
 const LONGEST_REPLY: u64 = 1 << 20;
-/// A request longer than this is not read by the process.
-pub const LONGEST_REQUEST: usize = 1 << 20;
 
 /// What a traced process says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -177,13 +171,16 @@ impl Process {
         }
     }
 
-    /// Has it start to move memory to the host; returns the operation's number.
+    /// Has it start to move memory to the host, all of it or some ranges; returns the operation's number.
     ///
     /// # Errors
     ///
     /// If it refuses, or cannot be reached.
-    pub fn offload(&self, what: &Offload<'_>) -> Result<u64, Unreachable> {
-        self.start(&what.request())
+    pub fn offload(&self, timeout: Duration, ranges: Option<&[Range]>) -> Result<u64, Unreachable> {
+        self.start(&match ranges {
+            None => ControlRequest::Offload { timeout },
+            Some(ranges) => ControlRequest::Move { timeout, ranges: ranges.to_vec() },
+        })
     }
 
     /// Has it start to bring everything back; returns the operation's number. With `free_host` it gives the pinned host
@@ -193,20 +190,17 @@ impl Process {
     ///
     /// If it refuses, or cannot be reached.
     pub fn restore(&self, timeout: Duration, free_host: bool) -> Result<u64, Unreachable> {
-        let mut request = json!({ "command": "restore", "timeout_ms": messages::milliseconds(timeout) });
-        if free_host {
-            request["free_host"] = true.into();
-        }
-        self.start(&request)
+        self.start(&ControlRequest::Restore { timeout, free_host })
     }
 
-    /// Sets or lifts a limit.
+    /// Sets the limit of one device or of all; `bytes` None: lifts it, `on_limit` None: keeps what happens there.
     ///
     /// # Errors
     ///
     /// If it refuses, or cannot be reached.
-    pub fn limit(&self, limit: &Limit) -> Result<(), Unreachable> {
-        self.ask(&limit.request()).map(|_| ())
+    pub fn limit(&self, device: Option<u32>, bytes: Option<u64>, on_limit: Option<OnLimit>) -> Result<(), Unreachable> {
+        let device = device.map(|device| i32::try_from(device).unwrap_or(i32::MAX)); // Refused with the reason.
+        self.ask(&ControlRequest::Limit { device, bytes, on_limit }).map(|_| ())
     }
 
     /// Tells it that the driver has taken, or given back, its device memory.
@@ -215,16 +209,16 @@ impl Process {
     ///
     /// If it refuses, or cannot be reached.
     pub fn note_checkpointed(&self, value: bool) -> Result<(), Unreachable> {
-        self.ask(&json!({ "command": "checkpointed", "value": value })).map(|_| ())
+        self.ask(&ControlRequest::Checkpointed(value)).map(|_| ())
     }
 
-    fn start(&self, request: &serde_json::Value) -> Result<u64, Unreachable> {
+    fn start(&self, request: &ControlRequest) -> Result<u64, Unreachable> {
         let started: Started = serde_json::from_value(self.ask(request)?).map_err(nonsense)?;
         Ok(started.operation)
     }
 
-    fn ask(&self, request: &serde_json::Value) -> Result<serde_json::Value, Unreachable> {
-        ask(&self.folder, &self.socket, &request.to_string())
+    fn ask(&self, request: &ControlRequest) -> Result<serde_json::Value, Unreachable> {
+        ask(&self.folder, &self.socket, request)
     }
 }
 
@@ -335,7 +329,7 @@ pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
 }
 
 fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
-    let reply = match ask(folder, socket, r#"{"command":"status"}"#) {
+    let reply = match ask(folder, socket, &ControlRequest::Status) {
         // A child of a process that is gone may still hold its socket, without answering.
         Err(error) if error.is_of_the_dead(socket) => {
             // Its process is gone: the next look need not trip over it. That it cannot be removed is no matter.
@@ -348,7 +342,7 @@ fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
 }
 
 /// Sends one request and reads its reply.
-fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value, Unreachable> {
+fn ask(folder: &Path, socket: &Path, request: &ControlRequest) -> Result<serde_json::Value, Unreachable> {
     if !is_private(folder) {
         return Err(Unreachable::NotOurs(folder.to_owned()));
     }
@@ -371,12 +365,12 @@ fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value,
     Err(Unreachable::Refused(text::clean(error).into_owned()))
 }
 
-fn exchange(socket: &Path, request: &str) -> io::Result<String> {
+fn exchange(socket: &Path, request: &ControlRequest) -> io::Result<String> {
     let mut stream = connect(socket)?;
     let timeout = Some(patience(REPLY_TIMEOUT));
     stream.set_read_timeout(timeout)?;
     stream.set_write_timeout(timeout)?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
+    stream.write_all(format!("{}\n", request.to_json()).as_bytes())?;
     let mut reply = String::new();
     BufReader::new(stream.take(LONGEST_REPLY)).read_line(&mut reply)?;
     if reply.is_empty() {

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::offload::checkpoint::{self, Target};
-use crate::offload::control::{MoveStatus, Offload, OperationKind, Process, Status, Unreachable};
+use crate::offload::control::{Process, Status, Unreachable};
 use crate::offload::operation;
 use memlab_base::output;
+use memlab_protocol::status::{MoveStatus, OperationKind};
 
 /// How often a process is asked.
 const ASK: Duration = Duration::from_millis(1000);
@@ -229,7 +230,7 @@ impl Worker {
         }
         let result = find(&order.of).and_then(|(process, _)| match order.kind {
             OperationKind::Restore => process.restore(HALT_TIMEOUT, false).map(|id| (process, id)),
-            _ => process.offload(&Offload { timeout: HALT_TIMEOUT, ranges: None }).map(|id| (process, id)),
+            _ => process.offload(HALT_TIMEOUT, None).map(|id| (process, id)),
         });
         match result {
             Ok((process, id)) => {

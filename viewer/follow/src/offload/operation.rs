@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::offload::control::{
-    MoveState, MoveStatus, Operation, OperationKind, OperationPhase, Process, Status, Unreachable,
-};
+use crate::offload::control::{Process, Status, Unreachable};
 use memlab_base::clock::patience;
 use memlab_base::format::{self, Units};
 use memlab_base::output::ProgressLine;
+use memlab_protocol::status::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
 
 /// How often a process is asked how it goes.
 const ASK: Duration = Duration::from_millis(50);

@@ -4,11 +4,11 @@ use super::state::App;
 use crate::overlays::{OffloadQuestion, Overlay};
 use crate::screen::Screen;
 use memlab_base::text;
-use memlab_follow::offload::control::{MoveState, OperationKind};
 use memlab_follow::offload::mover::{MemoryLocation, MoveOrder, WatchedProcess};
 use memlab_follow::offload::operation;
 use memlab_follow::request::UiRequest;
 use memlab_follow::snapshot::ProcessSnapshot;
+use memlab_protocol::status::{MoveState, OperationKind};
 
 /// Up to so many processes are all asked where their memory is.
 const ALL_WATCHED: usize = 16;

@@ -1,10 +1,10 @@
 //! Where the GPU memory of the processes is: on the devices, or moved to host memory.
 
 use super::state::Context;
-use memlab_follow::offload::control::{MoveState, OperationKind};
 use memlab_follow::offload::mover::MemoryLocation;
 use memlab_follow::offload::operation;
 use memlab_follow::snapshot::ProcessSnapshot;
+use memlab_protocol::status::{MoveState, OperationKind};
 
 impl Context {
     /// What is known of where a process's memory is, while it runs.

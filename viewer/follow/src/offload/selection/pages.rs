@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::offload::control::Range;
+use memlab_protocol::request::Range;
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

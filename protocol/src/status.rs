@@ -1,12 +1,6 @@
-//! What a process says of where its GPU memory is, and what it can be asked to do with it.
-
-use std::time::Duration;
+//! The state of a process's GPU memory, as the control socket reports it.
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-
-/// A piece of device memory: its address and its size.
-pub type Range = (u64, u64);
 
 /// Where a process's GPU memory is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -60,6 +54,15 @@ impl MoveState {
     /// Whether something runs.
     pub fn is_busy(self) -> bool {
         matches!(self, Self::Offloading | Self::Restoring | Self::Moving)
+    }
+
+    /// The activity of a process whose memory is in this state.
+    pub fn activity(self) -> &'static str {
+        match self {
+            Self::Resident => "recording",
+            Self::PartlyOffloaded => "partly offloaded",
+            other => other.short(),
+        }
     }
 
     /// In a word or two of at most twelve columns.
@@ -120,6 +123,16 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
+    /// The name of the request that starts it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Offload => "offload",
+            Self::Restore => "restore",
+            Self::Move => "move",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// While it runs.
     pub fn doing(self) -> &'static str {
         match self {
@@ -220,7 +233,7 @@ pub struct LimitStatus {
 }
 
 /// What happens when a process reaches its limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLimit {
     /// The allocation fails, as on a full device.
@@ -230,13 +243,21 @@ pub enum OnLimit {
     Spill,
     /// Something that this memlab does not know of.
     #[serde(other)]
-    #[value(skip)]
     Unknown,
 }
 
 impl OnLimit {
+    /// `oom` or `spill`, in any case.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Oom, Self::Spill].into_iter().find(|on_limit| text.eq_ignore_ascii_case(on_limit.as_str()))
+    }
+
+    pub const fn spilling(spills: bool) -> Self {
+        if spills { Self::Spill } else { Self::Oom }
+    }
+
     /// As it is written.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Oom => "oom",
             Self::Spill => "spill",
@@ -245,68 +266,9 @@ impl OnLimit {
     }
 }
 
-/// What to move to the host.
-#[derive(Clone, Copy, Debug)]
-pub struct Offload<'r> {
-    /// How long it may take to begin.
-    pub timeout: Duration,
-    /// Which pages; `None`: all there is.
-    pub ranges: Option<&'r [Range]>,
-}
-
-impl Offload<'_> {
-    pub(super) fn request(&self) -> serde_json::Value {
-        let mut request = json!({ "command": "offload", "timeout_ms": milliseconds(self.timeout) });
-        if let Some(ranges) = self.ranges {
-            request["ranges"] = json!(ranges);
-        }
-        request
-    }
-}
-
-/// A limit to set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// Of one device; `None`: of all.
-    pub device: Option<u32>,
-    /// `None`: no limit any more.
-    pub bytes: Option<u64>,
-    /// `None`: as before.
-    pub on_limit: Option<OnLimit>,
-}
-
-impl Limit {
-    pub(super) fn request(&self) -> serde_json::Value {
-        let mut request = json!({ "command": "limit", "device": self.device, "bytes": self.bytes });
-        if let Some(on_limit) = self.on_limit {
-            request["on_limit"] = on_limit.as_str().into();
-        }
-        request
-    }
-}
-
-pub(super) fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_are_as_documented() {
-        let timeout = Duration::from_secs(30);
-        let text = |request: serde_json::Value| request.to_string();
-        assert_eq!(text(Offload { timeout, ranges: None }.request()), r#"{"command":"offload","timeout_ms":30000}"#);
-        assert_eq!(
-            text(Offload { timeout, ranges: Some(&[(4096, 8192)]) }.request()),
-            r#"{"command":"offload","ranges":[[4096,8192]],"timeout_ms":30000}"#
-        );
-        let limit = Limit { device: Some(0), bytes: Some(8 << 30), on_limit: Some(OnLimit::Spill) };
-        assert_eq!(text(limit.request()), r#"{"bytes":8589934592,"command":"limit","device":0,"on_limit":"spill"}"#);
-        let lifted = Limit { device: None, bytes: None, on_limit: None };
-        assert_eq!(text(lifted.request()), r#"{"bytes":null,"command":"limit","device":null}"#);
-    }
 
     #[test]
     fn what_a_newer_memlab_says_is_read_as_far_as_it_goes() {

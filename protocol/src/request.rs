@@ -1,38 +1,44 @@
 //! Requests on the control socket: one line of JSON, checked before anything is done about it.
-//!
-//! Separate from the code that serves requests, so that `fuzz/` can test it alone.
 
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-/// The most bytes of a line.
-pub const LIMIT: usize = 1 << 20;
+use crate::status::OnLimit;
+
+/// A longer line is not read.
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest that an operation may wait.
-pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// An operation waits for the program no longer than this.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-#[derive(PartialEq, Eq, Debug)]
+/// A range of device memory: its address and its bytes.
+pub type Range = (u64, u64);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ControlRequest {
     Status,
+    /// Stops the program at its next launch, and moves all of its memory to the host.
     Offload {
         timeout: Duration,
     },
-    /// (address, bytes) of ranges that go to host memory while the program runs.
+    /// Moves ranges to host memory while the program runs.
     Move {
         timeout: Duration,
-        ranges: Vec<(u64, u64)>,
+        ranges: Vec<Range>,
     },
+    /// Moves everything back. With `free_host` the pinned host memory is then given back to the system.
     Restore {
         timeout: Duration,
         free_host: bool,
     },
-    /// `device` None: all; `bytes` None: no limit; `spill` None: unchanged.
+    /// `device` None: all; `bytes` None: no limit; `on_limit` None: unchanged.
     Limit {
         device: Option<i32>,
         bytes: Option<u64>,
-        spill: Option<bool>,
+        on_limit: Option<OnLimit>,
     },
+    /// The driver has taken the process's device memory (true), or has given it back.
     Checkpointed(bool),
 }
 
@@ -67,6 +73,28 @@ impl ControlRequest {
             }
         }
     }
+
+    /// The line that [`Self::parse`] reads, without its end.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::Status => json!({"command": "status"}),
+            Self::Offload { timeout } => json!({"command": "offload", "timeout_ms": milliseconds(*timeout)}),
+            Self::Move { timeout, ranges } => {
+                json!({"command": "offload", "timeout_ms": milliseconds(*timeout), "ranges": ranges})
+            }
+            Self::Restore { timeout, free_host } => {
+                json!({"command": "restore", "timeout_ms": milliseconds(*timeout), "free_host": free_host})
+            }
+            Self::Limit { device, bytes, on_limit } => {
+                json!({"command": "limit", "device": device, "bytes": bytes, "on_limit": on_limit})
+            }
+            Self::Checkpointed(value) => json!({"command": "checkpointed", "value": value}),
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The value, if it is present and not null.
@@ -80,7 +108,7 @@ fn timeout(request: &Map<String, Value>) -> Result<Duration, String> {
         None => Ok(DEFAULT_TIMEOUT),
         Some(value) => {
             let milliseconds = value.as_u64().ok_or("timeout_ms must be a whole number of milliseconds")?;
-            Ok(Duration::from_millis(milliseconds).min(LONGEST_TIMEOUT))
+            Ok(Duration::from_millis(milliseconds).min(MAX_TIMEOUT))
         }
     }
 }
@@ -92,7 +120,7 @@ fn offload(request: &Map<String, Value>) -> Result<ControlRequest, String> {
         Some([address, bytes]) => Some((address.as_u64()?, bytes.as_u64()?)),
         _ => None,
     };
-    let ranges: Option<Vec<(u64, u64)>> = ranges.as_array().and_then(|ranges| ranges.iter().map(pair).collect());
+    let ranges: Option<Vec<Range>> = ranges.as_array().and_then(|ranges| ranges.iter().map(pair).collect());
     let ranges = ranges.filter(|ranges| !ranges.is_empty());
     Ok(ControlRequest::Move {
         timeout,
@@ -113,15 +141,11 @@ fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
         Value::Null => None,
         value => Some(value.as_u64().filter(|&bytes| is_limit(bytes)).ok_or("bytes must be a number, not 0, or null")?),
     };
-    let spill = match given(request, "on_limit") {
+    let on_limit = match given(request, "on_limit") {
         None => None,
-        Some(value) => match value.as_str() {
-            Some("oom") => Some(false),
-            Some("spill") => Some(true),
-            _ => return Err("on_limit must be oom or spill".into()),
-        },
+        Some(value) => Some(value.as_str().and_then(OnLimit::parse).ok_or("on_limit must be oom or spill")?),
     };
-    Ok(ControlRequest::Limit { device, bytes, spill })
+    Ok(ControlRequest::Limit { device, bytes, on_limit })
 }
 
 /// Zero is not a limit, and sums of bytes must fit in signed numbers.
@@ -148,25 +172,28 @@ mod tests {
             ),
             (
                 r#"{"command": "offload", "timeout_ms": 18446744073709551615, "ranges": [[1, 2], [3, 4]]}"#,
-                ControlRequest::Move { timeout: LONGEST_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
+                ControlRequest::Move { timeout: MAX_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
             ),
             (r#"{"command": "restore"}"#, ControlRequest::Restore { timeout, free_host: false }),
             (r#"{"command": "restore", "free_host": true}"#, ControlRequest::Restore { timeout, free_host: true }),
             (
                 r#"{"command": "limit", "device": 0, "bytes": 4096, "on_limit": "oom"}"#,
-                ControlRequest::Limit { device: Some(0), bytes: Some(4096), spill: Some(false) },
+                ControlRequest::Limit { device: Some(0), bytes: Some(4096), on_limit: Some(OnLimit::Oom) },
             ),
             (
                 r#"{"command": "limit", "device": null, "bytes": null}"#,
-                ControlRequest::Limit { device: None, bytes: None, spill: None },
+                ControlRequest::Limit { device: None, bytes: None, on_limit: None },
             ),
             (
                 r#"{"command": "limit", "bytes": 1, "on_limit": "spill"}"#,
-                ControlRequest::Limit { device: None, bytes: Some(1), spill: Some(true) },
+                ControlRequest::Limit { device: None, bytes: Some(1), on_limit: Some(OnLimit::Spill) },
             ),
             (r#"{"command": "checkpointed", "value": false}"#, ControlRequest::Checkpointed(false)),
         ] {
-            assert_eq!(ControlRequest::parse(text.as_bytes()), Ok(request), "{text}");
+            let parsed = ControlRequest::parse(text.as_bytes());
+            assert_eq!(parsed.as_ref(), Ok(&request), "{text}");
+            // AND what is written is read as the same
+            assert_eq!(ControlRequest::parse(request.to_json().to_string().as_bytes()), parsed, "{text}");
         }
     }
 
@@ -238,10 +265,15 @@ mod tests {
         }
         assert!(understood > 1000, "{understood}: spoilt beyond what tells anything");
         // AND so are large and deeply nested ones
-        for text in ["[".repeat(LIMIT), r#"{"a":"#.repeat(LIMIT / 5), "x".repeat(LIMIT), "9".repeat(LIMIT)] {
+        for text in [
+            "[".repeat(MAX_REQUEST_BYTES),
+            r#"{"a":"#.repeat(MAX_REQUEST_BYTES / 5),
+            "x".repeat(MAX_REQUEST_BYTES),
+            "9".repeat(MAX_REQUEST_BYTES),
+        ] {
             assert!(ControlRequest::parse(text.as_bytes()).is_err());
         }
-        let long = format!(r#"{{"command": "{}"}}"#, "\\u0000".repeat(LIMIT / 8));
+        let long = format!(r#"{{"command": "{}"}}"#, "\\u0000".repeat(MAX_REQUEST_BYTES / 8));
         assert!(ControlRequest::parse(long.as_bytes()).is_err_and(|why| why.len() < 1000));
     }
 }
