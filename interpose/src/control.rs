@@ -121,7 +121,7 @@ pub fn status(recorder: &Recorder) -> Value {
         "rank": recorder.facts.rank,
         "command": recorder.facts.command,
         "state": moving.state.activity(),
-        "move": moving,
+        "move": mover::status::described(&moving),
         // Reading current use queries the driver, which does not answer while it is checkpointed.
         "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::status()) },
     })

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::operation::NOT_STARTED_FOR_IT;
 use super::progress::{self, Progress};
 use crate::cuda::driver_memory;
@@ -9,6 +11,20 @@ use interpose_driver::vmm::allocations::LEAST;
 use interpose_driver::vmm::totals::{self, Seen};
 use interpose_driver::vmm::{gate, mode};
 use memlab_protocol::status::{MoveState, MoveStatus, OperationKind};
+
+/// The status as the socket reports it: without figures of memory that cannot move, or that the driver has taken.
+pub fn described(status: &MoveStatus) -> Value {
+    let has_figures = status.enabled && status.state != MoveState::Checkpointed;
+    let mut described = json!(status);
+    if let Some(keys) = described.as_object_mut() {
+        keys.retain(|key, value| match key.as_str() {
+            "enabled" | "state" => true,
+            "why_not" => !value.is_null(),
+            _ => has_figures,
+        });
+    }
+    described
+}
 
 pub fn status() -> MoveStatus {
     let enabled = mode::is_enabled();
