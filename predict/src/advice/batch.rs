@@ -8,7 +8,7 @@ use crate::advice::course::{BlockLifetimes, Change};
 use crate::advice::piece::Batch;
 
 /// Blocks of which it is not known whether they grow may have one part in so many of the peak.
-const UNKNOWN: u64 = 50;
+const UNKNOWN_SHARE_DIVISOR: u64 = 50;
 
 /// The largest batch, by that of the run, with which at most `limit` is allocated; `None`: the trace cannot say.
 pub(crate) fn fitting(course: &BlockLifetimes<'_>, limit: u64) -> Option<Batch> {
@@ -17,7 +17,7 @@ pub(crate) fn fitting(course: &BlockLifetimes<'_>, limit: u64) -> Option<Batch> 
         let resized = growing.iter().map(|id| (*id, course.size(*id) * percent / 100)).collect();
         course.peak_with(&Change { resized, ..Change::default() }).bytes
     };
-    let (mut fits, mut too_large) = (0, Batch::MOST_PERCENT + 1);
+    let (mut fits, mut too_large) = (0, Batch::MAX_PERCENT + 1);
     while too_large - fits > 1 {
         let middle = fits + (too_large - fits) / 2;
         if peak(middle) <= limit { fits = middle } else { too_large = middle }
@@ -65,5 +65,5 @@ fn growing(course: &BlockLifetimes<'_>) -> Option<Vec<u32>> {
             growing.push(id);
         }
     }
-    (!growing.is_empty() && unknown <= peak.bytes / UNKNOWN).then_some(growing)
+    (!growing.is_empty() && unknown <= peak.bytes / UNKNOWN_SHARE_DIVISOR).then_some(growing)
 }

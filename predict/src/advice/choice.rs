@@ -35,7 +35,7 @@ pub(crate) struct Choice {
 
 /// No more ways than this are compared; where there are more, every other one is given up, and the choice is only nearly the
 /// best.
-const MOST_WAYS: usize = 1 << 16;
+const MAX_WAYS: usize = 1 << 16;
 
 /// A way to treat the first few modules.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ fn worthwhile(mut ways: Vec<Way>) -> Vec<Way> {
         most = most.max(Some(way.dropped));
         is_better
     });
-    while ways.len() > MOST_WAYS {
+    while ways.len() > MAX_WAYS {
         let mut index = 0;
         ways.retain(|_| {
             index += 1;

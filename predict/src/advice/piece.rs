@@ -137,8 +137,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The largest batch that is looked at: what a run takes with much larger ones is another run's to say.
-    pub const MOST_PERCENT: u64 = 1600;
+    /// The largest batch that is considered: a run with a much larger one may take other paths.
+    pub const MAX_PERCENT: u64 = 1600;
 }
 
 /// Steps in which the GPU has less to do than its host to launch it.
@@ -216,7 +216,7 @@ mod tests {
 
     fn sorted(target_bytes: Option<u64>) -> Vec<Kind> {
         let advice = vec![
-            advice(Kind::Gradients, 100, Cost::NOTHING),
+            advice(Kind::Gradients, 100, Cost::ZERO),
             advice(Kind::OffloadActivations, 587, Cost::known(214)),
             advice(Kind::FusedOptimizer, 570, Cost::UNKNOWN),
             advice(Kind::Checkpoint, 556, Cost::known(3)),

@@ -22,12 +22,12 @@ pub(crate) struct Times {
     all_steps: u64,
 }
 
-/// So many hundredths of a pass's time are planned to be filled by `memlab.offload_activations` with copies.
-const FILLED: u128 = 80;
+/// So many percent of a pass's time are planned to be filled with copies by `memlab.offload_activations`.
+const COPY_TIME_PERCENT: u128 = 80;
 
 /// Of what a link carries: packets with 256 bytes of data have 24 of framing, address and checksum (PCI Express, gen 3 to 5).
-const DATA: u64 = 256;
-const PACKET: u64 = 256 + 24;
+const PACKET_DATA_BYTES: u64 = 256;
+const PACKET_BYTES: u64 = 256 + 24;
 
 /// What the link carries in one direction while a step computes.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ impl Times {
         Times {
             work: work.filter(|_| steps > 0 || all_steps == 0),
             waits: waits_for_host(recording),
-            link_bytes_per_second: link.map(|link| (link / PACKET * DATA).max(1)),
+            link_bytes_per_second: link.map(|link| (link / PACKET_BYTES * PACKET_DATA_BYTES).max(1)),
             steps: steps.max(1),
             of_steps_ns,
             all_steps: all_steps.max(1),
@@ -67,7 +67,7 @@ impl Times {
     pub fn hidden(&self) -> Option<Hidden> {
         let (layers, link) = (&self.work.as_ref()?.layers, u128::from(self.link_bytes_per_second?));
         let carried = |nanoseconds: u64| {
-            let bytes = u128::from(self.of_a_step(nanoseconds)) * link / NANOSECONDS * FILLED / 100;
+            let bytes = u128::from(self.of_a_step(nanoseconds)) * link / NANOSECONDS * COPY_TIME_PERCENT / 100;
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         Some(Hidden {
@@ -128,14 +128,14 @@ impl Times {
         let name = format!("copy {from} to {to}");
         let copies = self.work.as_ref()?.kernels.iter().find(|kernel| *kernel.name == *name)?.totals;
         // Small copies take as long as their start.
-        let is_telling = copies.calls > 0 && copies.bytes / copies.calls >= SMALLEST_TELLING_COPY;
+        let is_telling = copies.calls > 0 && copies.bytes / copies.calls >= MIN_MEASURED_COPY_BYTES;
         let nanoseconds = u128::from(bytes) * u128::from(copies.nanoseconds) / u128::from(copies.bytes.max(1));
         is_telling.then(|| u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 }
 
-/// A GPU waits for its host if steps are longer than what runs in them by so many hundredths. (Short waits are for copies.)
-const WAITS: u64 = 130;
+/// A GPU waits for its host if steps take more than so many percent of their work's time. (Short waits are for copies.)
+const HOST_BOUND_PERCENT: u64 = 130;
 
 /// The median step, if its GPU waits for its host.
 fn waits_for_host(recording: &Recording) -> Option<WaitsForHost> {
@@ -152,10 +152,10 @@ fn waits_for_host(recording: &Recording) -> Option<WaitsForHost> {
     let share = |steps: &WaitsForHost| u128::from(steps.step_ns) * 1_000_000 / u128::from(steps.work_ns);
     steps.sort_unstable_by_key(share);
     let middle = steps.len() / 2;
-    steps.into_iter().nth(middle).filter(|median| median.step_ns > median.work_ns / 100 * WAITS)
+    steps.into_iter().nth(middle).filter(|median| median.step_ns > median.work_ns / 100 * HOST_BOUND_PERCENT)
 }
 
 /// Of a second.
 const NANOSECONDS: u128 = 1_000_000_000;
 
-const SMALLEST_TELLING_COPY: u64 = 1 << 20;
+const MIN_MEASURED_COPY_BYTES: u64 = 1 << 20;

@@ -37,7 +37,7 @@ impl Family {
         let events = &self.recording.events;
         let count = count.clamp(1, events.len().max(1));
         let stretch_of = |event: usize| (event * count / events.len().max(1)).min(count - 1);
-        let mut allocator = self.allocator(settings, Card::ENDLESS);
+        let mut allocator = self.allocator(settings, Card::UNLIMITED);
         let mut held = [0; Category::COUNT];
         let mut phase = Phase::Other;
         let mut stretches: Vec<Stretch> = Vec::with_capacity(count);

@@ -11,26 +11,26 @@ use crate::advice::times::Times;
 use crate::advice::verdicts::Candidates;
 
 /// Smaller blocks stay on the GPU.
-const SMALLEST: u64 = 1 << 20;
+const MIN_OFFLOADED_BYTES: u64 = 1 << 20;
 
 /// The smallest budget: so many times the largest block.
-const LEAST: u64 = 3;
+const MIN_BUDGET_BLOCKS: u64 = 3;
 
 /// How many budgets between the smallest and all that is kept are looked at.
 const BUDGETS: u64 = 32;
 
-/// What the bus hides is worth a budget if it saves one part in so many.
-const WORTH: u64 = 10;
+/// A budget whose copies the bus hides is advised if it saves one part in so many.
+const MIN_SAVING_DIVISOR: u64 = 10;
 
 /// Budgets are whole multiples of this.
-const UNIT: u64 = 1 << 20;
+const BUDGET_UNIT: u64 = 1 << 20;
 
 pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, verdicts: &mut Candidates) {
     let kept = Kept::of(course);
     if kept.most == 0 {
         return;
     }
-    let least = (kept.largest * LEAST).next_multiple_of(UNIT);
+    let least = (kept.largest * MIN_BUDGET_BLOCKS).next_multiple_of(BUDGET_UNIT);
     if kept.most <= least {
         let [most, least] = [kept.most, least].map(memlab_sizes::format);
         let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
@@ -38,7 +38,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<
         return;
     }
     let room = kept.most - least;
-    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / UNIT * UNIT);
+    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / BUDGET_UNIT * BUDGET_UNIT);
     let mut outcomes: Vec<Outcome> = budgets.map(|budget| kept.carried_out(budget, times)).collect();
     let peak = course.peak().bytes;
     let chosen = match target {
@@ -46,7 +46,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<
         None => outcomes
             .iter()
             .position(|outcome| outcome.waits_ns == Some(0))
-            .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / WORTH),
+            .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / MIN_SAVING_DIVISOR),
     };
     // Where the bus hides next to nothing, the smallest budget says what there is to gain.
     let outcome = outcomes.swap_remove(chosen.unwrap_or(0));
@@ -84,7 +84,7 @@ impl<'a> Kept<'a> {
             let end = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
             // What a forward keeps of keys and values is kept for backward too, where it needs no gradient itself.
             matches!(allocation.category, Category::Activation | Category::KvCache)
-                && allocation.size >= SMALLEST
+                && allocation.size >= MIN_OFFLOADED_BYTES
                 && matches!(allocation.flags.phase(), Phase::Forward | Phase::Other)
                 && first.is_some_and(|begin| *begin < span.to)
                 && end.is_some_and(|end| span.to <= *end)
@@ -137,7 +137,7 @@ impl<'a> Kept<'a> {
                 "import memlab\n{}with memlab.offload_activations(budget=\"{}MiB\", recompute=False):\n    \
                  loss = loss_fn(model(inputs), targets)",
                 cache::switched_off(self.course, first),
-                outcome.budget / UNIT
+                outcome.budget / BUDGET_UNIT
             ),
             because: format!(
                 "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and {} back; {bus}",

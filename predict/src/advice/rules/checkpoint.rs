@@ -17,11 +17,11 @@ use crate::advice::verdicts::Candidates;
 /// Lists in lists: the outer ones are tried, and the inner ones.
 const DEPTHS: [usize; 2] = [1, 2];
 
-/// How many peaks between the lowest and the one that was are aimed at if there is no target.
-const AIMS: u64 = 32;
+/// How many peaks between the lowest and the recorded one are tried if there is no target.
+const TARGET_PEAKS: u64 = 32;
 
-/// Choices that save at least so many hundredths of what the best one saves for its cost are as good.
-const AS_GOOD: u128 = 95;
+/// Choices that save at least so many percent of what the best one saves for its cost are as good.
+const NEAR_BEST_PERCENT: u128 = 95;
 
 /// How often a target is lowered because other passes than the one at the peak need it.
 const ATTEMPTS: usize = 4;
@@ -178,13 +178,16 @@ impl<'a> Subject<'a> {
         let front = if self.repeats() { self.of_whole_modules() } else { self.front() };
         let worth = |outcome: &Outcome| worth(self.peak.saturating_sub(outcome.peak), outcome.choice.cost);
         let most = front.iter().map(worth).max()?;
-        front.into_iter().filter(|outcome| worth(outcome) * 100 >= most * AS_GOOD).min_by_key(|outcome| outcome.peak)
+        front
+            .into_iter()
+            .filter(|outcome| worth(outcome) * 100 >= most * NEAR_BEST_PERCENT)
+            .min_by_key(|outcome| outcome.peak)
     }
 
     /// Choices that no other one is better than.
     fn front(&self) -> Vec<Outcome> {
         let lowest = self.pass.lowest();
-        let aims = (0..AIMS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / AIMS);
+        let aims = (0..TARGET_PEAKS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / TARGET_PEAKS);
         let mut front: Vec<Outcome> = Vec::new();
         for aim in aims {
             let Some(choice) = self.pass.cheapest(aim) else { continue };

@@ -9,13 +9,15 @@ use crate::advice::piece::{Advice, Figure, Kind};
 use crate::advice::verdicts::Candidates;
 
 /// A device is hardly used if at most one part in so many of what is allocated on the run's own is allocated there.
-const HARDLY: u64 = 100;
+const UNUSED_SHARE_DIVISOR: u64 = 100;
 
 pub(crate) fn advise(recording: &Recording, verdicts: &mut Candidates) {
     let model = &recording.model;
     let own = model.peaks(recording.device).allocated_bytes;
     let is_hardly_used = |device: &DeviceView| {
-        device.index >= 0 && device.index != recording.device && device.peak_allocated_bytes <= own / HARDLY
+        device.index >= 0
+            && device.index != recording.device
+            && device.peak_allocated_bytes <= own / UNUSED_SHARE_DIVISOR
     };
     for device in model.devices().into_iter().filter(is_hardly_used) {
         let context =
@@ -32,7 +34,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Candidates) {
                 saved_bytes: context + device.peak_reserved_bytes,
                 figure: Figure::Used,
                 bytes_after: 0,
-                cost: Cost::NOTHING,
+                cost: Cost::ZERO,
                 how: format!(
                     "torch.cuda.set_device({0})  # before anything is on a GPU; torch.load(..., map_location=\"cuda:{0}\")",
                     recording.device

@@ -46,7 +46,7 @@ pub(crate) fn advise(recording: &Recording, replayed: Option<&Result<Replayed, S
                     saved_bytes: replayed.reserved.saturating_sub(bytes_after),
                     figure: Figure::Reserved,
                     bytes_after,
-                    cost: Cost::NOTHING,
+                    cost: Cost::ZERO,
                     how: HOW.to_owned(),
                     because: format!(
                         "{} private pools hold {reserved}, {free} of which no tensor has; only a replay of a pool's graphs \

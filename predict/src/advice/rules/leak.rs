@@ -33,7 +33,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, leaks: &[Leak], verdicts: &mut
             saved_bytes: course.peak().bytes.saturating_sub(bytes_after),
             figure: Figure::Allocated,
             bytes_after,
-            cost: Cost::NOTHING,
+            cost: Cost::ZERO,
             how: leak.how.clone(),
             because: leak.because.clone(),
         };

@@ -14,14 +14,14 @@ use crate::advice::verdicts::Candidates;
 /// Into how many pieces.
 const PIECES: u64 = 8;
 
-/// Less than this share of the peak is not looked at.
-const LEAST: u64 = 20;
+/// Losses below one part in so many of the peak are ignored.
+const MIN_PEAK_DIVISOR: u64 = 20;
 
 /// Logits without the last word of each row are smaller by less than one part in this.
-const NEAR: u64 = 20;
+const LOGITS_TOLERANCE_DIVISOR: u64 = 20;
 
-/// Logits are not allocated longer before their loss than this.
-const MOST_LOOKED_AT: u32 = 64;
+/// The most allocations between logits and their loss.
+const MAX_LOGITS_DISTANCE: u32 = 64;
 
 pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut Candidates) {
     let recording = course.recording;
@@ -36,7 +36,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut 
     let mut change = Change::default();
     let mut losses = Vec::new();
     for (id, allocation) in (0..).zip(&recording.allocations) {
-        if allocation.size < before / LEAST || !is_of_loss(allocation.stack) {
+        if allocation.size < before / MIN_PEAK_DIVISOR || !is_of_loss(allocation.stack) {
             continue;
         }
         let is_backward = allocation.flags.phase() == Phase::Backward;
@@ -92,9 +92,9 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut 
 fn logits_of(course: &BlockLifetimes<'_>, kept: u32) -> Vec<u32> {
     let recording = course.recording;
     let (size, begins) = (course.size(kept), course.spans[kept as usize].from);
-    let sizes = size / 2 - size / NEAR..=size * 2;
+    let sizes = size / 2 - size / LOGITS_TOLERANCE_DIVISOR..=size * 2;
     let mut found = Vec::new();
-    for id in (kept.saturating_sub(MOST_LOOKED_AT)..kept).rev() {
+    for id in (kept.saturating_sub(MAX_LOGITS_DISTANCE)..kept).rev() {
         if sizes.contains(&course.size(id)) && course.is_live(id, begins) {
             found.push(id);
             let layer = recording.layer(&Allocation { owner: 0, ..recording.allocations[id as usize] });

@@ -28,7 +28,7 @@ pub(crate) fn advise(replayed: Option<&Result<Replayed, String>>, verdicts: &mut
                 saved_bytes: before.saturating_sub(after),
                 figure: Figure::Reserved,
                 bytes_after: after,
-                cost: Cost::NOTHING,
+                cost: Cost::ZERO,
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
                 because: format!(
                     "the recorded requests, carried out with these settings, reserve {} at most",

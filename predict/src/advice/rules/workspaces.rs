@@ -11,13 +11,13 @@ use crate::advice::verdicts::Candidates;
 const VARIABLE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
 /// Eight buffers of 16 KiB, the least that cuBLAS's documentation names.
-const SMALL: (&str, u64) = (":16:8", (8 * 16) << 10);
+const SMALL_WORKSPACE: (&str, u64) = (":16:8", (8 * 16) << 10);
 
-/// Products may be slower with smaller ones, which less than this is not worth.
-const LEAST: u64 = 16 << 20;
+/// Products may be slower with smaller workspaces, which a smaller saving is not worth.
+const MIN_SAVED_BYTES: u64 = 16 << 20;
 
 pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
-    let (setting, small) = SMALL;
+    let (setting, small) = SMALL_WORKSPACE;
     let is_large =
         |id: &u32| course.recording.allocations[*id as usize].flags.has(Flags::WORKSPACE) && course.size(*id) > small;
     let large: Vec<u32> = (0..course.spans.len() as u32).filter(is_large).collect();
@@ -25,7 +25,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
     let change = Change { resized: large.iter().map(|id| (*id, small)).collect(), ..Change::default() };
     let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
     let saved_bytes = before.saturating_sub(after);
-    if saved_bytes < LEAST {
+    if saved_bytes < MIN_SAVED_BYTES {
         let saved = memlab_sizes::format(saved_bytes);
         verdicts.no(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth it, as products may become slower"));
         return;

@@ -91,7 +91,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     }
     if let Some(batch) = &advices.batch {
         let (times, more) = match batch.percent {
-            percent if percent == Batch::MOST_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
+            percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
             percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
         };
         lines.push(format!(
