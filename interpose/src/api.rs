@@ -18,7 +18,7 @@ use interpose_base::log::live::{self, Lines};
 use interpose_base::log::place;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
+use interpose_base::request::{DEVICES, MAX_TIMEOUT, is_limit};
 
 /// The longest line of requests, in bytes.
 const REQUESTS_LINE: usize = 16 << 10;
@@ -57,10 +57,10 @@ unsafe fn answer(outcome: Option<Result<(), String>>, error: *mut c_char, size: 
     }
 }
 
-/// A timeout from C's seconds, at most [`LONGEST_TIMEOUT`]; zero for a negative or invalid value.
+/// A timeout from C's seconds, at most [`MAX_TIMEOUT`]; zero for a negative or invalid value.
 fn duration(seconds: c_double) -> Duration {
     let asked = Duration::try_from_secs_f64(seconds);
-    asked.unwrap_or(if seconds > 0.0 { LONGEST_TIMEOUT } else { Duration::ZERO }).min(LONGEST_TIMEOUT)
+    asked.unwrap_or(if seconds > 0.0 { MAX_TIMEOUT } else { Duration::ZERO }).min(MAX_TIMEOUT)
 }
 
 fn finish(request: Operation, timeout: Duration) -> Result<(), String> {
@@ -344,6 +344,6 @@ mod tests {
     fn times() {
         assert_eq!(duration(1.5), Duration::from_millis(1500));
         assert_eq!((duration(-1.0), duration(f64::NAN)), (Duration::ZERO, Duration::ZERO));
-        assert_eq!(duration(f64::INFINITY), LONGEST_TIMEOUT);
+        assert_eq!(duration(f64::INFINITY), MAX_TIMEOUT);
     }
 }

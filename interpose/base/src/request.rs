@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 /// The most bytes of a line.
-pub const LIMIT: usize = 1 << 20;
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that an operation may wait.
-pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(PartialEq, Eq, Debug)]
 pub enum ControlRequest {
@@ -80,7 +80,7 @@ fn timeout(request: &Map<String, Value>) -> Result<Duration, String> {
         None => Ok(DEFAULT_TIMEOUT),
         Some(value) => {
             let milliseconds = value.as_u64().ok_or("timeout_ms must be a whole number of milliseconds")?;
-            Ok(Duration::from_millis(milliseconds).min(LONGEST_TIMEOUT))
+            Ok(Duration::from_millis(milliseconds).min(MAX_TIMEOUT))
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
             ),
             (
                 r#"{"command": "offload", "timeout_ms": 18446744073709551615, "ranges": [[1, 2], [3, 4]]}"#,
-                ControlRequest::Move { timeout: LONGEST_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
+                ControlRequest::Move { timeout: MAX_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
             ),
             (r#"{"command": "restore"}"#, ControlRequest::Restore { timeout, free_host: false }),
             (r#"{"command": "restore", "free_host": true}"#, ControlRequest::Restore { timeout, free_host: true }),
@@ -238,10 +238,15 @@ mod tests {
         }
         assert!(understood > 1000, "{understood}: spoilt beyond what tells anything");
         // AND so are large and deeply nested ones
-        for text in ["[".repeat(LIMIT), r#"{"a":"#.repeat(LIMIT / 5), "x".repeat(LIMIT), "9".repeat(LIMIT)] {
+        for text in [
+            "[".repeat(MAX_REQUEST_BYTES),
+            r#"{"a":"#.repeat(MAX_REQUEST_BYTES / 5),
+            "x".repeat(MAX_REQUEST_BYTES),
+            "9".repeat(MAX_REQUEST_BYTES),
+        ] {
             assert!(ControlRequest::parse(text.as_bytes()).is_err());
         }
-        let long = format!(r#"{{"command": "{}"}}"#, "\\u0000".repeat(LIMIT / 8));
+        let long = format!(r#"{{"command": "{}"}}"#, "\\u0000".repeat(MAX_REQUEST_BYTES / 8));
         assert!(ControlRequest::parse(long.as_bytes()).is_err_and(|why| why.len() < 1000));
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::operation::NOT_STARTED_FOR_IT;
 use super::progress::{self, Progress};
 use crate::cuda::driver_memory;
-use interpose_driver::vmm::allocations::LEAST;
+use interpose_driver::vmm::allocations::MIN_MOVABLE_BYTES;
 use interpose_driver::vmm::totals::{self, Seen};
 use interpose_driver::vmm::{gate, mode};
 
@@ -46,7 +46,7 @@ pub fn status() -> (&'static str, Value) {
         "host_bytes": totals.host_bytes,
         "fixed_bytes": fixed_bytes,
         "arena_bytes": arena_bytes,
-        "page_bytes": LEAST,
+        "page_bytes": MIN_MOVABLE_BYTES,
         "operation": operation.map(Progress::describe),
     });
     (word, status)

@@ -15,7 +15,7 @@ use memlab_base::format::{self, Units};
 use memlab_base::json::write_pretty;
 use memlab_base::output;
 use memlab_follow::offload::checkpoint::{self, Target};
-use memlab_follow::offload::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
+use memlab_follow::offload::control::{MAX_REQUEST_BYTES, MoveStatus, Offload, Operation, Process, Status};
 use memlab_follow::offload::operation::{self, Interruption, WatchEnd};
 use memlab_follow::offload::selection::Criteria;
 use memlab_follow::offload::selection::pages::Pages;
@@ -115,7 +115,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 /// How many ranges a request takes: in JSON each has at most 44 characters.
 const RANGES_AT_ONCE: usize = 20_000;
-const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < LONGEST_REQUEST);
+const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < MAX_REQUEST_BYTES);
 
 /// Moves what meets the criteria; the program continues.
 fn parts(

@@ -28,9 +28,9 @@ use memlab_base::text;
 /// Time for a process to answer, before [`patience`].
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
-const LONGEST_REPLY: u64 = 1 << 20;
+const MAX_REPLY_BYTES: u64 = 1 << 20;
 /// A request longer than this is not read by the process.
-pub const LONGEST_REQUEST: usize = 1 << 20;
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 
 /// What a traced process says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -378,7 +378,7 @@ fn exchange(socket: &Path, request: &str) -> io::Result<String> {
     stream.set_write_timeout(timeout)?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut reply = String::new();
-    BufReader::new(stream.take(LONGEST_REPLY)).read_line(&mut reply)?;
+    BufReader::new(stream.take(MAX_REPLY_BYTES)).read_line(&mut reply)?;
     if reply.is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the process closed the connection"));
     }
