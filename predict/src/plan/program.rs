@@ -55,7 +55,7 @@ impl Program {
     }
 
     /// Whether the pairs say of a batch what its own recording says, to half a percent.
-    pub fn foretells(&self, recorded: &Family, batch: u64) -> bool {
+    pub fn predicts(&self, recorded: &Family, batch: u64) -> bool {
         let settings = Settings::default().for_torch(recorded.recording.torch_version());
         let peaks = |family: &Family, batch| {
             let counters = family.run(&family.sizes(batch), &settings, Card::UNLIMITED).counters;

@@ -140,7 +140,7 @@ impl<'f> Run<'f> {
     }
 
     fn run(mut self) -> Planned {
-        let outcome = self.carry_out();
+        let outcome = self.execute();
         Planned {
             counters: *self.allocator.counters(),
             steadiness: outcome.unwrap_or(Steadiness::Unknown),
@@ -150,7 +150,7 @@ impl<'f> Run<'f> {
         }
     }
 
-    fn carry_out(&mut self) -> Result<Steadiness, OutOfMemory> {
+    fn execute(&mut self) -> Result<Steadiness, OutOfMemory> {
         let count = self.family.recording.events.len();
         let Some(period) = self.family.period else {
             self.events(0..count, 0)?;

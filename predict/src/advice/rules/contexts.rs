@@ -3,15 +3,15 @@
 use crate::plan::Recording;
 use memlab_trace::{Category, DeviceView};
 
+use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
 use crate::advice::names::of_line;
-use crate::advice::piece::{Advice, Figure, Kind};
-use crate::advice::verdicts::Candidates;
+use crate::advice::report::{Advice, Figure, Kind};
 
 /// A device is hardly used if at most one part in so many of what is allocated on the run's own is allocated there.
 const UNUSED_SHARE_DIVISOR: u64 = 100;
 
-pub(crate) fn advise(recording: &Recording, verdicts: &mut Candidates) {
+pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {
     let model = &recording.model;
     let own = model.peaks(recording.device).allocated_bytes;
     let is_hardly_used = |device: &DeviceView| {
@@ -27,7 +27,7 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Candidates) {
         let line = lines.iter().max_by_key(|line| line.allocated_bytes).and_then(|line| line.line.as_ref());
         let at = line.map_or(String::new(), |line| format!(", by {}", of_line(recording, line)));
         let size = memlab_sizes::format;
-        verdicts.add(
+        candidates.add(
             Advice {
                 kind: Kind::Context,
                 place: format!("cuda:{}", device.index),

@@ -76,7 +76,7 @@ pub(super) fn record(
 fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
-    let is_even = program.foretells(&family, batch);
+    let is_even = program.predicts(&family, batch);
     program.add_beyond(family);
     Ok(is_even)
 }
@@ -85,7 +85,7 @@ fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> 
 fn record_between(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = Family::of_one(recording);
-    let is_even = program.foretells(&family, batch);
+    let is_even = program.predicts(&family, batch);
     program.add_single(batch, family);
     Ok(is_even)
 }
