@@ -37,9 +37,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long an exiting process waits for its trace to be compacted.
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest wait before a failed compaction is retried.
-const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(64);
 /// A trace with a maximum up to this could fill between two checks of the control thread.
-const SMALL: u64 = 64 << 20;
+const SMALL_TRACE_BYTES: u64 = 64 << 20;
 
 /// The state of the compacting thread.
 struct CompactionState {
@@ -54,12 +54,12 @@ struct CompactionState {
 }
 
 /// Held while a trace is being compacted.
-static COMPACTING: Mutex<CompactionState> = Mutex::new(NOTHING_YET);
-const NOTHING_YET: CompactionState = CompactionState { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
+static COMPACTING: Mutex<CompactionState> = Mutex::new(INITIAL_STATE);
+const INITIAL_STATE: CompactionState = CompactionState { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
 
 /// The user was told of a failure.
-static SAID: AtomicBool = AtomicBool::new(false);
-static SAID_LOST: AtomicBool = AtomicBool::new(false);
+static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
+static LOSS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 enum Failure {
     /// It failed, and the old file stays in use.
@@ -74,7 +74,7 @@ enum Failure {
 /// periodically by the control thread.
 pub fn start_if_needed(recorder: &'static Recorder) {
     let file = recorder.log.file();
-    let is_due = trace_max(file.is_in_memory()) <= SMALL || file.tail() > FIRST_EXTENSION / 2;
+    let is_due = trace_max(file.is_in_memory()) <= SMALL_TRACE_BYTES || file.tail() > FIRST_EXTENSION / 2;
     if is_due && !COMPACTING_THREAD.is_set() {
         // Until the thread runs, the control thread is woken instead.
         COMPACTING_THREAD.set(std::thread::current());
@@ -127,10 +127,10 @@ pub fn finish() {
 
 /// Called in a forked child, which does not have the thread.
 pub fn reset_in_child() {
-    locks::reset_in_child(&COMPACTING, NOTHING_YET);
+    locks::reset_in_child(&COMPACTING, INITIAL_STATE);
     COMPACTING_THREAD.reset_in_child();
-    SAID.store(false, Ordering::Relaxed);
-    SAID_LOST.store(false, Ordering::Relaxed);
+    FAILURE_REPORTED.store(false, Ordering::Relaxed);
+    LOSS_REPORTED.store(false, Ordering::Relaxed);
 }
 
 /// Writes to the trace how many events are missing at this point, and tells the user once.
@@ -141,7 +141,7 @@ pub fn say_lost(recorder: &Recorder) {
         return;
     }
     recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), lost));
-    if !SAID.load(Ordering::Relaxed) && !SAID_LOST.swap(true, Ordering::Relaxed) {
+    if !FAILURE_REPORTED.load(Ordering::Relaxed) && !LOSS_REPORTED.swap(true, Ordering::Relaxed) {
         say(
             "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
              how many; a larger maximum helps",
@@ -177,7 +177,7 @@ impl CompactionState {
 
     fn failed(&mut self, recorder: &Recorder, failure: Failure) {
         let pause = self.again.map_or(Duration::from_secs(1), |(_, pause)| pause);
-        self.again = Some((Instant::now() + pause, (2 * pause).min(LONGEST_PAUSE)));
+        self.again = Some((Instant::now() + pause, (2 * pause).min(MAX_RETRY_DELAY)));
         let (why, end) = match failure {
             Failure::Before(why) => (why, "it ends when it has reached MEMLAB_TRACE_MAX"),
             // The live state may shrink, but memlab cannot see that once events are dropped.
@@ -190,7 +190,7 @@ impl CompactionState {
                 (why, "it goes on in the file called .next beside it, until both have reached MEMLAB_TRACE_MAX")
             }
         };
-        if !SAID.swap(true, Ordering::Relaxed) {
+        if !FAILURE_REPORTED.swap(true, Ordering::Relaxed) {
             recorder.warn(&format!("the trace cannot be condensed ({why}): {end}"));
         }
     }

@@ -104,8 +104,8 @@ fn record_if_included(state: &mut CuptiUse, step: u64) {
         && let Err(error) = subscribed.record(cupti, sampling::includes(step))
         && let Some(recorder) = Recorder::current()
     {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Ordering::Relaxed) {
+        static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+        if !HAS_WARNED.swap(true, Ordering::Relaxed) {
             recorder.warn(&format!("GPU time is not what it should be: {}", described(&error)));
         }
     }
@@ -125,9 +125,9 @@ fn step_aside() {
     if let (Some(books), Some(recorder)) = (BOOKS.lock().as_mut(), Recorder::current()) {
         books.cut(recorder.steps());
     }
-    static SAID: AtomicBool = AtomicBool::new(false);
+    static HAS_WARNED: AtomicBool = AtomicBool::new(false);
     if let Some(recorder) = Recorder::current()
-        && !SAID.swap(true, Ordering::Relaxed)
+        && !HAS_WARNED.swap(true, Ordering::Relaxed)
     {
         recorder.warn("the program profiles itself with CUPTI: meanwhile no GPU time is recorded");
     }

@@ -162,11 +162,11 @@ pub extern "C" fn _Exit(code: c_int) -> ! {
 
 /// Ends the trace as `how` does, once.
 fn end(how: impl FnOnce(&Recorder)) {
-    static ENDED: AtomicBool = AtomicBool::new(false);
+    static HAS_ENDED: AtomicBool = AtomicBool::new(false);
     // A vforked child runs in its parent's memory until it calls exec: its end is not the parent's.
     if let Some(recorder) = Recorder::current()
         && recorder.facts.pid == std::process::id()
-        && !ENDED.swap(true, Ordering::AcqRel)
+        && !HAS_ENDED.swap(true, Ordering::AcqRel)
     {
         panics::catch(|| {
             how(recorder);

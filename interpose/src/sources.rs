@@ -17,13 +17,13 @@ use interpose_base::config::config;
 use interpose_base::log::Log;
 
 /// Larger files are not read.
-const LARGEST_FILE: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 /// The most bytes of one line that are kept: enough to recognise it.
-const LONGEST_LINE: usize = 240;
+const MAX_LINE_BYTES: usize = 240;
 /// The most bytes of text that are kept of all lines together.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_TOTAL_BYTES: u64 = 1 << 20;
 /// The most locations that are remembered, which bounds memory for a program that generates code indefinitely.
-const MOST_PLACES: usize = 1 << 14;
+const MAX_LOCATIONS: usize = 1 << 14;
 
 #[derive(Default)]
 pub struct Sources {
@@ -44,7 +44,7 @@ impl Sources {
     pub fn met(&self, file: &str, line: Option<u32>) {
         let (true, Some(line)) = (config().keep_source && is_kept(file), line) else { return };
         let mut places = self.places.lock();
-        if places.count >= MOST_PLACES {
+        if places.count >= MAX_LOCATIONS {
             return;
         }
         // One line has a frame for each of its call instructions.
@@ -74,7 +74,7 @@ impl Sources {
                 if text.is_empty() {
                     continue;
                 }
-                if self.written_bytes.fetch_add(text.len() as u64, Ordering::Relaxed) > MOST_BYTES {
+                if self.written_bytes.fetch_add(text.len() as u64, Ordering::Relaxed) > MAX_TOTAL_BYTES {
                     return;
                 }
                 log.append(encode::source(&mut LineBuffer::<4096>::new(), &file, line, text));
@@ -86,7 +86,7 @@ impl Sources {
 /// The kept part of a line, cut between characters.
 fn cut(text: &[u8]) -> &[u8] {
     let begins_character = |end: &usize| text.get(*end).is_none_or(|byte| byte & 0xc0 != 0x80);
-    let end = (0..=text.len().min(LONGEST_LINE)).rev().find(begins_character).unwrap_or(0);
+    let end = (0..=text.len().min(MAX_LINE_BYTES)).rev().find(begins_character).unwrap_or(0);
     &text[..end]
 }
 
@@ -101,11 +101,11 @@ fn is_kept(file: &str) -> bool {
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     let found = open.metadata()?;
-    if !found.is_file() || found.len() > LARGEST_FILE || found.modified()? > began() {
+    if !found.is_file() || found.len() > MAX_FILE_BYTES || found.modified()? > began() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut bytes = Vec::new();
-    open.take(LARGEST_FILE).read_to_end(&mut bytes)?;
+    open.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -121,9 +121,9 @@ mod tests {
     #[test]
     fn long_lines_are_cut_between_characters() {
         assert_eq!(cut(b"x = 1"), b"x = 1");
-        assert_eq!(cut("x".repeat(300).as_bytes()).len(), LONGEST_LINE);
+        assert_eq!(cut("x".repeat(300).as_bytes()).len(), MAX_LINE_BYTES);
         let long = format!("x{}", "ä".repeat(300));
-        assert_eq!(std::str::from_utf8(cut(long.as_bytes())).map(str::len), Ok(LONGEST_LINE - 1));
+        assert_eq!(std::str::from_utf8(cut(long.as_bytes())).map(str::len), Ok(MAX_LINE_BYTES - 1));
     }
 
     #[test]

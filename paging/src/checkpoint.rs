@@ -36,7 +36,7 @@ pub struct Tensor {
 }
 
 /// The limit of the format.
-const LARGEST_HEADER: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 const SUFFIX: &str = ".safetensors";
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
@@ -95,8 +95,8 @@ struct Index {
 
 fn of_index(path: &Path) -> Result<Vec<Tensor>> {
     let (mut file, bytes) = open(path)?;
-    if bytes > LARGEST_HEADER {
-        return Err(malformed(path, format!("has {bytes} bytes: an index has {LARGEST_HEADER} at most")));
+    if bytes > MAX_HEADER_BYTES {
+        return Err(malformed(path, format!("has {bytes} bytes: an index has {MAX_HEADER_BYTES} at most")));
     }
     let index: Index = serde_json::from_slice(&exactly(&mut file, path, bytes)?)
         .map_err(|error| malformed(path, format!("is no index of a safetensors checkpoint: {error}")))?;
@@ -136,9 +136,9 @@ fn of_file(path: &Path) -> Result<Vec<Tensor>> {
     }
     file.read_exact(&mut length).map_err(|error| unreadable(path, error))?;
     let length = u64::from_le_bytes(length);
-    if length > LARGEST_HEADER {
+    if length > MAX_HEADER_BYTES {
         let what =
-            format!("begins with a header of {length} bytes ({LARGEST_HEADER} at most): it is no safetensors file");
+            format!("begins with a header of {length} bytes ({MAX_HEADER_BYTES} at most): it is no safetensors file");
         return Err(malformed(path, what));
     }
     if length > bytes - 8 {

@@ -151,8 +151,8 @@ impl Pipeline {
     ///
     /// The address is valid for `bytes`, and only `stream` uses them.
     pub unsafe fn measure_bandwidth(&self, address: u64, bytes: u64, stream: Stream) -> Result<f64> {
-        const LONGEST: Duration = Duration::from_millis(50);
-        const MOST: usize = 9;
+        const MAX_DURATION: Duration = Duration::from_millis(50);
+        const MAX_COPIES: usize = 9;
         let PipelineCore { backend, arena, .. } = &*self.core;
         let bytes = bytes.min(arena.bytes());
         if bytes == 0 {
@@ -182,7 +182,8 @@ impl Pipeline {
         let begun = Instant::now();
         let mut measured = Vec::new();
         let mut outcome = Ok(());
-        while outcome.is_ok() && measured.len() < MOST && (measured.is_empty() || begun.elapsed() < LONGEST) {
+        while outcome.is_ok() && measured.len() < MAX_COPIES && (measured.is_empty() || begun.elapsed() < MAX_DURATION)
+        {
             outcome = measure().map(|ns| measured.push(ns));
         }
         backend.destroy_event(begin);

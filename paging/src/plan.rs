@@ -18,8 +18,8 @@ use crate::range::ByteRange;
 pub use evaluate::Choice;
 pub use outcome::{Plan, PlanError};
 pub use placement::{ALIGNMENT, Pattern, Placer, Shape};
-use problem::{ABSURD, check};
 pub use problem::{Bus, Goal, Host, Point, Problem};
+use problem::{OVERFLOW_LIMIT, check};
 pub use simulate::{PointTime, Program, SteadyState};
 pub use solve::Search;
 
@@ -75,8 +75,10 @@ pub fn simulate(
         host: Host::default(),
     };
     check(&problem)?;
-    if let Some(placement) =
-        placements.iter().flatten().find(|placement| placement.start > ABSURD || placement.length > ABSURD)
+    if let Some(placement) = placements
+        .iter()
+        .flatten()
+        .find(|placement| placement.start > OVERFLOW_LIMIT || placement.length > OVERFLOW_LIMIT)
     {
         return Err(PlanError::Invalid(format!(
             "a place at {} of {} bytes makes no sense",

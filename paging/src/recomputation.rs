@@ -53,16 +53,16 @@ pub struct Choice {
 }
 
 /// Prices are integers, in parts of a nanosecond.
-const PARTS: f64 = 1024.0;
+const PRICE_RESOLUTION: f64 = 1024.0;
 
 /// No value costs more than this to store: some minutes.
-const DEAREST: u64 = 1 << 48;
+const MAX_PRICE: u64 = 1 << 48;
 
 /// Of equal layers, the first costs so much more to store than the last that a price divides them.
-const UNEQUAL: f64 = 1.0 / 128.0;
+const LAYER_PRICE_SPREAD: f64 = 1.0 / 128.0;
 
 /// How close the search comes to the price, as a share of it.
-const CLOSE: f64 = UNEQUAL / 1000.0;
+const PRICE_TOLERANCE: f64 = LAYER_PRICE_SPREAD / 1000.0;
 
 impl Forward {
     /// The choice with the least time.
@@ -78,7 +78,7 @@ impl Forward {
             return Ok(if free.stored_bytes <= self.room { free } else { dearest });
         }
         let (mut low, mut high, mut best) = (0.0, self.ns_per_byte, dearest);
-        while high - low > high * CLOSE {
+        while high - low > high * PRICE_TOLERANCE {
             let price = (low + high) / 2.0;
             let choice = self.cheapest_at(price, &makers);
             if choice.stored_bytes > self.room {
@@ -123,8 +123,8 @@ impl Forward {
         let always = u64::MAX >> 8;
         let count = self.bytes.len().max(1) as f64;
         for (index, &value) in values.iter().enumerate() {
-            let order = 1.0 + UNEQUAL * (1.0 - index as f64 / count);
-            let price = ((self.bytes[index] as f64 * ns_per_byte * order * PARTS) as u64).min(DEAREST);
+            let order = 1.0 + LAYER_PRICE_SPREAD * (1.0 - index as f64 / count);
+            let price = ((self.bytes[index] as f64 * ns_per_byte * order * PRICE_RESOLUTION) as u64).min(MAX_PRICE);
             let maker = makers[index].filter(|&maker| self.operations[maker].repeatable);
             network.add_edge(value, maker.map_or(sink, |maker| operations[maker]), price);
             if self.needed[index] {
@@ -133,7 +133,7 @@ impl Forward {
         }
         for (operation, &node) in self.operations.iter().zip(&operations) {
             if operation.repeatable {
-                network.add_edge(node, sink, ((operation.ns as f64 * PARTS) as u64).min(DEAREST));
+                network.add_edge(node, sink, ((operation.ns as f64 * PRICE_RESOLUTION) as u64).min(MAX_PRICE));
                 for &input in &operation.inputs {
                     network.add_edge(node, values[input], always);
                 }
@@ -298,7 +298,7 @@ mod tests {
             let choice = forward.cheapest_at(price, &forward.makers().unwrap());
             let cost = choice.repeated_ns as f64 + choice.stored_bytes as f64 * price;
             let best = brute_force(&forward, price);
-            prop_assert!(cost <= best * (1.0 + UNEQUAL) + 0.1, "{} instead of {}: {:?}", cost, best, choice);
+            prop_assert!(cost <= best * (1.0 + LAYER_PRICE_SPREAD) + 0.1, "{} instead of {}: {:?}", cost, best, choice);
         });
     }
 }

@@ -5,22 +5,22 @@
 //! of processes.
 
 mod advise;
+mod allocator_replay;
 mod batch;
+mod block_lifetimes;
 mod cache;
+mod candidates;
 mod choice;
+mod combinations;
 mod cost;
-mod course;
 mod modules;
 mod names;
 mod offload;
-mod piece;
-mod replayed;
+mod report;
 mod rules;
 mod times;
-mod together;
-mod verdicts;
 
 pub use advise::advise;
 pub use cost::Cost;
-pub use piece::{Advice, AdviceReport, Batch, Figure, Kind, Together, Tried, WaitsForHost};
+pub use report::{Advice, AdviceReport, Batch, Combination, Figure, HostBoundStep, Kind, RejectedAdvice};
 pub use rules::leak::Leak;

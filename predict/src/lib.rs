@@ -6,24 +6,24 @@
 //! advice                      what to change in a program
 //! advice::advise              all rules, the best first
 //! advice::batch               how large a batch fits
-//! advice::together            several pieces on one recording
+//! advice::combinations        several pieces on one recording
 //! advice::rules               a file for each rule
 //! advice::times               what the trace says about GPU time
-//! advice::replayed            the run on the model of the allocator
+//! advice::allocator_replay    the run on the model of the allocator
 //! advice::cache               keys and values that models of Hugging Face keep
 //! advice::names               modules and lines, in words and in code
 //! advice::modules             modules of repeated lists and others, and what each pass of them keeps
 //! advice::offload             which activations are on the GPU when others wait on the host
-//! advice::verdicts            what came of the rules
+//! advice::candidates          what came of the rules
 //! advice::choice              which modules of a pass to checkpoint
-//! advice::course              what is allocated after each event, and after changes
-//! advice::piece               a piece of advice
+//! advice::block_lifetimes     what is allocated after each event, and after changes
+//! advice::report              pieces of advice, and all of a run
 //! advice::cost                what one costs
 //! plan                        other batches, cards and settings
 //! plan::sequence              steps of different lengths
 //! plan::search                the smallest card, the largest batch
 //! plan::program               several families
-//! plan::course, plan::peak    memory over the steps; what is held at the peak: categories, lines, layers
+//! plan::timeline, plan::peak    memory over the steps; what is held at the peak: categories, lines, layers
 //! plan::steady                replay until steps repeat exactly
 //! plan::family                the requests at any batch
 //! plan::matching              which requests of two recordings are the same

@@ -5,7 +5,6 @@
 //! what they take, after as many steps as it needs to become steady ([`Planned`]). This crate knows nothing of processes, files
 //! other than traces, and terminals. Steps of different lengths are a [`Sequence`].
 
-mod course;
 mod family;
 mod growth;
 mod matching;
@@ -18,8 +17,8 @@ mod search;
 mod sequence;
 mod stage;
 mod steady;
+mod timeline;
 
-pub use course::{PlannedTimeline, Stretch};
 pub use family::{Family, FamilyError};
 pub use order::{Order, thinned};
 pub use peak::{Holding, PeakView};
@@ -29,3 +28,4 @@ pub use search::{Needs, SETTINGS_FOR_LENGTHS, SETTINGS_TO_TRY, Search};
 pub use sequence::{Sequence, SequenceNeeds, SequenceRun};
 pub use stage::{Stage, StagePeak, Stages};
 pub use steady::{Planned, Steadiness};
+pub use timeline::{PlannedTimeline, Stretch};

@@ -43,7 +43,7 @@ fn each_phase_has_its_peak_at_any_batch() {
     assert!(family.is_same_order && family.unmatched == 0);
     // WHEN batch 10 is planned
     let sizes = family.sizes(Some(10));
-    let planned = family.run(&sizes, &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&sizes, &Settings::default(), Card::UNLIMITED);
     // THEN training, evaluation and saving have what they take with the weights, and reserve what is left of the phases before
     let reserved = (30 + 120 + 500) * MIB;
     let expected = [

@@ -56,7 +56,7 @@ fn each_step_has_its_length() {
     for lengths in [vec![200], vec![300, 200], vec![64, 500, 480, 64, 100, 490, 495, 30], vec![512; 9]] {
         // WHEN they are carried out
         let sequence = Sequence::new(&family, lengths.iter().copied()).unwrap();
-        let run = sequence.run(&lengths, &Settings::default(), Card::ENDLESS);
+        let run = sequence.run(&lengths, &Settings::default(), Card::UNLIMITED);
         // THEN the peak is that of the two steps that hold most together; the allocator may leave a MiB of each block uncut
         let spare = run.counters.allocated.peak.checked_sub(most_allocated(&lengths)).unwrap();
         assert!(spare <= 4 * MIB, "{lengths:?}: {spare}");
@@ -71,7 +71,7 @@ fn ascending_lengths_reserve_more_and_expandable_segments_less() {
     let reserved = |order: Order, settings: &str| {
         let lengths = order.of(&lengths);
         let sequence = Sequence::new(&family, lengths.iter().copied()).unwrap();
-        let run = sequence.run(&lengths, &Settings::parse(settings).unwrap(), Card::ENDLESS);
+        let run = sequence.run(&lengths, &Settings::parse(settings).unwrap(), Card::UNLIMITED);
         run.counters.reserved.peak
     };
     // THEN ascending, each step takes a new segment; what the ones before left is too small

@@ -34,7 +34,7 @@ fn two_batches_give_every_other() {
     assert!(family.is_same_order && family.unmatched == 0);
     assert_eq!(family.recorded_batches(), Some((2, 4)));
     // WHEN batch 10 is planned
-    let planned = family.run(&family.sizes(Some(10)), &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&family.sizes(Some(10)), &Settings::default(), Card::UNLIMITED);
     // THEN its peak is weights, batch and two results, in segments of their own. (The 12 MiB of a result's segment are not split.)
     assert_eq!(planned.counters.allocated.peak, (30 + 120 + 2 * 12) * MIB);
     assert_eq!(planned.counters.reserved.peak, (30 + 120 + 2 * 12) * MIB);
@@ -67,7 +67,7 @@ fn a_program_that_keeps_more_each_step_is_said_to() {
     }
     let family = Family::of_one(program.recording);
     // THEN the plan says so
-    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::UNLIMITED);
     assert_eq!(planned.steadiness, Steadiness::Grows(3 * MIB));
 }
 
@@ -87,7 +87,7 @@ fn what_stays_for_two_steps_is_freed_in_every_repetition() {
     }
     let family = Family::of_one(program.recording);
     // THEN no step keeps more, and the peak is that of the steps
-    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::UNLIMITED);
     assert!(matches!(planned.steadiness, Steadiness::After(_)));
     assert_eq!(planned.counters.allocated.peak, 49 * MIB);
 }
@@ -103,7 +103,7 @@ fn steps_that_differ_are_not_repeated() {
     }
     let family = Family::of_one(program.recording);
     // THEN only what was recorded is planned
-    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::UNLIMITED);
     assert_eq!(planned.steadiness, Steadiness::Unknown);
     assert_eq!(planned.counters.allocated.peak, 44 * MIB);
 }
@@ -119,7 +119,7 @@ fn two_optimizers_that_take_turns_are_one_period() {
     }
     let family = Family::of_one(program.recording);
     // THEN they repeat
-    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::UNLIMITED);
     assert!(matches!(planned.steadiness, Steadiness::After(_)));
 }
 
@@ -128,7 +128,7 @@ fn the_peak_names_what_is_held() {
     // GIVEN batch 10
     let family = family();
     let sizes = family.sizes(Some(10));
-    let planned = family.run(&sizes, &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&sizes, &Settings::default(), Card::UNLIMITED);
     // WHEN its peak is looked at
     let peak = family.peak(&planned, &sizes, &Settings::default());
     // THEN the blocks held then are what is allocated then
@@ -171,7 +171,7 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
     let family = Family::of_two((2, low), (4, program.recording)).unwrap();
     // THEN it is taken at its size, and said
     assert_eq!((family.unmatched, family.unmatched_bytes), (5, 5 * MIB));
-    let planned = family.run(&family.sizes(Some(8)), &Settings::default(), Card::ENDLESS);
+    let planned = family.run(&family.sizes(Some(8)), &Settings::default(), Card::UNLIMITED);
     assert_eq!(planned.counters.allocated.peak, (30 + 5 + 96 + 11) * MIB);
 }
 

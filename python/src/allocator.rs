@@ -57,9 +57,9 @@ impl AllocatorModel {
     ) -> PyResult<AllocatorModel> {
         let settings = Settings::parse(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let card = Card {
-            total: total.unwrap_or(Card::ENDLESS.total),
-            available: available.unwrap_or(Card::ENDLESS.available),
-            ..Card::ENDLESS
+            total: total.unwrap_or(Card::UNLIMITED.total),
+            available: available.unwrap_or(Card::UNLIMITED.available),
+            ..Card::UNLIMITED
         };
         let settings = torch.map_or(settings.clone(), |version| settings.for_torch(version));
         Ok(AllocatorModel { allocator: parking_lot::Mutex::new(Allocator::new(settings, card)) })

@@ -118,7 +118,7 @@ impl PlanFamily {
         let view = py.detach(|| {
             let (family, batch) = self.program.at(Some(batch));
             let sizes = family.sizes(batch);
-            let planned = family.run(&sizes, search.settings(), Card::ENDLESS);
+            let planned = family.run(&sizes, search.settings(), Card::UNLIMITED);
             family.peak(&planned, &sizes, search.settings())
         });
         let PeakView { allocated, step, phase, line, layer, categories, lines, layers, stage: _ } = view;

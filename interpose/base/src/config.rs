@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// Default maximum of a trace: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
 /// A smaller trace could not hold its definitions.
-const LEAST_TRACE_MAX: u64 = 4 << 20;
+const MIN_TRACE_MAX: u64 = 4 << 20;
 /// The most memory that a trace in memory takes.
 const IN_MEMORY_MAX: u64 = 256 << 20;
 const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
@@ -84,7 +84,7 @@ impl Config {
         Self {
             enabled,
             output,
-            trace_max: trace_max.unwrap_or(DEFAULT_TRACE_MAX).max(LEAST_TRACE_MAX),
+            trace_max: trace_max.unwrap_or(DEFAULT_TRACE_MAX).max(MIN_TRACE_MAX),
             trace_max_error,
             limit: environment_text("MEMLAB_LIMIT"),
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
@@ -106,8 +106,9 @@ impl Config {
 /// True if a text may identify a run.
 fn is_run(text: &str) -> bool {
     /// A header has room for it, and the reader of a header's beginning finds it.
-    const MOST: usize = 128;
-    (1..=MOST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-/".contains(&byte))
+    const MAX_RUN_ID_BYTES: usize = 128;
+    (1..=MAX_RUN_ID_BYTES).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-/".contains(&byte))
 }
 
 fn is_on(variable: &str) -> bool {

@@ -32,7 +32,7 @@ const ALL: u8 = 0;
 const DEFINITIONS: u8 = 1;
 const ENDING: u8 = 2;
 /// Permanently.
-const NOTHING: u8 = 3;
+const NO_LINES: u8 = 3;
 
 impl Log {
     /// A log that begins with the line `header`, in a file of at most `most` bytes. If not even that line can be
@@ -97,7 +97,7 @@ impl Log {
         match state {
             DEFINITIONS if is_ending || is_rare() => true,
             ENDING if is_ending => true,
-            NOTHING => false,
+            NO_LINES => false,
             _ => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 false
@@ -124,7 +124,7 @@ impl Log {
 
     /// Returns true once [`give_up`](Self::give_up) has ended the trace.
     pub fn has_ended(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == NOTHING
+        self.state.load(Ordering::Relaxed) == NO_LINES
     }
 
     /// How many events were dropped since the last call.
@@ -135,7 +135,7 @@ impl Log {
     /// Ends the trace while the program goes on.
     #[cold]
     pub fn give_up(&self, error: &io::Error) {
-        if self.state.swap(NOTHING, Ordering::Relaxed) != NOTHING {
+        if self.state.swap(NO_LINES, Ordering::Relaxed) != NO_LINES {
             say(&format!(
                 "cannot write any more to {} ({error}): the program goes on, its trace ends here",
                 self.file().path.display()

@@ -177,8 +177,8 @@ impl Interpreter {
     #[inline]
     fn fetch(&self, last: &[RawFrame]) {
         /// Most stacks have fewer frames.
-        const MOST: usize = 48;
-        for RawFrame { frame, code, .. } in last.iter().take(MOST) {
+        const PREFETCHED_FRAMES: usize = 48;
+        for RawFrame { frame, code, .. } in last.iter().take(PREFETCHED_FRAMES) {
             prefetch(frame.wrapping_add(self.layout.previous));
             prefetch(code.wrapping_add(self.layout.code_name));
         }

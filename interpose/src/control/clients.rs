@@ -15,9 +15,9 @@ use memlab_protocol::request::MAX_REQUEST_BYTES;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How many clients are served at a time; each uses one of the process's descriptors. A further client replaces the
 /// one connected longest: a well-behaved client sends its request as it connects, so it is served at once.
-const MOST_CLIENTS: usize = 32;
+const MAX_CLIENTS: usize = 32;
 /// How many waiting clients are accepted before the connected ones are polled again.
-const LET_IN_AT_ONCE: usize = 8;
+const ACCEPT_BATCH: usize = 8;
 
 /// A socket, and the inode that shows whether its descriptor is still ours.
 struct Owned<S: AsFd> {
@@ -82,7 +82,7 @@ impl Clients {
         let listener = Owned::new(listener);
         LISTENER.1.store(listener.inode.1, Ordering::Relaxed);
         LISTENER.0.store(listener.socket.as_raw_fd(), Ordering::Relaxed);
-        Ok(Self { listener, refusal, clients: Vec::with_capacity(MOST_CLIENTS) })
+        Ok(Self { listener, refusal, clients: Vec::with_capacity(MAX_CLIENTS) })
     }
 
     /// Whether there is still a socket to listen on.
@@ -99,7 +99,7 @@ impl Clients {
             if now >= until || !self.can_listen() {
                 return; // The thread's other work is due, however many clients there are.
             }
-            let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST_CLIENTS + 1];
+            let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_CLIENTS + 1];
             if listens {
                 polled[0].fd = self.listener.socket.as_raw_fd();
                 polled[0].events = libc::POLLIN;
@@ -126,7 +126,7 @@ impl Clients {
 
     /// Accepts some of the waiting clients. False if that is not possible now.
     fn let_in(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
-        for _ in 0..LET_IN_AT_ONCE {
+        for _ in 0..ACCEPT_BATCH {
             if !self.can_listen() {
                 return false;
             }
@@ -136,7 +136,7 @@ impl Clients {
                     let mut client = Client::new(stream, refusal.unwrap_or_default().into_bytes());
                     // Most have sent their request by now, and are not kept.
                     if client.stream.socket.set_nonblocking(true).is_ok() && client.advance(&reply) {
-                        if self.clients.len() == MOST_CLIENTS {
+                        if self.clients.len() == MAX_CLIENTS {
                             self.clients.remove(0);
                         }
                         self.clients.push(client);

@@ -48,8 +48,8 @@ driver_hook_table! {
     driver_hook[] cuIpcGetMemHandle(handle: Handle, address: u64) 4010: cuIpcGetMemHandle => { |real| {
         let result = real(handle, address);
         if result != CUDA_SUCCESS && mode::is_enabled() && panics::catch(|| queries::is_backed(address)) == Some(true) {
-            static SAID: AtomicBool = AtomicBool::new(false);
-            if !SAID.swap(true, Ordering::Relaxed) {
+            static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+            if !HAS_WARNED.swap(true, Ordering::Relaxed) {
                 say("memory that can be offloaded cannot be shared with another process by CUDA IPC: start the \
                      program without --offload, or pass tensors between its processes in host memory");
             }

@@ -19,7 +19,7 @@ const BYTES_AHEAD: u64 = 1 << 20;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// Sums are not written more often.
-const MOST_OFTEN: u64 = NANOSECONDS / 2;
+const MIN_WRITE_INTERVAL_NS: u64 = NANOSECONDS / 2;
 
 /// Those of this process.
 pub static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
@@ -80,6 +80,6 @@ impl Books {
         self.ahead = self.ahead.saturating_sub(allowed) + bytes;
         self.reckoned = now;
         let over = self.ahead.saturating_sub(BYTES_AHEAD);
-        self.next_writing = now + (over * NANOSECONDS / BYTES_PER_SECOND).max(MOST_OFTEN);
+        self.next_writing = now + (over * NANOSECONDS / BYTES_PER_SECOND).max(MIN_WRITE_INTERVAL_NS);
     }
 }

@@ -14,7 +14,7 @@ use super::sampling;
 use crate::recorder::Recorder;
 
 /// How much later than others of its time a record may come and still count in full.
-pub const LATE: u64 = 2_000_000_000;
+pub const MAX_DELAY_NS: u64 = 2_000_000_000;
 
 /// The most pieces of work that are kept until no earlier one is expected.
 const MAX_PENDING: usize = 1 << 20;
@@ -65,7 +65,7 @@ impl Busy {
     pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) -> u64 {
         let mut written = 0;
         for (index, device) in &mut self.0 {
-            device.count(if is_last { u64::MAX } else { device.latest_end.saturating_sub(LATE) });
+            device.count(if is_last { u64::MAX } else { device.latest_end.saturating_sub(MAX_DELAY_NS) });
             let Shares { busy, waiting, idle } = std::mem::take(&mut device.shares);
             if busy + waiting + idle > 0 {
                 let mut buffer = LineBuffer::<128>::new();

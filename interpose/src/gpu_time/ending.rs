@@ -17,8 +17,8 @@ static IS_WANTED: AtomicBool = AtomicBool::new(false);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
 /// The most time that the end of the process is delayed by.
-const LIMIT: Duration = Duration::from_secs(2);
-const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Starts the thread, which calls `write`. Without it, what remains at such an end is lost.
 pub fn start(recorder: &'static Recorder, write: fn(&Recorder)) {
@@ -41,8 +41,8 @@ pub fn finish() {
     IS_WANTED.store(true, Ordering::Release);
     THREAD.wake();
     let begun = Instant::now();
-    while !IS_DONE.load(Ordering::Acquire) && begun.elapsed() < LIMIT {
-        std::thread::sleep(BETWEEN_LOOKS);
+    while !IS_DONE.load(Ordering::Acquire) && begun.elapsed() < END_TIMEOUT {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -18,7 +18,7 @@ struct Entry {
 }
 
 /// The latest calls. Its memory is taken as it is used.
-static LATEST: LazyLock<Box<[Entry]>> = LazyLock::new(|| {
+static LATEST_CALLS: LazyLock<Box<[Entry]>> = LazyLock::new(|| {
     // SAFETY: an entry of zeros is one.
     unsafe { Box::new_zeroed_slice(CALLS).assume_init() }
 });
@@ -41,7 +41,7 @@ pub struct Launch {
 
 /// Remembers a call.
 pub fn note(id: u32, launch: Launch) {
-    let Some(entry) = LATEST.get(id as usize % CALLS) else { return };
+    let Some(entry) = LATEST_CALLS.get(id as usize % CALLS) else { return };
     let Launch { place, time, step } = launch;
     let layer = if place.layer < MAX_LAYER { place.layer } else { 0 };
     let flags = place.flags & ((1 << FLAG_BITS) - 1);
@@ -53,7 +53,7 @@ pub fn note(id: u32, launch: Launch) {
 
 /// A call; all zeros if it is not known any more, or was memlab's own.
 pub fn launch(id: u32) -> Launch {
-    let Some(entry) = LATEST.get(id as usize % CALLS) else { return Launch::default() };
+    let Some(entry) = LATEST_CALLS.get(id as usize % CALLS) else { return Launch::default() };
     let layer = entry.layer.load(Ordering::Acquire);
     let (step, time) = (entry.step.load(Ordering::Acquire), entry.time.load(Ordering::Acquire));
     let stack = entry.stack.load(Ordering::Relaxed);

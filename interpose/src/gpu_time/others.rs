@@ -38,12 +38,12 @@ struct Others {
 
 static OTHERS: LazyLock<Mutex<Others>> = LazyLock::new(Mutex::default);
 
-/// What is called when others begin.
-static STEP_ASIDE: OnceLock<fn()> = OnceLock::new();
+/// Called when another profiler begins.
+static ON_OTHER_PROFILER: OnceLock<fn()> = OnceLock::new();
 
 /// From now on, memlab takes part in the profiler's calls. `step_aside` ends what memlab does, if it does something.
 pub fn watch(step_aside: fn()) {
-    let _ = STEP_ASIDE.set(step_aside);
+    let _ = ON_OTHER_PROFILER.set(step_aside);
     let mut replacements = Replacements::default();
     replacements.insert(b"cuptiSubscribe", subscribe as *const c_void);
     replacements.insert(b"cuptiUnsubscribe", unsubscribe as *const c_void);
@@ -87,7 +87,7 @@ pub fn reset_in_child() {
 }
 
 fn step_aside() {
-    if let Some(step_aside) = STEP_ASIDE.get() {
+    if let Some(step_aside) = ON_OTHER_PROFILER.get() {
         panics::catch(step_aside);
     }
 }

@@ -25,7 +25,7 @@ const BUFFER: Layout = match Layout::from_size_align(1 << 18, 8) {
 };
 
 /// Buffers that were read, to be filled again: new memory would come page by page from the system.
-static READ: Mutex<Vec<Empty>> = Mutex::new(Vec::new());
+static SPARE_BUFFERS: Mutex<Vec<Empty>> = Mutex::new(Vec::new());
 
 struct Empty(*mut u8);
 
@@ -33,11 +33,11 @@ struct Empty(*mut u8);
 unsafe impl Send for Empty {}
 
 /// How many are kept.
-const MOST_KEPT: usize = 16;
+const MAX_SPARE_BUFFERS: usize = 16;
 
 /// CUPTI asks for a buffer.
 pub unsafe extern "C" fn request(buffer: *mut *mut u8, bytes: *mut usize, most_records: *mut usize) {
-    let read = READ.lock().pop();
+    let read = SPARE_BUFFERS.lock().pop();
     // SAFETY: the layout has a size; CUPTI's pointers are writable.
     unsafe {
         let memory = read.map_or_else(|| alloc(BUFFER), |Empty(memory)| memory);
@@ -71,8 +71,8 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
             }
         }
     });
-    let mut kept = READ.lock();
-    if kept.len() < MOST_KEPT {
+    let mut kept = SPARE_BUFFERS.lock();
+    if kept.len() < MAX_SPARE_BUFFERS {
         kept.push(Empty(buffer));
     } else {
         // SAFETY: made by `request`, with this layout.

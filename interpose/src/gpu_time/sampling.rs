@@ -8,14 +8,14 @@ use crate::recorder::Recorder;
 use interpose_base::config::config;
 
 /// Of so many steps in a row, one is recorded. Not set: all are.
-static EVERY: OnceLock<u64> = OnceLock::new();
+static SAMPLING_PERIOD: OnceLock<u64> = OnceLock::new();
 
 /// Chooses as `MEMLAB_TIME_EVERY` says.
 pub fn choose(recorder: &Recorder) {
     let Some(text) = config().time_every.as_deref().filter(|text| !text.is_empty()) else { return };
     match text.parse() {
         Ok(every @ 1..) => {
-            let _ = EVERY.set(every);
+            let _ = SAMPLING_PERIOD.set(every);
         }
         _ => recorder.warn(&format!(
             "MEMLAB_TIME_EVERY is {text:?}, not a number of steps: GPU time is recorded in all of them"
@@ -39,16 +39,16 @@ pub fn has_gap(earlier: u64, later: u64) -> bool {
 }
 
 fn every() -> u64 {
-    EVERY.get().copied().unwrap_or(1)
+    SAMPLING_PERIOD.get().copied().unwrap_or(1)
 }
 
 /// The first step, and then one of each `every`, by chance: of optimizers that take turns, each has its share. The same ones on
 /// all ranks.
 fn is_chosen(step: u64, every: u64) -> bool {
     /// Multiples of it are scattered: 2⁶⁴ divided by the golden ratio.
-    const SCATTERED: u64 = 0x9E37_79B9_7F4A_7C15;
+    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
     let (round, place) = (step / every, step % every);
-    place == (round.wrapping_mul(SCATTERED) >> 32) % every
+    place == (round.wrapping_mul(GOLDEN_RATIO) >> 32) % every
 }
 
 #[cfg(test)]

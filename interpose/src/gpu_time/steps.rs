@@ -6,7 +6,7 @@ use std::ops::Range;
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::StepWork;
 
-use super::busy::LATE;
+use super::busy::MAX_DELAY_NS;
 use super::done::Done;
 use super::launches::Launch;
 use crate::recorder::Recorder;
@@ -67,7 +67,7 @@ impl StepSums {
     /// Takes the steps whose records are complete: those before one that began a while ago, or at the end, when records do not
     /// come late, those of which everything has ended.
     fn take_complete(&mut self, is_last: bool) -> Vec<((u32, u64), Sum)> {
-        let began_early = |begun: u64| begun.saturating_add(LATE) <= self.latest;
+        let began_early = |begun: u64| begun.saturating_add(MAX_DELAY_NS) <= self.latest;
         let end = match (is_last, self.cut) {
             (true, cut) => cut.unwrap_or(u64::MAX),
             (false, _) => self.begun.iter().rev().find(|(_, begun)| began_early(**begun)).map_or(0, |(step, _)| *step),

@@ -111,12 +111,12 @@ mod tests {
     use crate::limit::card::{released, taken};
 
     /// The device that only the test below uses.
-    const MINE: i32 = 63;
+    const TEST_DEVICE: i32 = 63;
 
     #[test]
     fn a_dropped_reservation_returns_its_bytes() {
-        let card = card(MINE).unwrap();
-        let reserve = |bytes| Reservation { device: MINE, bytes, _in_flight: Some(InFlight::begin()) };
+        let card = card(TEST_DEVICE).unwrap();
+        let reserve = |bytes| Reservation { device: TEST_DEVICE, bytes, _in_flight: Some(InFlight::begin()) };
         card.charge(700);
         // WHEN the real call fails, THEN its bytes are free again
         drop(reserve(700));
@@ -128,8 +128,8 @@ mod tests {
         reserve(100).commit(40);
         assert_eq!(card.charged.load(Ordering::Relaxed), 200);
         // AND without a limit it is charged too: one may be set later
-        Reservation::for_nothing(MINE).commit(8);
-        released(MINE, 208);
+        Reservation::for_nothing(TEST_DEVICE).commit(8);
+        released(TEST_DEVICE, 208);
         assert_eq!(card.charged.load(Ordering::Relaxed), 0);
         // AND device numbers beyond the table are ignored
         released(64, 1);

@@ -13,8 +13,8 @@ use memlab_protocol::status::OnLimit;
 pub const GRANULE: u64 = 2 << 20;
 const NO_LIMIT: u64 = u64::MAX;
 /// Values of [`Card::looked_up_ms`] that are not times.
-pub const NEVER: u64 = 0;
-pub const CHANGED: u64 = 1;
+pub const NEVER_LOOKED_UP: u64 = 0;
+pub const CHANGED_SINCE: u64 = 1;
 
 /// One device: its limit, and the process's use of it.
 pub struct Card {
@@ -28,7 +28,8 @@ pub struct Card {
     pub reserved: AtomicU64,
     /// Bytes that are neither charged nor reserved. Negative while charged memory is not on the card.
     pub overhead: AtomicI64,
-    /// When `overhead` was looked up, in milliseconds; or [`NEVER`], or [`CHANGED`] if it has changed since.
+    /// When `overhead` was looked up, in milliseconds; or [`NEVER_LOOKED_UP`], or [`CHANGED_SINCE`] if it has changed
+    /// since.
     pub looked_up_ms: AtomicU64,
     /// Bytes in host memory because there was no room here.
     pub spilled: AtomicU64,
@@ -45,7 +46,7 @@ impl Card {
             charged: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             overhead: AtomicI64::new(0),
-            looked_up_ms: AtomicU64::new(NEVER),
+            looked_up_ms: AtomicU64::new(NEVER_LOOKED_UP),
             spilled: AtomicU64::new(0),
             kept_by_allocator: AtomicU64::new(0),
         }
@@ -90,7 +91,7 @@ impl Card {
 
     /// Makes [`super::overhead`] look up the overhead before its next use.
     pub fn look_up_again(&self) {
-        self.looked_up_ms.fetch_min(CHANGED, Ordering::AcqRel);
+        self.looked_up_ms.fetch_min(CHANGED_SINCE, Ordering::AcqRel);
     }
 }
 
@@ -171,8 +172,8 @@ pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
 
 /// From half a granule on, the driver allocates whole granules; smaller blocks share one.
 fn rounded(bytes: u64) -> u64 {
-    const SMALL: u64 = 512;
-    let step = if bytes >= GRANULE / 2 { GRANULE } else { SMALL };
+    const SMALL_STEP: u64 = 512;
+    let step = if bytes >= GRANULE / 2 { GRANULE } else { SMALL_STEP };
     bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
 }
 

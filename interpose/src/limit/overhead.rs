@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::card::{CARDS, CHANGED, Card, NEVER, limited};
+use super::card::{CARDS, CHANGED_SINCE, Card, NEVER_LOOKED_UP, limited};
 use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
 use interpose_base::clock::monotonic_ns;
 use interpose_base::locks;
@@ -27,16 +27,16 @@ use interpose_driver::vmm::totals;
 use memlab_protocol::request::DEVICES;
 
 /// How long a looked-up figure stays fresh.
-const FRESH_MS: u64 = 250;
+const MAX_AGE_MS: u64 = 250;
 
 /// Looks up the overhead if the known figure is old. Reserved bytes of pools are queried at each call.
 pub(super) fn look_up_if_old(device: i32, card: &Card) {
     let known = card.looked_up_ms.load(Ordering::Acquire);
-    if known > CHANGED && now_ms().saturating_sub(known) <= FRESH_MS {
+    if known > CHANGED_SINCE && now_ms().saturating_sub(known) <= MAX_AGE_MS {
         look_up_reserved(device, card);
     } else {
         // If another thread's long call is in flight, the old figure is used.
-        look_up_within(if known > CHANGED { Duration::ZERO } else { LOCK_TIMEOUT }, device, card);
+        look_up_within(if known > CHANGED_SINCE { Duration::ZERO } else { LOCK_TIMEOUT }, device, card);
     }
 }
 
@@ -46,13 +46,13 @@ pub(super) fn look_up(device: i32, card: &Card) {
 }
 
 fn look_up_within(timeout: Duration, device: i32, card: &Card) {
-    const OLD: u64 = CHANGED + 1;
+    const EXPIRED_MS: u64 = CHANGED_SINCE + 1;
     let quiet = none_in_flight(timeout);
     look_up_reserved(device, card);
     let known = card.looked_up_ms.load(Ordering::Acquire);
-    if quiet.is_none() && known != NEVER {
+    if quiet.is_none() && known != NEVER_LOOKED_UP {
         // A wrong figure would stay wrong when the calls end; the last correct one is better.
-        card.looked_up_ms.store(OLD, Ordering::Release);
+        card.looked_up_ms.store(EXPIRED_MS, Ordering::Release);
         return;
     }
     let charged = card.charged.load(Ordering::Acquire) as i64;
@@ -62,7 +62,7 @@ fn look_up_within(timeout: Duration, device: i32, card: &Card) {
         None => estimate(device, card, accounted),
     };
     card.overhead.store(overhead, Ordering::Release);
-    card.looked_up_ms.store(if quiet.is_some() { now_ms() } else { OLD }, Ordering::Release);
+    card.looked_up_ms.store(if quiet.is_some() { now_ms() } else { EXPIRED_MS }, Ordering::Release);
 }
 
 /// Queries the reserved bytes of pools and graphs, if the program uses any.

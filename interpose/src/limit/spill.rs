@@ -31,7 +31,7 @@ static PINNED: Mutex<BTreeMap<u64, Pinned>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     /// The refused request of PyTorch's allocator on this thread, to be spilled when it is repeated: device and bytes.
-    static REFUSED: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
+    static REFUSED_REQUEST: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
 }
 
 /// Whether an allocation beyond the limit spills now. PyTorch's caching allocator releases its cached memory when it
@@ -41,13 +41,13 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {
         return true;
     }
-    REFUSED.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
+    REFUSED_REQUEST.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
 }
 
 /// The request succeeded: the thread's next one is refused first again. (Expandable segments allocate memory piece by
 /// piece; the request has succeeded when they map it.)
 pub fn attempt_ended() {
-    REFUSED.with(|refused| refused.set(None));
+    REFUSED_REQUEST.with(|refused| refused.set(None));
 }
 
 fn is_caching_allocator(caller: usize) -> bool {

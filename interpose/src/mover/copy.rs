@@ -77,7 +77,7 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
 }
 
 /// The longest single copy: long enough to use the bus fully, short enough for a progress bar.
-const LONGEST: u64 = 64 << 20;
+const MAX_COPY_BYTES: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
 
 /// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still
@@ -157,11 +157,11 @@ impl Pump<'_> {
             for index in 0..transfers[number].copies().len() {
                 let copy = transfers[number].copies()[index];
                 copy.wait_for_memory(growing)?;
-                for offset in (0..copy.bytes()).step_by(LONGEST as usize) {
-                    let bytes = (copy.bytes() - offset).min(LONGEST);
+                for offset in (0..copy.bytes()).step_by(MAX_COPY_BYTES as usize) {
+                    let bytes = (copy.bytes() - offset).min(MAX_COPY_BYTES);
                     copy.submit(offset, bytes, self.stream)?;
                     self.unmarked += bytes;
-                    if self.unmarked >= LONGEST {
+                    if self.unmarked >= MAX_COPY_BYTES {
                         self.mark(number)?;
                     }
                     if self.in_flight.len() > MAX_IN_FLIGHT {

@@ -13,7 +13,7 @@ use super::staging::{refuse_beside_storage, secure};
 use crate::limit::admission;
 use interpose_driver::calls::{self, Code};
 use interpose_driver::types::Properties;
-use interpose_driver::vmm::allocations::LEAST;
+use interpose_driver::vmm::allocations::MIN_MOVABLE_BYTES;
 use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use interpose_driver::vmm::physical::{PhysicalPlace, Piece};
@@ -91,7 +91,7 @@ impl Split {
 
 /// The pieces that have pages in `ranges`, by number and index.
 fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
-    let page = LEAST;
+    let page = MIN_MOVABLE_BYTES;
     // Sorted and merged, so that looking up a page is fast: the program waits meanwhile.
     let mut sorted: Vec<(u64, u64)> =
         ranges.iter().map(|&(start, bytes)| (start, start.saturating_add(bytes))).collect();

@@ -18,7 +18,7 @@ use interpose_driver::vmm::{contexts, gate};
 
 const INTERVAL: Duration = Duration::from_millis(200);
 /// How long memory must not have grown before the user is told how much it is.
-const SETTLED: Duration = Duration::from_secs(3);
+const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 pub fn start() {
     if let Err(error) = background::spawn("memlab-ready", || _ = panics::catch(keep_ready)) {
@@ -51,7 +51,7 @@ fn keep_ready() {
         let now = ARENA.lock().bytes();
         if now > pinned {
             (pinned, grown_at) = (now, Instant::now());
-        } else if !said && pinned > 0 && grown_at.elapsed() >= SETTLED {
+        } else if !said && pinned > 0 && grown_at.elapsed() >= SETTLING_TIME {
             said = true;
             say(&format!(
                 "{} of host memory are pinned for an offload (--offload=ready), and more as the program's GPU memory grows",

@@ -101,7 +101,7 @@ pub(super) fn return_all(
     let copied = returns
         .iter_mut()
         .try_for_each(|it| prepare_copies(memory, it))
-        .and_then(|()| copy::run(returns.iter_mut().map(|it| (it.context, it)), &Growing::NOTHING, &progress.done));
+        .and_then(|()| copy::run(returns.iter_mut().map(|it| (it.context, it)), &Growing::EMPTY, &progress.done));
     if let Err(code) = copied {
         returns.into_iter().for_each(Return::undo);
         return Err(code);

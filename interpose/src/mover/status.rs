@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::operation::NOT_STARTED_FOR_IT;
 use super::progress::{self, Progress};
 use crate::cuda::driver_memory;
-use interpose_driver::vmm::allocations::LEAST;
+use interpose_driver::vmm::allocations::MIN_MOVABLE_BYTES;
 use interpose_driver::vmm::totals::{self, Seen};
 use interpose_driver::vmm::{gate, mode};
 use memlab_protocol::status::{MoveState, MoveStatus, OperationKind};
@@ -55,7 +55,7 @@ pub fn status() -> MoveStatus {
         // The driver's other allocations for the program: small ones, stream-ordered ones, arrays, managed memory.
         fixed_bytes: totals.fixed_bytes + driver_memory::held_bytes().saturating_sub(totals.backed_bytes),
         arena_bytes,
-        page_bytes: LEAST,
+        page_bytes: MIN_MOVABLE_BYTES,
         operation: operation.map(Progress::describe),
     }
 }

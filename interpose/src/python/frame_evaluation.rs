@@ -20,7 +20,7 @@ type SetEvalFrame = unsafe extern "C" fn(*mut c_void, *mut c_void);
 static REAL: OnceLock<SetEvalFrame> = OnceLock::new();
 
 /// The agent has its hook, or there is nothing to wait for.
-static DONE: AtomicBool = AtomicBool::new(false);
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// From now on, has the agent run when a compiled function is called.
 pub fn watch() {
@@ -30,7 +30,7 @@ pub fn watch() {
     }
     // SAFETY: `void _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState *, _PyFrameEvalFunction)`, since 3.9.
     let _ = REAL.set(unsafe { std::mem::transmute::<*mut c_void, SetEvalFrame>(real) });
-    DONE.store(false, Ordering::Release);
+    IS_INSTALLED.store(false, Ordering::Release);
     let mut replacements = Replacements::default();
     replacements.insert(SYMBOL.to_bytes(), set_eval_frame as *const c_void);
     got_patch::patch_object("libtorch_python.so", &replacements);
@@ -38,14 +38,14 @@ pub fn watch() {
 
 /// The agent has its hook.
 pub fn forget() {
-    DONE.store(true, Ordering::Release);
+    IS_INSTALLED.store(true, Ordering::Release);
 }
 
 /// # Safety
 ///
 /// As for the real function: with the GIL.
 unsafe extern "C" fn set_eval_frame(interpreter: *mut c_void, function: *mut c_void) {
-    if !DONE.load(Ordering::Relaxed) {
+    if !IS_INSTALLED.load(Ordering::Relaxed) {
         panics::catch(|| {
             if let Some(recorder) = Recorder::current() {
                 recorder.python.run_again();

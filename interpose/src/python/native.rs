@@ -42,7 +42,7 @@ pub unsafe fn module(api: &Api) -> Object {
 
 /// Called in a forked child, which has another agent.
 pub fn reset_in_child() {
-    locks::unlock_in_child(&DEAD);
+    locks::unlock_in_child(&DEAD_MODULES);
     compiled::reset_in_child();
     held_signals::reset_in_child();
     locks::reset_in_child(&HELD_SIGNALS, None);
@@ -274,17 +274,17 @@ unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
         if let Some(recorder) = Recorder::current() {
             panics::catch(|| {
                 recorder.forget_module(address as usize);
-                DEAD.lock().push(address);
+                DEAD_MODULES.lock().push(address);
             });
         }
         (api.Py_BuildValue)(c"".as_ptr())
     }
 }
 
-static DIED: Method = Method { name: c"died".as_ptr(), function: died, flags: METH_O, doc: ptr::null() };
+static DIED_METHOD: Method = Method { name: c"died".as_ptr(), function: died, flags: METH_O, doc: ptr::null() };
 
 /// Addresses of modules that died since the agent last asked.
-static DEAD: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+static DEAD_MODULES: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// Returns the function to call when the module at an address dies.
 ///
@@ -300,7 +300,7 @@ unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
             return ptr::null_mut();
         }
         let bound = (api.Py_BuildValue)(c"K".as_ptr(), address);
-        let function = (api.PyCFunction_NewEx)(&DIED, bound, ptr::null_mut());
+        let function = (api.PyCFunction_NewEx)(&DIED_METHOD, bound, ptr::null_mut());
         (api.Py_DecRef)(bound);
         function
     }
@@ -313,7 +313,7 @@ unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
 /// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn take_dead(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
-    let dead = std::mem::take(&mut *DEAD.lock());
+    let dead = std::mem::take(&mut *DEAD_MODULES.lock());
     // SAFETY: called by the interpreter, with the GIL.
     unsafe {
         let list = (api.PyList_New)(0);

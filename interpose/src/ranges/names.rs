@@ -9,7 +9,7 @@ use interpose_base::locks;
 use interpose_base::stderr::say;
 
 /// The longest name, in bytes.
-const LONGEST: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 /// The most names. A program may make any number of them.
 const MAX_NAMES: usize = 4096;
 /// The most names that differ in their numbers only (`step 1`, `step 2`). Further ones are one name, `step #`.
@@ -28,7 +28,7 @@ static NAMES: Mutex<RangeNames> = Mutex::new(RangeNames::EMPTY);
 
 /// The name as it is kept; `None` if there are too many names already.
 pub fn intern(name: &[u8]) -> Option<&'static str> {
-    let name = &name[..name.len().min(LONGEST)];
+    let name = &name[..name.len().min(MAX_NAME_BYTES)];
     match std::str::from_utf8(name) {
         Ok(text) => NAMES.lock().intern(text),
         // It was cut within a character, or is not UTF-8.
@@ -139,7 +139,7 @@ mod tests {
         // A character that the longest name cuts in two is left out.
         let long = "ö".repeat(200);
         assert_eq!(intern(&long.as_bytes()[1..]).map(str::len).map(|length| length > 200), Some(true));
-        assert_eq!(intern(long.as_bytes()).map(str::len), Some(LONGEST));
-        assert_eq!(intern(&[b"x", long.as_bytes()].concat()).map(str::len), Some(LONGEST - 1));
+        assert_eq!(intern(long.as_bytes()).map(str::len), Some(MAX_NAME_BYTES));
+        assert_eq!(intern(&[b"x", long.as_bytes()].concat()).map(str::len), Some(MAX_NAME_BYTES - 1));
     }
 }

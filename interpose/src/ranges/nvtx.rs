@@ -163,13 +163,13 @@ pub fn reset_in_child() {
 
 /// A name in UTF-8, without memory from the heap.
 struct Name {
-    bytes: [u8; Self::LONGEST],
+    bytes: [u8; Self::MAX_NAME_BYTES],
     length: usize,
 }
 
 impl Name {
-    const LONGEST: usize = 256;
-    const EMPTY: Self = Self { bytes: [0; Self::LONGEST], length: 0 };
+    const MAX_NAME_BYTES: usize = 256;
+    const EMPTY: Self = Self { bytes: [0; Self::MAX_NAME_BYTES], length: 0 };
 
     fn add(&mut self, text: &[u8]) {
         let room = &mut self.bytes[self.length..];
@@ -184,7 +184,7 @@ impl Name {
     unsafe fn add_ascii(&mut self, text: *const c_char) {
         if !text.is_null() {
             // SAFETY: the caller promises a NUL within reach; no more than fits is looked at.
-            let length = unsafe { libc::strnlen(text, Self::LONGEST) };
+            let length = unsafe { libc::strnlen(text, Self::MAX_NAME_BYTES) };
             // SAFETY: so many bytes are there.
             self.add(unsafe { std::slice::from_raw_parts(text.cast(), length) });
         }
@@ -196,7 +196,7 @@ impl Name {
     unsafe fn add_wide(&mut self, text: *const libc::wchar_t) {
         let mut at = text;
         // SAFETY: the caller promises a NUL, at which this stops.
-        while !at.is_null() && self.length + 4 <= Self::LONGEST && unsafe { *at } != 0 {
+        while !at.is_null() && self.length + 4 <= Self::MAX_NAME_BYTES && unsafe { *at } != 0 {
             // SAFETY: before the NUL.
             let letter = char::from_u32(unsafe { *at } as u32).unwrap_or(char::REPLACEMENT_CHARACTER);
             self.add(letter.encode_utf8(&mut [0; 4]).as_bytes());

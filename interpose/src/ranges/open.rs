@@ -7,7 +7,7 @@ use super::table::Ranges;
 use interpose_base::log::Log;
 
 /// The most ranges open on a thread at a time. Deeper ones count in the range around them.
-const DEEPEST: usize = 128;
+const MAX_OPEN_RANGES: usize = 128;
 
 /// Where a range comes from: one is closed by its own kind only. Other NVTX domains have their address.
 pub type Domain = usize;
@@ -35,13 +35,13 @@ struct OpenRanges {
 }
 
 thread_local! {
-    static OPEN: RefCell<OpenRanges> =
+    static OPEN_RANGES: RefCell<OpenRanges> =
         const { RefCell::new(OpenRanges { open: Vec::new(), numbered: 0, recorder: 0, too_deep: 0 }) };
 }
 
 /// Nothing if the thread is ending, or a signal handler interrupted another change.
 fn change(change: impl FnOnce(&mut OpenRanges)) {
-    let _ = OPEN.try_with(|open| {
+    let _ = OPEN_RANGES.try_with(|open| {
         if let Ok(mut open) = open.try_borrow_mut() {
             change(&mut open);
         }
@@ -50,7 +50,7 @@ fn change(change: impl FnOnce(&mut OpenRanges)) {
 
 pub fn push(domain: Domain, name: Option<&'static str>) {
     change(|ranges| {
-        if ranges.open.len() < DEEPEST && ranges.too_deep == 0 {
+        if ranges.open.len() < MAX_OPEN_RANGES && ranges.too_deep == 0 {
             ranges.open.push(Open { domain, name, id: 0 });
         } else {
             ranges.too_deep += 1;

@@ -264,7 +264,7 @@ impl Link {
     /// (`enable_shared_from_this`).
     const CANDIDATES: [u8; 2] = [16, 24];
     /// From the number to the id of the thread that made the node: past the topological number and a flag.
-    const TO_THREAD: usize = 24;
+    const THREAD_OFFSET: usize = 24;
     const MAX_MISSES: u8 = 64;
 
     fn number_of(&self, node: *const u8, recorder: &Recorder) -> Option<NodeNumber> {
@@ -280,7 +280,7 @@ impl Link {
         // SAFETY: nodes are far larger than the offsets read; alignment is that of the words.
         let (number, torch_thread) = unsafe {
             let number = node.add(offset.into()).cast::<u64>();
-            (number.read(), number.byte_add(Self::TO_THREAD).read())
+            (number.read(), number.byte_add(Self::THREAD_OFFSET).read())
         };
         let handed_out = || {
             torch_thread <= HIGHEST.torch_thread.load(Ordering::Acquire)

@@ -120,8 +120,8 @@ pub unsafe extern "C-unwind" fn reset(graph: *mut c_void) {
 
 /// Every hook in this file.
 pub fn hooks() -> Vec<TorchHook> {
-    const LOST: &str = "private pools of CUDA graphs are not told apart";
-    let always = |symbol, address, name| TorchHook::always(symbol, LIBRARY, address, name, LOST);
+    const MISSING: &str = "private pools of CUDA graphs are not told apart";
+    let always = |symbol, address, name| TorchHook::always(symbol, LIBRARY, address, name, MISSING);
     vec![
         always(CAPTURE_BEGIN, capture_begin as *const c_void, "at::cuda::CUDAGraph::capture_begin"),
         always(CAPTURE_END, capture_end as *const c_void, "at::cuda::CUDAGraph::capture_end"),
@@ -131,7 +131,7 @@ pub fn hooks() -> Vec<TorchHook> {
             address: capture_end_pre as *const c_void,
             versions: Versions::since((2, 15)),
             name: "at::cuda::CUDAGraph::capture_end_pre",
-            lost: LOST,
+            lost: MISSING,
         },
         always(RESET, reset as *const c_void, "at::cuda::CUDAGraph::reset"),
     ]

@@ -15,7 +15,7 @@ use interpose_python::walk::Interpreter;
 
 const CPU: &CStr = c"libtorch_cpu.so";
 const CUDA: &CStr = c"libtorch_cuda.so";
-const LOST: &str = "what an AOTInductor package allocates there has no node, only the line that calls the package";
+const MISSING: &str = "what an AOTInductor package allocates there has no node, only the line that calls the package";
 
 /// Room for the arguments of any of these functions, which have at most 24, six of them in registers (System V calling
 /// convention, x86-64). What the caller has not passed is not used.
@@ -67,7 +67,7 @@ macro_rules! package_hooks {
             address: $hook as *const c_void,
             versions: Versions::since((2, 15)),
             name: $symbol,
-            lost: LOST,
+            lost: MISSING,
         }),*]
     }};
 }

@@ -268,10 +268,10 @@ fn reserve(bytes: u64) -> Result<usize> {
 const COPY_GRANULE: u64 = 8 << 20;
 
 /// A few threads saturate the memory of one socket.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 pub(super) fn threads() -> usize {
-    cores().min(MOST_THREADS)
+    cores().min(MAX_THREADS)
 }
 
 /// Which chunks are pinned, and by which device's context.

@@ -135,7 +135,7 @@ impl Host {
     /// Waits until `after` jobs are done, at most `longest`; whether they are.
     fn wait_for(&self, after: u64, longest: Duration) -> Result<bool> {
         // Most waits are for a copy that is about to end, and sleeping takes longer than that.
-        for _ in 0..SPINS {
+        for _ in 0..SPINS_BEFORE_SLEEP {
             if self.queue.completed.load(Ordering::Acquire) >= after {
                 return Ok(true);
             }
@@ -167,7 +167,7 @@ impl Host {
     }
 }
 
-const SPINS: u32 = 500;
+const SPINS_BEFORE_SLEEP: u32 = 500;
 
 impl Backend for Host {
     fn create_stream(&self) -> Result<Stream> {
@@ -326,8 +326,8 @@ impl Copier {
             while !jobs.stop && !self.queue.filled.wait_until(&mut jobs, end).timed_out() {}
         }
         // A copy that was slower than the set speed is not made up for later.
-        self.free_at = Some(end.max(now.checked_sub(CATCH_UP).unwrap_or(now)));
+        self.free_at = Some(end.max(now.checked_sub(MAX_CATCH_UP).unwrap_or(now)));
     }
 }
 
-const CATCH_UP: Duration = Duration::from_millis(1);
+const MAX_CATCH_UP: Duration = Duration::from_millis(1);

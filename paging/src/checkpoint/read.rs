@@ -26,8 +26,8 @@ pub struct FileRange {
 /// Bytes that a thread reads in one call: long enough for a disk, short enough to balance.
 const CHUNK: u64 = 16 << 20;
 /// A disk is fastest with several requests waiting, even on a machine with few cores.
-const LEAST_THREADS: usize = 8;
-const MOST_THREADS: usize = 16;
+const MIN_THREADS: usize = 8;
+const MAX_THREADS: usize = 16;
 
 struct Job<'a> {
     file: &'a File,
@@ -65,7 +65,7 @@ pub unsafe fn read_parts(parts: &[FileRange], destination: *mut u8, length: u64)
         }));
     }
     let destination = destination.expose_provenance();
-    in_parallel(cores().clamp(LEAST_THREADS, MOST_THREADS), jobs.len(), |index| {
+    in_parallel(cores().clamp(MIN_THREADS, MAX_THREADS), jobs.len(), |index| {
         let job = &jobs[index];
         let target = std::ptr::with_exposed_provenance_mut(destination + job.offset as usize);
         // SAFETY: `check_disjoint` checked that the part is inside the destination and overlaps no other; the caller excludes

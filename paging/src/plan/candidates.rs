@@ -6,9 +6,9 @@ use super::placement::{ALIGNMENT, Pattern, Placer, Shape};
 use super::problem::Problem;
 
 /// Fractions of the weights tried as resident part; fewer for models with fewer units.
-const MOST_LEVELS: usize = 256;
+const MAX_LEVELS: usize = 256;
 /// The steps between a ring for one point's units and one for two.
-pub const NARROW: usize = 16;
+pub const NARROW_RING_STEPS: usize = 16;
 /// How many points the ring holds units of.
 const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 
@@ -69,7 +69,7 @@ impl<'a> Facts<'a> {
                 forced.push(first);
             }
         }
-        let levels = self.movable.len().min(MOST_LEVELS);
+        let levels = self.movable.len().min(MAX_LEVELS);
         let mut all = HashSet::new();
         for first in &forced {
             let forced: u64 = self.movable.iter().filter(|&&unit| first[unit]).map(|&unit| bytes(unit)).sum();
@@ -197,13 +197,13 @@ impl Rings {
 
     /// Rings too small for two neighbours: the second is copied in pieces, of which the last waits for the first.
     fn narrow(&self) -> impl Iterator<Item = Shape> {
-        (1..if self.in_pieces { NARROW } else { 1 }).map(|step| self.narrower(step))
+        (1..if self.in_pieces { NARROW_RING_STEPS } else { 1 }).map(|step| self.narrower(step))
     }
 
-    /// The narrow ring of a step; at [`NARROW`], the one for two points.
+    /// The narrow ring of a step; at [`NARROW_RING_STEPS`], the one for two points.
     pub fn narrower(&self, step: usize) -> Shape {
         let two = self.shape(Pattern::TwoEnded, 2);
-        let more = (two.ring - self.least) * step as u64 / NARROW as u64;
+        let more = (two.ring - self.least) * step as u64 / NARROW_RING_STEPS as u64;
         Shape { ring: (self.least + more).next_multiple_of(ALIGNMENT).min(two.ring), ..two }
     }
 

@@ -88,7 +88,7 @@ pub enum Goal {
 }
 
 /// A limit on bytes and nanoseconds: beyond it sums could overflow.
-pub(super) const ABSURD: u64 = 1 << 60;
+pub(super) const OVERFLOW_LIMIT: u64 = 1 << 60;
 
 /// Checks that the figures add up without overflow, and that every unit named exists.
 pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
@@ -105,7 +105,8 @@ pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
     if let Some(unit) = uses.into_iter().find(|&&unit| unit >= units) {
         return invalid(format!("the schedule names unit {unit}, and there are {units}"));
     }
-    let bytes = problem.unit_bytes.iter().try_fold(0u64, |sum, &bytes| sum.checked_add(bytes)).filter(|&b| b < ABSURD);
+    let bytes =
+        problem.unit_bytes.iter().try_fold(0u64, |sum, &bytes| sum.checked_add(bytes)).filter(|&b| b < OVERFLOW_LIMIT);
     let copies = problem.points.iter().flat_map(|point| &point.units).map(|&unit| {
         let transfer = problem.unit_bytes[unit] as f64 * 1e9 / speed;
         transfer + problem.bus.copy_overhead_ns as f64
@@ -113,7 +114,7 @@ pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
     let compute = problem.points.iter().map(|point| point.compute_ns as f64);
     let uses = problem.points.iter().map(|point| point.units.len()).sum::<usize>();
     let asked = problem.host.forward_ns as f64 + problem.host.copy_ns as f64 * uses as f64;
-    if bytes.is_none() || copies.chain(compute).sum::<f64>() + asked >= ABSURD as f64 {
+    if bytes.is_none() || copies.chain(compute).sum::<f64>() + asked >= OVERFLOW_LIMIT as f64 {
         return invalid("the units' bytes, or the forward's nanoseconds, add up to more than 2^60".to_string());
     }
     Ok(())

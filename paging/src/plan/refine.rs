@@ -1,11 +1,11 @@
 //! Local search around a candidate: units swap between the device and the ring.
 
-use super::candidates::{Facts, NARROW, Rings};
+use super::candidates::{Facts, NARROW_RING_STEPS, Rings};
 use super::evaluate::{Choice, Evaluator, resident_bytes};
 use super::placement::{Pattern, Shape};
 
 /// The approximate number of points simulated per refinement.
-const EFFORT: usize = 24_000;
+const SIMULATED_POINTS: usize = 24_000;
 
 /// Layouts of any size found in a random walk from the candidate. They depend on the candidate only.
 pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, least_ns: u64) -> Vec<Choice> {
@@ -13,7 +13,7 @@ pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, least_ns: 
     if least_ns == 0 || from.time_ns <= least_ns || facts.movable.is_empty() {
         return found;
     }
-    let budget = (EFFORT / facts.problem.points.len().max(1)).clamp(16, 1000);
+    let budget = (SIMULATED_POINTS / facts.problem.points.len().max(1)).clamp(16, 1000);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let cap = from.bytes;
     let mut depth = rings(facts, &from.resident).depth(from.shape);
@@ -40,7 +40,7 @@ pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, least_ns: 
         let seam = if random.below(4) == 0 { random.below(facts.placer.order.len()) } else { now.shape.seam };
         let mut shape = Shape { seam, ..rings.shape(pattern, deeper) };
         if pattern == Pattern::TwoEnded && rings.in_pieces {
-            shape.ring = rings.narrower(1 + random.below(NARROW)).ring;
+            shape.ring = rings.narrower(1 + random.below(NARROW_RING_STEPS)).ring;
         }
         let stays = resident_bytes(facts.placer, &resident);
         if random.below(4) == 0 && pattern == Pattern::Sequential && stays + shape.ring < cap {

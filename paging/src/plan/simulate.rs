@@ -10,7 +10,7 @@ use crate::pieces::{Piece, divide};
 use crate::range::ByteRange;
 
 /// The most forwards simulated. The times repeat before that in all but contrived cases.
-const MOST_FORWARDS: usize = 256;
+const MAX_FORWARDS: usize = 256;
 
 /// The copy of a unit, or of a piece of it.
 struct Copy {
@@ -160,7 +160,7 @@ impl Program {
         let (mut bus, mut earlier_period) = (0, 0);
         let mut period = 0;
         let mut settled = false;
-        for _ in 0..MOST_FORWARDS {
+        for _ in 0..MAX_FORWARDS {
             let (ended, bus_free) = self.forward(bus);
             (earlier_period, period) = (period, ended);
             // Times are relative to the end of the forward before.

@@ -15,11 +15,11 @@ use super::refine::refine;
 use crate::range::ByteRange;
 
 /// A forward within this factor of the best one is as good.
-const AS_GOOD: f64 = 1.02;
+const TIME_TOLERANCE: f64 = 1.02;
 /// The most candidates tried of those that may be as fast and keep more.
-const MOST_TRIED: usize = 256;
+const MAX_TRIED_CANDIDATES: usize = 256;
 /// With at most so many units, all selections are tried.
-const FEW_UNITS: usize = 10;
+const EXHAUSTIVE_UNITS: usize = 10;
 
 /// A candidate before it is simulated.
 struct Candidate {
@@ -52,7 +52,7 @@ impl<'a> Search<'a> {
     /// A search for layouts of a problem.
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
-        let exhaustive = Facts::new(problem, &placer).movable.len() <= FEW_UNITS;
+        let exhaustive = Facts::new(problem, &placer).movable.len() <= EXHAUSTIVE_UNITS;
         let compute_ns = problem.points.iter().map(|point| point.compute_ns).sum::<u64>();
         let mut used = vec![false; problem.unit_bytes.len()];
         problem.points.iter().flat_map(|point| &point.units).for_each(|&unit| used[unit] = true);
@@ -191,7 +191,7 @@ impl<'a> Search<'a> {
             .filter(|(std::cmp::Reverse((stays, _)), _)| *stays > already)
             .collect();
         more.sort_unstable();
-        let step = more.len().div_ceil(MOST_TRIED).max(1);
+        let step = more.len().div_ceil(MAX_TRIED_CANDIDATES).max(1);
         let as_fast = |choice: &Choice| choice.time_ns <= best.time_ns;
         more.into_iter().step_by(step).find_map(|(_, number)| self.simulate(number).filter(as_fast)).unwrap_or(best)
     }
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
     /// The smallest layout found that is as good as the fastest in so many bytes.
     pub fn smallest_that_hides(&mut self, capacity: u64) -> Option<Choice> {
         let mut best = self.fastest(capacity)?;
-        let target = (best.time_ns as f64 * AS_GOOD) as u64;
+        let target = (best.time_ns as f64 * TIME_TOLERANCE) as u64;
         let (mut too_small, mut enough) = (0, best.bytes);
         // A size whose lower bound is too slow is not tried.
         while enough > too_small + (enough / 256).max(512) {

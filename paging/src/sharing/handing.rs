@@ -20,10 +20,10 @@ const GREETING: [u8; 8] = *b"memlab 1";
 const MESSAGE: usize = GREETING.len() + mem::size_of::<u64>();
 
 /// How often a process that waits asks whether it should go on.
-const PATIENCE: Duration = Duration::from_millis(100);
+const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a member that is alive may take to answer, on a machine that is busy.
-const LONGEST_ANSWER: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects without waiting for a place in the queue.
 pub(super) fn connect(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
@@ -62,7 +62,7 @@ pub(super) fn wait_for_hangup(connection: &OwnedFd) {
 /// Waits until the member at the other end has answered, is gone, or has taken too long. Calls `keep_waiting` about ten times a
 /// second; false ends it, and is returned.
 pub(super) fn wait_for_answer(connection: &OwnedFd, keep_waiting: &mut dyn FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + LONGEST_ANSWER;
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
     while !wait_for(connection, PollFlags::IN) && Instant::now() < deadline {
         if !keep_waiting() {
             return false;
@@ -73,7 +73,7 @@ pub(super) fn wait_for_answer(connection: &OwnedFd, keep_waiting: &mut dyn FnMut
 
 /// Waits for an event, at most for a moment. A signal ends it too: the caller looks again.
 fn wait_for(connection: &OwnedFd, event: PollFlags) -> bool {
-    let most = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
+    let most = Timespec { tv_sec: 0, tv_nsec: i64::from(WAIT_INTERVAL.subsec_nanos()) };
     poll(&mut [PollFd::new(connection, event)], Some(&most)).is_ok_and(|ready| ready > 0)
 }
 

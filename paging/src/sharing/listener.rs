@@ -14,7 +14,7 @@ use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
 /// Descriptors of this process's listeners; `NONE` where there is none. Atomics, as a forked child must take no lock.
-static OPEN: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
+static OPEN_LISTENERS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 const NONE: RawFd = -1;
 
 /// Processes that can wait to be served. Each is served at once, but those that wait for a gate stay.
@@ -46,7 +46,7 @@ impl Listener {
         let descriptor = socket.as_raw_fd();
         let free =
             |place: &&AtomicI32| place.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let place = OPEN.iter().find(free).ok_or(Errno::MFILE)?;
+        let place = OPEN_LISTENERS.iter().find(free).ok_or(Errno::MFILE)?;
         Ok(Self { descriptor: socket.into_raw_fd(), place })
     }
 
@@ -93,7 +93,7 @@ impl Drop for Listener {
 }
 
 extern "C" fn close_in_child() {
-    for place in &OPEN {
+    for place in &OPEN_LISTENERS {
         let descriptor = place.swap(NONE, Ordering::AcqRel);
         if descriptor != NONE {
             // SAFETY: a listener's descriptor, which the child has a copy of and nobody uses there.

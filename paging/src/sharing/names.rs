@@ -13,7 +13,7 @@ pub(super) const GATE: &str = "gate";
 /// How many processes of a host hand out the same memory. More can share it.
 pub(super) const SEATS: u32 = 256;
 
-const LONGEST: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// What the names of one memory begin with.
 #[derive(Clone, Debug)]
@@ -22,8 +22,10 @@ pub(super) struct Name(String);
 impl Name {
     pub(super) fn checked(name: &str) -> Result<Self> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        if name.is_empty() || name.len() > LONGEST || !name.bytes().all(fits) {
-            return Err(Error::Invalid(format!("{name:?} is no name of 1 to {LONGEST} letters, digits and dashes")));
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(fits) {
+            return Err(Error::Invalid(format!(
+                "{name:?} is no name of 1 to {MAX_NAME_BYTES} letters, digits and dashes"
+            )));
         }
         // The user's number, since users do not share memory and all names of a host are in one place.
         Ok(Self(format!("memlab/{}/{name}", geteuid().as_raw())))

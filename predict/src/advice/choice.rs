@@ -33,16 +33,16 @@ pub(crate) struct Choice {
     pub cost: u64,
 }
 
-/// No more ways than this are compared; where there are more, every other one is given up, and the choice is only nearly the
+/// The most choices compared. Where there are more, every other one is given up, and the result is only nearly the
 /// best.
-const MOST_WAYS: usize = 1 << 16;
+const MAX_PARTIAL_CHOICES: usize = 1 << 16;
 
-/// A way to treat the first few modules.
+/// A choice among the first few modules.
 #[derive(Clone, Copy)]
-struct Way {
+struct PartialChoice {
     dropped: u64,
     cost: u64,
-    /// The way for one module less.
+    /// The index of the choice for one module less.
     before: usize,
     takes: bool,
 }
@@ -64,30 +64,31 @@ impl Pass {
 
     /// The choice that costs least with which at most `target` is allocated; `None`: there is none.
     pub fn cheapest(&self, target: u64) -> Option<Choice> {
-        let mut steps = vec![vec![Way { dropped: 0, cost: 0, before: 0, takes: false }]];
+        let mut steps = vec![vec![PartialChoice { dropped: 0, cost: 0, before: 0, takes: false }]];
         for (part, level) in self.parts.iter().zip(&self.levels) {
-            let ways = steps.last()?;
-            let mut next = Vec::with_capacity(2 * ways.len());
-            for (before, way) in ways.iter().enumerate().filter(|(_, way)| level.saturating_sub(way.dropped) <= target)
+            let choices = steps.last()?;
+            let mut next = Vec::with_capacity(2 * choices.len());
+            for (before, choice) in
+                choices.iter().enumerate().filter(|(_, choice)| level.saturating_sub(choice.dropped) <= target)
             {
-                next.push(Way { before, takes: false, ..*way });
-                if part.dropped > 0 && part.level_again.saturating_sub(way.dropped) <= target {
-                    let (dropped, cost) = (way.dropped + part.dropped, way.cost + part.cost);
-                    next.push(Way { dropped, cost, before, takes: true });
+                next.push(PartialChoice { before, takes: false, ..*choice });
+                if part.dropped > 0 && part.level_again.saturating_sub(choice.dropped) <= target {
+                    let (dropped, cost) = (choice.dropped + part.dropped, choice.cost + part.cost);
+                    next.push(PartialChoice { dropped, cost, before, takes: true });
                 }
             }
-            steps.push(worthwhile(next));
+            steps.push(pareto_front(next));
         }
         let last = *self.levels.last()?;
-        let ends = steps.last()?.iter().enumerate().filter(|(_, way)| last.saturating_sub(way.dropped) <= target);
-        let (mut at, best) = ends.min_by_key(|(_, way)| way.cost)?;
+        let ends = steps.last()?.iter().enumerate().filter(|(_, choice)| last.saturating_sub(choice.dropped) <= target);
+        let (mut at, best) = ends.min_by_key(|(_, choice)| choice.cost)?;
         let cost = best.cost;
         let mut chosen = Vec::new();
-        for (index, ways) in steps.iter().enumerate().skip(1).rev() {
-            if ways[at].takes {
+        for (index, choices) in steps.iter().enumerate().skip(1).rev() {
+            if choices[at].takes {
                 chosen.push(index - 1);
             }
-            at = ways[at].before;
+            at = choices[at].before;
         }
         chosen.reverse();
         Some(Choice { chosen, cost })
@@ -108,23 +109,23 @@ impl Pass {
     }
 }
 
-/// The ways that no other one is better than: none drops as much for less.
-fn worthwhile(mut ways: Vec<Way>) -> Vec<Way> {
-    ways.sort_unstable_by_key(|way| (way.cost, std::cmp::Reverse(way.dropped)));
+/// The choices that no other one is better than: none drops as much for less.
+fn pareto_front(mut choices: Vec<PartialChoice>) -> Vec<PartialChoice> {
+    choices.sort_unstable_by_key(|choice| (choice.cost, std::cmp::Reverse(choice.dropped)));
     let mut most = None;
-    ways.retain(|way| {
-        let is_better = most.is_none_or(|most| way.dropped > most);
-        most = most.max(Some(way.dropped));
+    choices.retain(|choice| {
+        let is_better = most.is_none_or(|most| choice.dropped > most);
+        most = most.max(Some(choice.dropped));
         is_better
     });
-    while ways.len() > MOST_WAYS {
+    while choices.len() > MAX_PARTIAL_CHOICES {
         let mut index = 0;
-        ways.retain(|_| {
+        choices.retain(|_| {
             index += 1;
             index % 2 == 1
         });
     }
-    ways
+    choices
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub struct Cost {
 
 impl Cost {
     /// It makes no difference.
-    pub const NOTHING: Self = Self::known(0);
+    pub const ZERO: Self = Self::known(0);
 
     /// Nothing in the trace says what it costs.
     pub const UNKNOWN: Self = Self { cost_ns: None, gpu_ns: None };
@@ -34,7 +34,7 @@ impl Cost {
 impl Sum for Cost {
     fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
         let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
-        costs.fold(Self::NOTHING, |all, cost| Self {
+        costs.fold(Self::ZERO, |all, cost| Self {
             cost_ns: sum(all.cost_ns, cost.cost_ns),
             gpu_ns: sum(all.gpu_ns, cost.gpu_ns),
         })

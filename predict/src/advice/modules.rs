@@ -9,7 +9,7 @@ use memlab_trace::Category;
 use memlab_trace::record::Phase;
 use rustc_hash::FxHashMap;
 
-use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 
 /// A module of a list, or one by itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -92,22 +92,22 @@ struct Forward {
 }
 
 impl Modules {
-    pub fn of(course: &BlockLifetimes<'_>, depth: usize) -> Modules {
+    pub fn of(lifetimes: &BlockLifetimes<'_>, depth: usize) -> Modules {
         let mut list = Vec::new();
-        let of_layer = modules_by_layer(course, depth, &mut list);
+        let of_layer = modules_by_layer(lifetimes, depth, &mut list);
         let mut forwards: Vec<Forward> = Vec::new();
         // By module: the first allocations of its backwards.
         let mut backwards: Vec<Vec<usize>> = vec![Vec::new(); list.len()];
         let mut in_backward = None;
         let mut running = false;
         let (mut pass, mut is_over) = (0, false);
-        let mut steps = course.recording.steps.iter().copied().peekable();
-        for (at, event) in course.recording.events.iter().enumerate() {
+        let mut steps = lifetimes.recording.steps.iter().copied().peekable();
+        for (at, event) in lifetimes.recording.events.iter().enumerate() {
             if steps.next_if(|step| *step <= at).is_some() {
                 (running, is_over) = (false, true);
             }
             let Event::Allocate(id) = *event else { continue };
-            let allocation = &course.recording.allocations[id as usize];
+            let allocation = &lifetimes.recording.allocations[id as usize];
             let module = of_layer.get(&allocation.layer).copied();
             if is_over {
                 pass = id;
@@ -137,20 +137,20 @@ impl Modules {
         let mut counts = vec![0; list.len()];
         forwards.iter().for_each(|forward| counts[forward.module] += 1);
         let windows = forwards.iter().enumerate().filter_map(|(index, forward)| {
-            let backward = backward_of(course, &forwards[index..], &backwards[forward.module])?;
-            Some(window(course, forward, backward)).filter(|window| window.kept_bytes > 0)
+            let backward = backward_of(lifetimes, &forwards[index..], &backwards[forward.module])?;
+            Some(window(lifetimes, forward, backward)).filter(|window| window.kept_bytes > 0)
         });
         Modules { windows: windows.collect(), list, forwards: counts }
     }
 
     /// What changes if these modules are checkpointed.
-    pub fn checkpointed(&self, course: &BlockLifetimes<'_>, modules: &[usize]) -> Change {
+    pub fn checkpointed(&self, lifetimes: &BlockLifetimes<'_>, modules: &[usize]) -> Change {
         let mut moved: FxHashMap<u32, Vec<Span>> = FxHashMap::default();
         let mut inputs: FxHashMap<u32, usize> = FxHashMap::default();
         let mut needed = Vec::new();
         for window in self.windows.iter().filter(|window| modules.contains(&window.module)) {
             for id in &window.kept {
-                let Span { from, to } = course.spans[*id as usize];
+                let Span { from, to } = lifetimes.spans[*id as usize];
                 let spans = vec![Span { from, to: window.last + 1 }, Span { from: window.backward, to }];
                 moved.insert(*id, spans);
             }
@@ -161,15 +161,15 @@ impl Modules {
             }
         }
         // They are there until the backward of the last one that was given them.
-        let given = inputs.into_iter().map(|(id, to)| (id, vec![Span { from: course.spans[id as usize].from, to }]));
+        let given = inputs.into_iter().map(|(id, to)| (id, vec![Span { from: lifetimes.spans[id as usize].from, to }]));
         moved.extend(given);
         Change { moved: moved.into_iter().collect(), needed, ..Change::default() }
     }
 }
 
 /// The module of each layer, for layers in lists of at least two modules, and in modules that have others, but no list.
-fn modules_by_layer(course: &BlockLifetimes<'_>, depth: usize, list: &mut Vec<Module>) -> FxHashMap<u32, usize> {
-    let recording = course.recording;
+fn modules_by_layer(lifetimes: &BlockLifetimes<'_>, depth: usize, list: &mut Vec<Module>) -> FxHashMap<u32, usize> {
+    let recording = lifetimes.recording;
     let mut layers: FxHashMap<u32, (u32, Arc<str>)> = FxHashMap::default();
     for allocation in recording.allocations.iter().filter(|allocation| allocation.flags.phase() == Phase::Forward) {
         let layer = recording.layer(&Allocation { owner: 0, ..*allocation });
@@ -199,7 +199,7 @@ fn modules_by_layer(course: &BlockLifetimes<'_>, depth: usize, list: &mut Vec<Mo
 
 /// The beginning of the backward of the first of `forwards`, of all `backwards` of its module. Several forwards before one backward
 /// are gone through in reverse: a forward's own is the one that lets go of most of its blocks.
-fn backward_of(course: &BlockLifetimes<'_>, forwards: &[Forward], backwards: &[usize]) -> Option<usize> {
+fn backward_of(lifetimes: &BlockLifetimes<'_>, forwards: &[Forward], backwards: &[usize]) -> Option<usize> {
     let (forward, later) = forwards.split_first()?;
     let after = &backwards[backwards.partition_point(|at| *at <= forward.last)..];
     let next = *after.first()?;
@@ -207,15 +207,15 @@ fn backward_of(course: &BlockLifetimes<'_>, forwards: &[Forward], backwards: &[u
     if !before_it.any(|other| other.module == forward.module) {
         return Some(next);
     }
-    let ends = kept(course, forward, next).into_iter().map(|id| course.spans[id as usize].to);
+    let ends = kept(lifetimes, forward, next).into_iter().map(|id| lifetimes.spans[id as usize].to);
     let mut ends: Vec<usize> = ends.collect();
     ends.sort_unstable();
     let median = ends.get(ends.len() / 2)?;
     after[..after.partition_point(|at| at <= median)].last().copied()
 }
 
-fn allocated(course: &BlockLifetimes<'_>, forward: &Forward) -> impl DoubleEndedIterator<Item = u32> {
-    let events = course.recording.events[forward.first..=forward.last].iter();
+fn allocated(lifetimes: &BlockLifetimes<'_>, forward: &Forward) -> impl DoubleEndedIterator<Item = u32> {
+    let events = lifetimes.recording.events[forward.first..=forward.last].iter();
     events.filter_map(|event| match *event {
         Event::Allocate(id) => Some(id),
         _ => None,
@@ -223,45 +223,45 @@ fn allocated(course: &BlockLifetimes<'_>, forward: &Forward) -> impl DoubleEnded
 }
 
 /// The blocks of a forward that are still there at `backward`, without its output.
-fn kept(course: &BlockLifetimes<'_>, forward: &Forward, backward: usize) -> Vec<u32> {
+fn kept(lifetimes: &BlockLifetimes<'_>, forward: &Forward, backward: usize) -> Vec<u32> {
     // What it returns is what it allocated last of what is still there.
-    let output = allocated(course, forward).rev().find(|id| course.spans[*id as usize].to > forward.last + 1);
+    let output = allocated(lifetimes, forward).rev().find(|id| lifetimes.spans[*id as usize].to > forward.last + 1);
     let is_kept = |id: &u32| {
-        let category = course.recording.allocations[*id as usize].category;
+        let category = lifetimes.recording.allocations[*id as usize].category;
         let is_of_model = matches!(category, Category::Parameter | Category::Buffer | Category::OptimizerState);
-        Some(*id) != output && course.spans[*id as usize].to > backward && !is_of_model
+        Some(*id) != output && lifetimes.spans[*id as usize].to > backward && !is_of_model
     };
-    allocated(course, forward).filter(is_kept).collect()
+    allocated(lifetimes, forward).filter(is_kept).collect()
 }
 
-fn window(course: &BlockLifetimes<'_>, forward: &Forward, backward: usize) -> Window {
+fn window(lifetimes: &BlockLifetimes<'_>, forward: &Forward, backward: usize) -> Window {
     let Forward { module, first, last, pass } = *forward;
-    let kept = kept(course, forward, backward);
-    let kept_bytes = kept.iter().map(|id| course.size(*id)).sum();
-    let again_bytes = again_bytes(course, first..=last, kept.last().copied());
-    let made_before = pass..allocated(course, forward).next().unwrap_or(0);
-    let is_gone = |id: &u32| course.spans[*id as usize].to < backward;
+    let kept = kept(lifetimes, forward, backward);
+    let kept_bytes = kept.iter().map(|id| lifetimes.size(*id)).sum();
+    let again_bytes = again_bytes(lifetimes, first..=last, kept.last().copied());
+    let made_before = pass..allocated(lifetimes, forward).next().unwrap_or(0);
+    let is_gone = |id: &u32| lifetimes.spans[*id as usize].to < backward;
     let inputs =
-        made_before.filter(|id| course.is_live(*id, first) && is_gone(id) && is_of_graph(course, *id)).collect();
+        made_before.filter(|id| lifetimes.is_live(*id, first) && is_gone(id) && is_of_graph(lifetimes, *id)).collect();
     Window { module, first, last, backward, kept, kept_bytes, inputs, again_bytes }
 }
 
 /// The most that a module takes while it is computed again, which ends with the operation that makes the last kept block: PyTorch
 /// stops there.
-fn again_bytes(course: &BlockLifetimes<'_>, forward: RangeInclusive<usize>, last_kept: Option<u32>) -> u64 {
+fn again_bytes(lifetimes: &BlockLifetimes<'_>, forward: RangeInclusive<usize>, last_kept: Option<u32>) -> u64 {
     let (first, last) = (*forward.start(), *forward.end());
-    let recording = course.recording;
+    let recording = lifetimes.recording;
     let stack = |id: u32| recording.allocations[id as usize].stack;
     let made_with_it =
         |event: &&Event| matches!(**event, Event::Allocate(id) if Some(stack(id)) == last_kept.map(stack));
-    let made = last_kept.map_or(first, |id| course.spans[id as usize].from);
+    let made = last_kept.map_or(first, |id| lifetimes.spans[id as usize].from);
     let until = made + recording.events[made + 1..=last.max(made)].iter().take_while(made_with_it).count();
     let (mut level, mut most) = (0_u64, 0);
     for event in &recording.events[first..=until] {
         match *event {
-            Event::Allocate(id) => level += course.size(id),
-            Event::Free(id) | Event::FreeRequested(id) if course.spans[id as usize].from >= first => {
-                level -= course.size(id);
+            Event::Allocate(id) => level += lifetimes.size(id),
+            Event::Free(id) | Event::FreeRequested(id) if lifetimes.spans[id as usize].from >= first => {
+                level -= lifetimes.size(id);
             }
             _ => {}
         }
@@ -270,9 +270,9 @@ fn again_bytes(course: &BlockLifetimes<'_>, forward: RangeInclusive<usize>, last
     most
 }
 
-fn is_of_graph(course: &BlockLifetimes<'_>, id: u32) -> bool {
+fn is_of_graph(lifetimes: &BlockLifetimes<'_>, id: u32) -> bool {
     matches!(
-        course.recording.allocations[id as usize].category,
+        lifetimes.recording.allocations[id as usize].category,
         Category::Activation | Category::Temporary | Category::Input
     )
 }

@@ -13,12 +13,12 @@ pub(crate) fn of_line(recording: &Recording, line: &Line) -> String {
 }
 
 /// Modules of a list that follow each other.
-struct Run<'m> {
+struct ModuleRun<'m> {
     first: &'m Module,
     last: &'m Module,
 }
 
-impl Run<'_> {
+impl ModuleRun<'_> {
     fn is_one(&self) -> bool {
         self.first == self.last
     }
@@ -26,7 +26,7 @@ impl Run<'_> {
 
 /// `blocks.0 … blocks.11, head.2`; the modules are sorted.
 pub(crate) fn grouped(modules: &[Module]) -> String {
-    let name = |run: &Run<'_>| match run.is_one() {
+    let name = |run: &ModuleRun<'_>| match run.is_one() {
         true => run.first.name(),
         false => format!("{} … {}", run.first.name(), run.last.name()),
     };
@@ -35,7 +35,7 @@ pub(crate) fn grouped(modules: &[Module]) -> String {
 
 /// A Python list of their names.
 pub(crate) fn list_of_names(modules: &[Module]) -> String {
-    let part = |run: &Run<'_>| match run.is_one() {
+    let part = |run: &ModuleRun<'_>| match run.is_one() {
         true => format!("\"{}\"", run.first.name()),
         false => {
             let prefix = if run.first.list.is_empty() { String::new() } else { format!("{}.", run.first.list) };
@@ -57,8 +57,8 @@ pub(crate) fn list_of_names(modules: &[Module]) -> String {
     }
 }
 
-fn runs(modules: &[Module]) -> Vec<Run<'_>> {
-    let mut runs: Vec<Run<'_>> = Vec::new();
+fn runs(modules: &[Module]) -> Vec<ModuleRun<'_>> {
+    let mut runs: Vec<ModuleRun<'_>> = Vec::new();
     for module in modules {
         let follows = |last: &Module| {
             let is_next = last.index.is_some_and(|index| module.index == Some(index + 1));
@@ -66,7 +66,7 @@ fn runs(modules: &[Module]) -> Vec<Run<'_>> {
         };
         match runs.last_mut() {
             Some(run) if follows(run.last) => run.last = module,
-            _ => runs.push(Run { first: module, last: module }),
+            _ => runs.push(ModuleRun { first: module, last: module }),
         }
     }
     runs

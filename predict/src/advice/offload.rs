@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::plan::Event;
 use memlab_trace::record::Phase;
 
-use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 
 /// A forward and its backward.
 #[derive(Default)]
@@ -35,9 +35,9 @@ pub(crate) struct Offloaded {
 
 /// The blocks of `is_kept` within a budget. What a forward makes first leaves, what it makes last stays; a part of the budget
 /// is for what is on its way.
-pub(crate) fn offloaded(course: &BlockLifetimes<'_>, is_kept: &[bool], budget: u64, largest: u64) -> Offloaded {
+pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget: u64, largest: u64) -> Offloaded {
     let on_their_way = (budget / 2).max(2 * largest).min(budget);
-    let totals = totals(course, is_kept);
+    let totals = totals(lifetimes, is_kept);
     let mut totals = totals.iter().map(|total| total.saturating_sub(budget - on_their_way));
     let new_pass = |first_bytes: Option<u64>| Pass { first_bytes: first_bytes.unwrap_or(0), ..Pass::default() };
     let mut pass = new_pass(totals.next());
@@ -45,35 +45,35 @@ pub(crate) fn offloaded(course: &BlockLifetimes<'_>, is_kept: &[bool], budget: u
     let mut moved_bytes = 0;
     // Backward reads a block after the one before it is free.
     let mut last_free = 0;
-    for (at, event) in course.recording.events.iter().enumerate() {
+    for (at, event) in lifetimes.recording.events.iter().enumerate() {
         match *event {
             Event::Allocate(id) if is_kept[id as usize] => {
-                let size = course.size(id);
+                let size = lifetimes.size(id);
                 if pass.moved_bytes >= pass.first_bytes && pass.stays_bytes + size <= budget - on_their_way {
                     pass.stays.push(id);
                     pass.stays_bytes += size;
                 } else {
                     pass.leaving.push_back(id);
                     pass.moved_bytes += size;
-                    pass.let_go(course, on_their_way, at + 1);
+                    pass.let_go(lifetimes, on_their_way, at + 1);
                 }
             }
             Event::Allocate(id) => {
-                let begins = course.recording.allocations[id as usize].flags.phase() == Phase::Backward;
+                let begins = lifetimes.recording.allocations[id as usize].flags.phase() == Phase::Backward;
                 if begins && !pass.is_over() && !pass.is_backward {
                     pass.is_backward = true;
                     last_free = at;
-                    pass.bring_back(course, on_their_way, at, &mut change);
+                    pass.bring_back(lifetimes, on_their_way, at, &mut change);
                 }
             }
             Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => {
                 if let Some(index) = pass.gone.iter().position(|(gone, _)| *gone == id) {
                     let (id, until) = pass.gone.remove(index);
-                    change.moved.push(away(course, id, until, last_free));
+                    change.moved.push(away(lifetimes, id, until, last_free));
                 } else {
                     pass.forget(id);
                 }
-                pass.bring_back(course, on_their_way, at, &mut change);
+                pass.bring_back(lifetimes, on_their_way, at, &mut change);
                 last_free = at;
                 if pass.is_over() {
                     moved_bytes += pass.moved_bytes;
@@ -83,28 +83,28 @@ pub(crate) fn offloaded(course: &BlockLifetimes<'_>, is_kept: &[bool], budget: u
             _ => {}
         }
     }
-    let returning = change.moved.iter().map(|(id, _)| course.size(*id)).sum();
+    let returning = change.moved.iter().map(|(id, _)| lifetimes.size(*id)).sum();
     Offloaded { change, leaving: moved_bytes + pass.moved_bytes, returning }
 }
 
 impl Pass {
-    fn let_go(&mut self, course: &BlockLifetimes<'_>, most: u64, at: usize) {
-        while self.leaving.iter().map(|id| course.size(*id)).sum::<u64>() > most {
+    fn let_go(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize) {
+        while self.leaving.iter().map(|id| lifetimes.size(*id)).sum::<u64>() > most {
             self.gone.extend(self.leaving.pop_front().map(|id| (id, at)));
         }
     }
 
     /// Loads what backward needs next, beside what it reads now: what was made last.
-    fn bring_back(&mut self, course: &BlockLifetimes<'_>, most: u64, at: usize, change: &mut Change) {
+    fn bring_back(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize, change: &mut Change) {
         loop {
             let here = self.stays.iter().chain(&self.leaving).chain(&self.back);
             let read_now = here.copied().max();
             let ahead = self.leaving.iter().chain(&self.back).filter(|id| Some(**id) != read_now);
-            if ahead.map(|id| course.size(*id)).sum::<u64>() >= most {
+            if ahead.map(|id| lifetimes.size(*id)).sum::<u64>() >= most {
                 return;
             }
             let Some((id, until)) = self.gone.pop() else { return };
-            change.moved.push(away(course, id, until, at));
+            change.moved.push(away(lifetimes, id, until, at));
             self.back.push(id);
         }
     }
@@ -121,20 +121,20 @@ impl Pass {
 }
 
 /// A block that is not there between two events.
-fn away(course: &BlockLifetimes<'_>, id: u32, until: usize, again: usize) -> (u32, Vec<Span>) {
-    let Span { from, to } = course.spans[id as usize];
+fn away(lifetimes: &BlockLifetimes<'_>, id: u32, until: usize, again: usize) -> (u32, Vec<Span>) {
+    let Span { from, to } = lifetimes.spans[id as usize];
     (id, vec![Span { from, to: until }, Span { from: again.max(until), to }])
 }
 
 /// The bytes of the blocks of each pass. A pass is over when none of its blocks is there.
-fn totals(course: &BlockLifetimes<'_>, is_kept: &[bool]) -> Vec<u64> {
+fn totals(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool]) -> Vec<u64> {
     let mut totals = vec![0];
     let mut count = 0;
-    for event in &course.recording.events {
+    for event in &lifetimes.recording.events {
         match *event {
             Event::Allocate(id) if is_kept[id as usize] => {
                 count += 1;
-                *totals.last_mut().unwrap_or(&mut 0) += course.size(id);
+                *totals.last_mut().unwrap_or(&mut 0) += lifetimes.size(id);
             }
             Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => {
                 count -= 1;

@@ -6,13 +6,13 @@ use rustc_hash::FxHashMap;
 
 use crate::advice::cost::Cost;
 use crate::advice::modules::Modules;
-use crate::advice::piece::WaitsForHost;
+use crate::advice::report::HostBoundStep;
 
 /// Measured times; none if GPU times were not recorded. They are those of the GPU, and a step's as long as the GPU is what
 /// it waits for.
 pub(crate) struct Times {
     work: Option<GpuWorkView>,
-    waits: Option<WaitsForHost>,
+    waits: Option<HostBoundStep>,
     /// What the link between the device and the host carries in one direction.
     link_bytes_per_second: Option<u64>,
     /// The steps whose GPU time is known in full, and that time. The recording may hold parts of other steps, too.
@@ -22,16 +22,16 @@ pub(crate) struct Times {
     all_steps: u64,
 }
 
-/// So many hundredths of a pass's time are planned to be filled by `memlab.offload_activations` with copies.
-const FILLED: u128 = 80;
+/// So many percent of a pass's time are planned to be filled with copies by `memlab.offload_activations`.
+const COPY_TIME_PERCENT: u128 = 80;
 
 /// Of what a link carries: packets with 256 bytes of data have 24 of framing, address and checksum (PCI Express, gen 3 to 5).
-const DATA: u64 = 256;
-const PACKET: u64 = 256 + 24;
+const PACKET_DATA_BYTES: u64 = 256;
+const PACKET_BYTES: u64 = 256 + 24;
 
 /// What the link carries in one direction while a step computes.
 #[derive(Clone, Copy)]
-pub(crate) struct Hidden {
+pub(crate) struct LinkCapacity {
     /// To the host, beside the forwards.
     pub leaving: u64,
     /// Back, beside their backwards.
@@ -46,8 +46,8 @@ impl Times {
         let (steps, all_steps) = (recording.model.steps_timed(), recording.model.steps_ended());
         Times {
             work: work.filter(|_| steps > 0 || all_steps == 0),
-            waits: waits_for_host(recording),
-            link_bytes_per_second: link.map(|link| (link / PACKET * DATA).max(1)),
+            waits: host_bound_step(recording),
+            link_bytes_per_second: link.map(|link| (link / PACKET_BYTES * PACKET_DATA_BYTES).max(1)),
             steps: steps.max(1),
             of_steps_ns,
             all_steps: all_steps.max(1),
@@ -55,7 +55,7 @@ impl Times {
     }
 
     /// The steps whose GPU waits for its host, if they do. What the GPU takes for a change then says nothing about a step.
-    pub fn waits_for_host(&self) -> Option<WaitsForHost> {
+    pub fn host_bound_step(&self) -> Option<HostBoundStep> {
         self.waits
     }
 
@@ -64,13 +64,13 @@ impl Times {
         Cost { cost_ns: gpu_ns.filter(|_| self.waits.is_none()), gpu_ns }
     }
 
-    pub fn hidden(&self) -> Option<Hidden> {
+    pub fn link_capacity(&self) -> Option<LinkCapacity> {
         let (layers, link) = (&self.work.as_ref()?.layers, u128::from(self.link_bytes_per_second?));
         let carried = |nanoseconds: u64| {
-            let bytes = u128::from(self.of_a_step(nanoseconds)) * link / NANOSECONDS * FILLED / 100;
+            let bytes = u128::from(self.of_a_step(nanoseconds)) * link / NANOSECONDS * COPY_TIME_PERCENT / 100;
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        Some(Hidden {
+        Some(LinkCapacity {
             leaving: carried(layers.iter().map(|layer| layer.forward_nanoseconds).sum()),
             returning: carried(layers.iter().map(|layer| layer.backward_nanoseconds).sum()),
         })
@@ -78,8 +78,8 @@ impl Times {
 
     /// How long the GPU waits in a step that copies bytes to the host and bytes back, for what the link cannot hide.
     pub fn waiting_for(&self, leaving: u64, returning: u64) -> Option<u64> {
-        let hidden = self.hidden()?;
-        let bytes = leaving.saturating_sub(hidden.leaving) + returning.saturating_sub(hidden.returning);
+        let capacity = self.link_capacity()?;
+        let bytes = leaving.saturating_sub(capacity.leaving) + returning.saturating_sub(capacity.returning);
         let waited = u128::from(bytes) * NANOSECONDS / u128::from(self.link_bytes_per_second?);
         Some(u64::try_from(waited).unwrap_or(u64::MAX))
     }
@@ -128,34 +128,34 @@ impl Times {
         let name = format!("copy {from} to {to}");
         let copies = self.work.as_ref()?.kernels.iter().find(|kernel| *kernel.name == *name)?.totals;
         // Small copies take as long as their start.
-        let is_telling = copies.calls > 0 && copies.bytes / copies.calls >= SMALLEST_TELLING_COPY;
+        let is_telling = copies.calls > 0 && copies.bytes / copies.calls >= MIN_MEASURED_COPY_BYTES;
         let nanoseconds = u128::from(bytes) * u128::from(copies.nanoseconds) / u128::from(copies.bytes.max(1));
         is_telling.then(|| u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 }
 
-/// A GPU waits for its host if steps are longer than what runs in them by so many hundredths. (Short waits are for copies.)
-const WAITS: u64 = 130;
+/// A GPU waits for its host if steps take more than so many percent of their work's time. (Short waits are for copies.)
+const HOST_BOUND_PERCENT: u64 = 130;
 
 /// The median step, if its GPU waits for its host.
-fn waits_for_host(recording: &Recording) -> Option<WaitsForHost> {
+fn host_bound_step(recording: &Recording) -> Option<HostBoundStep> {
     let ends: FxHashMap<u64, u64> = recording.model.steps().iter().map(|step| (step.index, step.end_time)).collect();
     let work = recording.model.step_work(recording.device);
-    let mut steps: Vec<WaitsForHost> = work
+    let mut steps: Vec<HostBoundStep> = work
         .iter()
         .filter(|work| work.steps == 1 && work.nanoseconds > 0)
         .filter_map(|work| {
             let (began, ended) = (ends.get(&work.step.checked_sub(1)?)?, ends.get(&work.step)?);
-            Some(WaitsForHost { step_ns: ended.saturating_sub(*began), work_ns: work.nanoseconds })
+            Some(HostBoundStep { step_ns: ended.saturating_sub(*began), work_ns: work.nanoseconds })
         })
         .collect();
-    let share = |steps: &WaitsForHost| u128::from(steps.step_ns) * 1_000_000 / u128::from(steps.work_ns);
+    let share = |steps: &HostBoundStep| u128::from(steps.step_ns) * 1_000_000 / u128::from(steps.work_ns);
     steps.sort_unstable_by_key(share);
     let middle = steps.len() / 2;
-    steps.into_iter().nth(middle).filter(|median| median.step_ns > median.work_ns / 100 * WAITS)
+    steps.into_iter().nth(middle).filter(|median| median.step_ns > median.work_ns / 100 * HOST_BOUND_PERCENT)
 }
 
 /// Of a second.
 const NANOSECONDS: u128 = 1_000_000_000;
 
-const SMALLEST_TELLING_COPY: u64 = 1 << 20;
+const MIN_MEASURED_COPY_BYTES: u64 = 1 << 20;

@@ -54,7 +54,7 @@ pub struct SegmentState {
 ///
 /// ```
 /// use memlab_predict::allocator::{Allocator, Card, PoolKey, Settings};
-/// let mut allocator = Allocator::new(Settings::default(), Card::ENDLESS);
+/// let mut allocator = Allocator::new(Settings::default(), Card::UNLIMITED);
 /// let place = allocator.place(PoolKey::default());
 /// allocator.allocate(0, place, 1000).unwrap();
 /// allocator.allocate(1, place, 3 << 20).unwrap();

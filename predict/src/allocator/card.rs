@@ -28,7 +28,7 @@ pub struct Card {
 
 impl Card {
     /// A card that is never full.
-    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1, placement: Placement::LikeNvidia };
+    pub const UNLIMITED: Card = Card { total: 1 << 46, available: u64::MAX >> 1, placement: Placement::LikeNvidia };
 
     /// A card of which `available` bytes are left for the allocator.
     pub fn with_available(total: u64, available: u64) -> Card {
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn scattered_ranges_do_not_overlap_and_their_order_depends_on_the_seed() {
         let order = |seed| {
-            let mut card = CardMemory::new(Card::ENDLESS.placing(Placement::Scattered(seed)));
+            let mut card = CardMemory::new(Card::UNLIMITED.placing(Placement::Scattered(seed)));
             let mut ranges: Vec<(u64, usize)> =
                 (0..100).map(|index| (card.address(20 * MIB).unwrap(), index)).collect();
             ranges.sort_unstable();

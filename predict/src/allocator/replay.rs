@@ -47,7 +47,7 @@ impl Replayed {
 ///     requests: vec![Request::Allocate { id: 0, place: 0, size: 50 << 20 }, Request::Free { id: 0 }],
 ///     ids: 1,
 /// };
-/// let replayed = replay(&requests, &Settings::default(), Card::ENDLESS);
+/// let replayed = replay(&requests, &Settings::default(), Card::UNLIMITED);
 /// assert_eq!(replayed.counters.reserved.peak, 50 << 20);
 /// assert!(!replay(&requests, &Settings::default(), Card::with_available(64 << 20, 48 << 20)).fits());
 /// ```

@@ -33,9 +33,9 @@ impl Growth {
 
     /// Whether it is what tensors do between the first two places: the same size, or in proportion; but for what sizes are rounded by.
     pub fn is_plain(&self) -> bool {
-        const ROUNDED: i128 = 512;
+        const ROUNDING: i128 = 512;
         let [(x0, y0), (x1, y1), _] = self.points.map(|(place, size)| (i128::from(place), i128::from(size)));
-        (y1 - y0).abs() <= ROUNDED || (y1 * x0 - y0 * x1).abs() <= ROUNDED * x1
+        (y1 - y0).abs() <= ROUNDING || (y1 * x0 - y0 * x1).abs() <= ROUNDING * x1
     }
 
     /// The size at a place, at least 1.

@@ -11,10 +11,10 @@ use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 use crate::plan::recording::{Allocation, Event, Recording};
 
 /// Comparing long orders with many differences takes long and matches little.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MATCHING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Allocations of both that compare within a second in any case. No deadline ends their comparison: the plan of a small
 /// program must not depend on the load of the machine.
-const FEW: usize = 20_000;
+const SMALL_COMPARISON: usize = 20_000;
 
 /// For each allocation of `high`, the same one of `low`.
 pub(crate) struct Matching {
@@ -30,7 +30,7 @@ pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
     }
     let shared = files(low).intersection(&files(high)).cloned().collect();
     let (ours, theirs) = (Keys::new(&shared).of(low), Keys::new(&shared).of(high));
-    let deadline = (ours.len() + theirs.len() > FEW).then(|| Instant::now() + PATIENCE);
+    let deadline = (ours.len() + theirs.len() > SMALL_COMPARISON).then(|| Instant::now() + MATCHING_TIMEOUT);
     let mut counterparts = vec![None; high.allocations.len()];
     for operation in capture_diff_slices_deadline(Algorithm::Myers, &ours, &theirs, deadline) {
         if let DiffOp::Equal { old_index, new_index, len } = operation {

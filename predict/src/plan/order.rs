@@ -17,7 +17,7 @@ pub enum Order {
 
 impl Order {
     /// What people do, and advise.
-    pub const TO_TRY: [Order; 7] = [
+    pub const CANDIDATES: [Order; 7] = [
         Order::Given,
         Order::Shuffled(0),
         Order::LongestFirst,
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(shuffled, Order::Shuffled(0).of(&lengths));
         assert_ne!(shuffled, Order::Shuffled(1).of(&lengths));
         assert_eq!(Order::Ascending.of(&shuffled), Order::Ascending.of(&lengths));
-        assert!(Order::TO_TRY.iter().all(|order| order.of(&[]).is_empty()));
+        assert!(Order::CANDIDATES.iter().all(|order| order.of(&[]).is_empty()));
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Family {
         let positions = (0..end).map(|event| (event, 0)).chain(repeated).chain(after);
 
         // The card is never full, as in the run whose peak it is.
-        let mut allocator = self.allocator(settings, Card::ENDLESS);
+        let mut allocator = self.allocator(settings, Card::UNLIMITED);
         let mut held: FxHashMap<u32, u32> = FxHashMap::default();
         for (event, repetition) in positions {
             let position = Position { event, repetition };

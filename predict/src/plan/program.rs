@@ -55,10 +55,10 @@ impl Program {
     }
 
     /// Whether the pairs say of a batch what its own recording says, to half a percent.
-    pub fn foretells(&self, recorded: &Family, batch: u64) -> bool {
+    pub fn predicts(&self, recorded: &Family, batch: u64) -> bool {
         let settings = Settings::default().for_torch(recorded.recording.torch_version());
         let peaks = |family: &Family, batch| {
-            let counters = family.run(&family.sizes(batch), &settings, Card::ENDLESS).counters;
+            let counters = family.run(&family.sizes(batch), &settings, Card::UNLIMITED).counters;
             [counters.allocated.peak, counters.reserved.peak]
         };
         let (nearest, in_it) = self.at(Some(batch));
@@ -70,7 +70,7 @@ impl Program {
     pub fn has_odd_growth(&self) -> bool {
         let family = self.last();
         let settings = Settings::default().for_torch(family.recording.torch_version());
-        let peak = family.run(&family.sizes(None), &settings, Card::ENDLESS).counters.allocated.peak;
+        let peak = family.run(&family.sizes(None), &settings, Card::UNLIMITED).counters.allocated.peak;
         family.odd_bytes() > peak / TOLERANCE
     }
 

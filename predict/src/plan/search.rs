@@ -19,7 +19,7 @@ pub const SETTINGS_FOR_LENGTHS: [&str; 4] =
 const PLACEMENTS: u64 = 32;
 
 /// No batch is larger.
-const LARGEST_BATCH: u64 = 1 << 30;
+const MAX_BATCH: u64 = 1 << 30;
 
 /// What a batch size needs.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ impl<'f> Search<'f> {
     pub fn needs(&self, batch: Option<u64>) -> Needs {
         let (family, batch) = self.families.at(batch);
         let sizes = family.sizes(batch);
-        let planned = family.run(&sizes, &self.settings, Card::ENDLESS);
+        let planned = family.run(&sizes, &self.settings, Card::UNLIMITED);
         let least = least_card(&planned.counters, self.outside, |memory| self.fits_with(family, &sizes, memory));
         Needs { planned, least }
     }
@@ -81,7 +81,7 @@ impl<'f> Search<'f> {
         let (family, batch) = self.families.at(batch);
         let sizes = family.sizes(batch);
         let tried = (0..PLACEMENTS).map(|seed| {
-            let card = Card::ENDLESS.placing(Placement::Scattered(seed));
+            let card = Card::UNLIMITED.placing(Placement::Scattered(seed));
             family.run(&sizes, &self.settings, card).counters.reserved.peak
         });
         tried.fold(reserved..=reserved, |range, reserved| *range.start().min(&reserved)..=*range.end().max(&reserved))
@@ -94,7 +94,7 @@ impl<'f> Search<'f> {
             return 0;
         }
         let (mut fitting, mut failing) = (1, 2);
-        while failing < LARGEST_BATCH && fits(failing) {
+        while failing < MAX_BATCH && fits(failing) {
             (fitting, failing) = (failing, failing * 2);
         }
         while failing - fitting > 1 {

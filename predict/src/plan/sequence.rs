@@ -81,7 +81,7 @@ impl<'f> Sequence<'f> {
 
     /// What steps of these lengths need. `outside`: bytes of the card that are not the allocator's.
     pub fn needs(&self, lengths: &[u64], settings: &Settings, outside: u64) -> SequenceNeeds {
-        let endless = self.run(lengths, settings, Card::ENDLESS);
+        let endless = self.run(lengths, settings, Card::UNLIMITED);
         let fits = |memory: u64| {
             let card = Card::with_available(memory, memory.saturating_sub(outside));
             self.run(lengths, settings, card).failed_in.is_none()

@@ -13,7 +13,7 @@ use crate::plan::period::Period;
 use crate::plan::stage::{Stage, StagePeak};
 
 /// Enough: real trainings need two to five.
-const MOST_REPETITIONS: u32 = 40;
+const MAX_REPETITIONS: u32 = 40;
 
 /// Whether the figures hold for any number of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,7 +140,7 @@ impl<'f> Run<'f> {
     }
 
     fn run(mut self) -> Planned {
-        let outcome = self.carry_out();
+        let outcome = self.execute();
         Planned {
             counters: *self.allocator.counters(),
             steadiness: outcome.unwrap_or(Steadiness::Unknown),
@@ -150,7 +150,7 @@ impl<'f> Run<'f> {
         }
     }
 
-    fn carry_out(&mut self) -> Result<Steadiness, OutOfMemory> {
+    fn execute(&mut self) -> Result<Steadiness, OutOfMemory> {
         let count = self.family.recording.events.len();
         let Some(period) = self.family.period else {
             self.events(0..count, 0)?;
@@ -166,7 +166,7 @@ impl<'f> Run<'f> {
     fn repeat(&mut self, period: &Period) -> Result<(Steadiness, u32), OutOfMemory> {
         let mut seen = vec![self.allocator.segments()];
         let (mut allocated, mut growth) = (self.allocator.counters().allocated.current, 0);
-        for repetition in 1..=MOST_REPETITIONS {
+        for repetition in 1..=MAX_REPETITIONS {
             self.events(period.events.0..period.events.1, repetition)?;
             let segments = self.allocator.segments();
             if seen.contains(&segments) {
@@ -177,7 +177,7 @@ impl<'f> Run<'f> {
             allocated += growth;
         }
         let steadiness = if growth > 0 { Steadiness::Grows(growth) } else { Steadiness::NotYet };
-        Ok((steadiness, MOST_REPETITIONS))
+        Ok((steadiness, MAX_REPETITIONS))
     }
 
     fn events(&mut self, events: Range<usize>, repetition: u32) -> Result<(), OutOfMemory> {

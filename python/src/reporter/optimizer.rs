@@ -8,7 +8,7 @@ use super::classes::TensorClasses;
 use super::mappings::entries;
 
 /// State within more dictionaries and lists than this is not looked at: it may contain itself.
-const DEEPEST: usize = 100;
+const MAX_NESTING: usize = 100;
 
 /// A part of an optimizer's state: the parameter that it belongs to, if to one, what is in it, and how it is called.
 pub struct OptimizerStatePart<'py> {
@@ -71,7 +71,7 @@ impl<'py> Walk<'_, '_, 'py> {
     fn enter(&mut self, value: &Bound<'py, PyAny>) -> PyResult<()> {
         if self.classes.is_tensor(value) {
             (self.visit)(&self.path, value)?;
-        } else if self.depth == DEEPEST || is_number_or_text(value) {
+        } else if self.depth == MAX_NESTING || is_number_or_text(value) {
             // There are no tensors in it, or none that are looked at.
         } else if value.is_instance_of::<PyDict>() {
             for (key, entry) in entries(value)? {

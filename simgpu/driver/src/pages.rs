@@ -169,10 +169,10 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) {
 /// # Safety
 /// The range is mapped, writable device memory of this driver.
 pub unsafe fn zero(address: u64, bytes: u64) {
-    const WORTHWHILE: u64 = 64 << 10;
+    const MIN_REMOVED_BYTES: u64 = 64 << 10;
     let end = address + bytes;
     let (first, last) = (address.next_multiple_of(PAGE), end / PAGE * PAGE);
-    if bytes >= WORTHWHILE {
+    if bytes >= MIN_REMOVED_BYTES {
         let inner = (last - first) as usize;
         // MADV_DONTNEED does not clear shared file pages. MADV_REMOVE does, and fails on private pages.
         // SAFETY: the range is this driver's; both calls leave it mapped and reading as zeros.

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the other ranks: as long as PyTorch waits for a collective.
-const PATIENCE: Duration = Duration::from_secs(600);
+const RANKS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What a rank says when a communicator is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub fn meet(id: u64, ranks: i32, own: Member) -> io::Result<Vec<Member>> {
     let path = folder().join(format!("simgpu-split-{id:016x}"));
     let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
     add(&mut file, 0, own)?;
-    let given_up = Instant::now() + PATIENCE;
+    let given_up = Instant::now() + RANKS_TIMEOUT;
     let mut members = loop {
         let (said, _) = entries(&fs::read(&path)?);
         if said.len() >= ranks as usize {

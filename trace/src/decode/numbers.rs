@@ -3,9 +3,9 @@
 use super::error::DecodeError;
 
 /// As many digits as fit into a word.
-const EIGHT: usize = 8;
+const WORD_DIGITS: usize = 8;
 
-const POWERS_OF_TEN: [u64; EIGHT + 1] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+const POWERS_OF_TEN: [u64; WORD_DIGITS + 1] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
 /// The number that the first bytes spell, and of how many digits: up to eight are looked at, all at once.
 #[inline]
@@ -45,8 +45,8 @@ impl Numbers<'_> {
             return Ok(u64::from(digit - b'0'));
         }
         let (mut value, mut digits) = leading_digits(self.rest);
-        if digits == EIGHT {
-            let (more, count) = leading_digits(&self.rest[EIGHT..]);
+        if digits == WORD_DIGITS {
+            let (more, count) = leading_digits(&self.rest[WORD_DIGITS..]);
             value = value * POWERS_OF_TEN[count] + more;
             digits += count;
         }
@@ -168,7 +168,7 @@ mod tests {
                 // THEN digits end where they end, and overflow nothing
                 let (value, digits) = leading_digits(&text);
                 if after.is_ascii_digit() {
-                    assert_eq!(digits, EIGHT, "{text:?}");
+                    assert_eq!(digits, WORD_DIGITS, "{text:?}");
                 } else {
                     assert_eq!((value, digits), (number, count), "{text:?}");
                 }

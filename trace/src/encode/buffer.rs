@@ -3,7 +3,7 @@
 use std::io::Write;
 
 /// The most digits (and sign) an integer takes.
-pub(super) const NUMBER: usize = 20;
+pub(super) const MAX_NUMBER_BYTES: usize = 20;
 
 /// Marks a string that was cut because the line had no room for it.
 const ELLIPSIS: &[u8] = "…".as_bytes();
@@ -81,13 +81,13 @@ impl<'b> Line<'b> {
     /// Appends a number that need not be whole, or `null`; one that is not finite as a string.
     pub(super) fn float(&mut self, number: Option<f64>) -> &mut Self {
         /// As many characters as any has.
-        const LONGEST: usize = 32;
+        const MAX_FLOAT_BYTES: usize = 32;
         let Some(number) = number else { return self.raw(b"null") };
-        let mut text = [0; LONGEST];
+        let mut text = [0; MAX_FLOAT_BYTES];
         let mut rest = &mut text[..];
         // The shortest digits from which the same number is read; it has the room.
         let _ = write!(rest, "{number:?}");
-        let written = LONGEST - rest.len();
+        let written = MAX_FLOAT_BYTES - rest.len();
         let quote: &[u8] = if number.is_finite() { b"" } else { b"\"" };
         self.raw(quote).raw(&text[..written]).raw(quote)
     }

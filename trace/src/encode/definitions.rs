@@ -1,6 +1,6 @@
 //! Definitions: what a trace says once.
 
-use super::buffer::{LineBuffer, NUMBER};
+use super::buffer::{LineBuffer, MAX_NUMBER_BYTES};
 use crate::record::{CodeKind, FORMAT};
 
 /// The header line.
@@ -104,7 +104,7 @@ pub fn limit<'b, const N: usize>(
 
 /// The dimensions of the meshes that the process is in: name, place in it, size. As many as the buffer has room for.
 pub fn mesh<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, dimensions: &[(&[u8], u32, u32)]) -> &'b [u8] {
-    const AFTER_NAME: usize = 2 * (NUMBER + 1) + 8;
+    const AFTER_NAME: usize = 2 * (MAX_NUMBER_BYTES + 1) + 8;
     let mut line = buffer.line();
     line.raw(b"{\"mesh\":[");
     for (index, (name, coordinate, size)) in dimensions.iter().enumerate() {
@@ -123,7 +123,7 @@ pub fn stages<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, stages: &[u32],
     let mut line = buffer.line();
     line.raw(b"{\"stages\":[");
     for (index, stage) in stages.iter().enumerate() {
-        if line.room() < 3 * NUMBER {
+        if line.room() < 3 * MAX_NUMBER_BYTES {
             break;
         }
         line.raw(if index == 0 { b"" } else { b"," }).number(*stage);
@@ -134,7 +134,7 @@ pub fn stages<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, stages: &[u32],
 
 /// Other processes on a device and the bytes of each: as many of the first as the buffer has room for.
 pub fn others<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, device: i32, processes: &[(u32, u64)]) -> &'b [u8] {
-    const ENTRY: usize = 2 * (NUMBER + 1) + 3;
+    const ENTRY: usize = 2 * (MAX_NUMBER_BYTES + 1) + 3;
     let mut line = buffer.line();
     line.raw(b"{\"others\":").number(device).raw(b",\"processes\":[");
     for (index, (pid, bytes)) in processes.iter().enumerate() {
@@ -206,11 +206,11 @@ pub fn compiled_frame<'b, const N: usize>(
     stands_for: &[u32],
 ) -> &'b [u8] {
     /// The most frames that have room; the outermost are left out.
-    const MOST: usize = 128;
+    const MAX_FRAMES: usize = 128;
     let mut out = buffer.line();
     out.raw(b"{\"frame\":").number(frame);
     out.raw(b",\"stands_for\":[");
-    let kept = &stands_for[stands_for.len().saturating_sub(MOST)..];
+    let kept = &stands_for[stands_for.len().saturating_sub(MAX_FRAMES)..];
     for (index, known) in kept.iter().enumerate() {
         out.raw(if index == 0 { b"" } else { b"," }).number(*known);
     }
@@ -280,7 +280,7 @@ pub fn requests<'b, const N: usize>(
     device: i32,
     entries: &[[u64; 6]],
 ) -> (&'b [u8], usize) {
-    const ENTRY: usize = 6 * (NUMBER + 1) + 3;
+    const ENTRY: usize = 6 * (MAX_NUMBER_BYTES + 1) + 3;
     let mut line = buffer.line();
     line.raw(b"{\"requests\":").number(device).raw(b",\"asked\":[");
     let mut written = 0;
@@ -323,7 +323,7 @@ pub struct Trained<'a> {
 
 /// What a training did in an optimizer step.
 pub fn trained<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, step: &Trained<'_>) -> &'b [u8] {
-    const TAIL: usize = 2 * NUMBER + 32;
+    const TAIL: usize = 2 * MAX_NUMBER_BYTES + 32;
     let mut line = buffer.line();
     line.raw(b"{\"trained\":").number(step.step);
     line.raw(b",\"epoch\":").number(step.epoch);

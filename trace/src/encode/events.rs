@@ -1,6 +1,6 @@
 //! Events.
 
-use super::buffer::{LineBuffer, NUMBER};
+use super::buffer::{LineBuffer, MAX_NUMBER_BYTES};
 use crate::record::{DriverKind, GraphCaptured, GraphGone, Ran, Step, StepWork, TagCategory, Work};
 
 /// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
@@ -64,7 +64,7 @@ pub struct DriverAlloc<'a> {
 
 /// `["d+",…]`: memory taken from the driver.
 pub fn driver_alloc<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &DriverAlloc<'_>) -> &'b [u8] {
-    const TAIL: usize = 5 * (NUMBER + 1) + 4;
+    const TAIL: usize = 5 * (MAX_NUMBER_BYTES + 1) + 4;
     let mut line = buffer.line();
     line.raw(b"[\"d+\",").number(event.time).field(event.thread).field(event.device);
     line.field(event.address).field(event.bytes);

@@ -18,18 +18,18 @@ use super::timeline::TimelineRecorder;
 use crate::record::{self, Flags, Phase, TagCategory};
 
 /// The largest plausible block: 16 TiB.
-const LARGEST: u64 = 1 << 44;
+const MAX_BLOCK_BYTES: u64 = 1 << 44;
 
 /// Lists of blocks: pending of backward, pending of the optimizer, possibly long-lived, and two of pending blocks for each
 /// thread.
 const BACKWARD: u32 = 0;
 const OPTIMIZER: u32 = 1;
-pub(super) const MAY_BECOME_LONG_LIVED: u32 = 2;
-const OF_THREADS: u32 = 3;
+pub(super) const POSSIBLY_LONG_LIVED: u32 = 2;
+const FIRST_THREAD_LIST: u32 = 3;
 
 /// The number of lists for so many threads.
 pub(super) fn lists(threads: u32) -> u32 {
-    threads.saturating_mul(2).saturating_add(OF_THREADS)
+    threads.saturating_mul(2).saturating_add(FIRST_THREAD_LIST)
 }
 
 /// Blocks that `thread` (an index) allocated in forward.
@@ -84,7 +84,7 @@ impl DeviceState {
         symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
-        if event.bytes > LARGEST {
+        if event.bytes > MAX_BLOCK_BYTES {
             anomalies.impossible_events += 1;
             return;
         }
@@ -260,7 +260,7 @@ impl DeviceState {
         symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
-        if event.bytes > LARGEST {
+        if event.bytes > MAX_BLOCK_BYTES {
             anomalies.impossible_events += 1;
             return;
         }
@@ -289,7 +289,7 @@ impl DeviceState {
 
     /// A block that PyTorch allocated straight from the driver: the block and the driver memory are the same.
     pub(crate) fn async_allocate(&mut self, event: &record::DriverAlloc<'_>) {
-        if event.bytes <= LARGEST {
+        if event.bytes <= MAX_BLOCK_BYTES {
             self.totals.async_blocks = self.totals.async_blocks.saturating_add(1);
             if let Some(lost) = self.driver.hold_block(event) {
                 self.driver.discount(lost);
@@ -352,7 +352,7 @@ impl DeviceState {
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
         let name = symbols.intern_tensor(&event.name, &event.shard);
         let size = self.blocks.get(slot).bytes;
-        let tensor = TaggedTensor { category: event.category, bytes: event.bytes.min(LARGEST), owner, name };
+        let tensor = TaggedTensor { category: event.category, bytes: event.bytes.min(MAX_BLOCK_BYTES), owner, name };
         let Some((category, owner)) = self.tags.tag((slot, size), event.address, tensor, symbols) else { return };
         self.blocks.unlink(slot);
         self.blocks.get_mut(slot).tagged = true;
@@ -376,7 +376,7 @@ impl DeviceState {
             let classification = key.classification.if_it_survives();
             self.reclassify(slot, classification, key.owner, symbols);
             if classification.may_become_long_lived(key.layer) {
-                self.blocks.link(slot, MAY_BECOME_LONG_LIVED);
+                self.blocks.link(slot, POSSIBLY_LONG_LIVED);
             }
         }
     }

@@ -9,12 +9,12 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::classification::Classification;
-use super::device::{DeviceState, MAY_BECOME_LONG_LIVED};
+use super::device::{DeviceState, POSSIBLY_LONG_LIVED};
 use super::symbols::Symbols;
 
 /// The steps, and the forward passes, between two scans. Two of each: with two optimizers, or with gradients accumulated over
 /// several passes, a batch outlives one of either.
-const APART: u64 = 2;
+const SCAN_INTERVAL: u64 = 2;
 
 /// The progress of the run at the last scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,8 @@ pub(crate) struct LongLivedScan {
 impl LongLivedScan {
     /// Whether a scan is due after so many steps and passes. If so, it counts as done.
     pub(super) fn is_due(&mut self, steps: u64, passes: u64) -> bool {
-        let is_long = steps.saturating_sub(self.steps) >= APART && passes.saturating_sub(self.passes) >= APART;
+        let is_long =
+            steps.saturating_sub(self.steps) >= SCAN_INTERVAL && passes.saturating_sub(self.passes) >= SCAN_INTERVAL;
         if is_long {
             *self = Self { steps, passes };
         }
@@ -40,7 +41,7 @@ impl DeviceState {
         let last = std::mem::replace(&mut self.totals.born_at_last_scan, self.totals.born);
         let old: Vec<(u32, (u32, u32))> = self
             .blocks
-            .listed(MAY_BECOME_LONG_LIVED)
+            .listed(POSSIBLY_LONG_LIVED)
             .filter(|(_, block)| block.born <= last)
             .map(|(slot, block)| (slot, self.ledger.cells[block.cell as usize].key))
             .map(|(slot, key)| (slot, (key.stack, key.layer)))

@@ -14,7 +14,7 @@ use super::symbols::{LineId, Symbols};
 use crate::record;
 
 /// How many of the first events are kept, and of the last.
-const KEPT: usize = 32;
+const MAX_OOM_EVENTS: usize = 32;
 
 /// How many of the largest lines and layers are kept.
 const HOLDERS: usize = 10;
@@ -139,17 +139,17 @@ impl Ooms {
             (oom.limit, oom.moved) = (view.limit_bytes, view.host_bytes);
             oom.others = device.others.now.clone();
             // Bounds the work on a trace with many such events.
-            if self.first.len() < KEPT || events.saturating_sub(self.seen_at) >= self.rest {
+            if self.first.len() < MAX_OOM_EVENTS || events.saturating_sub(self.seen_at) >= self.rest {
                 self.seen_at = events;
                 self.rest = (device.blocks.len() + device.ledger.cells.len()) as u64;
                 look(&mut oom, device, symbols);
             }
         }
-        if self.first.len() < KEPT {
+        if self.first.len() < MAX_OOM_EVENTS {
             self.first.push(oom);
         } else {
             self.last.push_back(oom);
-            if self.last.len() > KEPT {
+            if self.last.len() > MAX_OOM_EVENTS {
                 self.last.pop_front();
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::record;
 
 /// The most bytes kept of all lines together. The writer keeps less; this bounds hostile traces.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_TEXT_BYTES: usize = 8 << 20;
 
 /// The text of source lines, as far as a trace has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Sources {
             self.bytes += source.source.len() + ENTRY;
         }
         self.bytes += source.text.len() + ENTRY;
-        if self.bytes <= MOST_BYTES {
+        if self.bytes <= MAX_TEXT_BYTES {
             let lines = self.files.entry((&*source.source).into()).or_default();
             lines.insert(source.line, (&*source.text).into());
         }
@@ -46,7 +46,7 @@ impl Sources {
 
     /// Approximate heap size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.min(MOST_BYTES)
+        self.bytes.min(MAX_TEXT_BYTES)
     }
 }
 
@@ -83,6 +83,6 @@ mod tests {
             let text = "x".repeat(1000).into();
             sources.define(&record::Source { source: format!("/{line}.py").into(), line, text });
         }
-        assert!(sources.iter().map(|(_, _, text)| text.len()).sum::<usize>() <= MOST_BYTES);
+        assert!(sources.iter().map(|(_, _, text)| text.len()).sum::<usize>() <= MAX_TEXT_BYTES);
     }
 }

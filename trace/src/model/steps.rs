@@ -3,16 +3,16 @@
 use super::history_views::StepView;
 
 /// The most entries kept; beyond that, neighbours are joined.
-pub(super) const STEPS: usize = 12 << 10;
+pub(super) const MAX_STEPS: usize = 12 << 10;
 
 /// So many of the latest steps stay apart.
-pub(super) const LATEST: usize = 8 << 10;
+pub(super) const LATEST_STEPS: usize = 8 << 10;
 
 /// At most so many of the entries before them are left when neighbours were joined.
-pub(super) const EARLIER: usize = (STEPS - LATEST) / 2;
+pub(super) const MAX_EARLIER_STEPS: usize = (MAX_STEPS - LATEST_STEPS) / 2;
 
 /// The fewest entries kept where space is short.
-pub(super) const FEW: usize = 64;
+pub(super) const MIN_STEPS: usize = 64;
 
 /// The steps of one device, or of all together.
 #[derive(Clone, Default)]
@@ -47,7 +47,7 @@ impl Steps {
             end_event: event,
         };
         self.peak = allocated;
-        if self.list.len() >= STEPS {
+        if self.list.len() >= MAX_STEPS {
             self.join_earlier();
         }
         self.list.push(step);
@@ -55,7 +55,7 @@ impl Steps {
 
     /// Halves the number of entries; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let is_long = self.list.len() > FEW;
+        let is_long = self.list.len() > MIN_STEPS;
         if is_long {
             self.join_more();
         }
@@ -64,9 +64,9 @@ impl Steps {
 
     /// Joins neighbours before the latest steps.
     fn join_earlier(&mut self) {
-        let latest = self.list.split_off(self.list.len() - LATEST);
+        let latest = self.list.split_off(self.list.len() - LATEST_STEPS);
         self.join_neighbours();
-        while self.list.len() > EARLIER {
+        while self.list.len() > MAX_EARLIER_STEPS {
             self.join_more();
         }
         self.list.extend(latest);
@@ -105,17 +105,17 @@ mod tests {
     fn a_long_training_keeps_its_latest_steps_its_peak_and_its_count() {
         // GIVEN many times the steps that are kept, one of which allocated most
         let mut steps = Steps::default();
-        let count = 20 * STEPS as u64;
+        let count = 20 * MAX_STEPS as u64;
         for index in 0..count {
             steps.note(if index == 777 { 1000 } else { index % 10 });
             steps.end(index, 10 * index, 5, index + 1);
-            assert!(steps.list.len() <= STEPS);
+            assert!(steps.list.len() <= MAX_STEPS);
         }
         // THEN the latest are apart, AND what was joined before has all steps and the peak
         let list = &steps.list;
-        assert!(list[list.len() - LATEST..].iter().all(|step| step.steps == 1));
+        assert!(list[list.len() - LATEST_STEPS..].iter().all(|step| step.steps == 1));
         assert_eq!(list.iter().map(|step| step.steps).sum::<u64>(), count);
-        assert!(list.is_sorted_by_key(|step| step.index) && list.len() >= LATEST + EARLIER / 2);
+        assert!(list.is_sorted_by_key(|step| step.index) && list.len() >= LATEST_STEPS + MAX_EARLIER_STEPS / 2);
         let most = list.iter().max_by_key(|step| step.peak_allocated_bytes).expect("there are steps");
         assert!(most.peak_allocated_bytes == 1000 && most.indexes().contains(&777));
         // AND none has steps of two
@@ -127,9 +127,9 @@ mod tests {
     fn steps_of_a_broken_keyframe_are_joined_too() {
         // GIVEN more entries than are kept, each of more steps than there can be
         let entry = StepView { steps: u64::MAX, ..StepView::default() };
-        let mut steps = Steps { list: vec![entry; 3 * STEPS], ..Steps::default() };
+        let mut steps = Steps { list: vec![entry; 3 * MAX_STEPS], ..Steps::default() };
         // WHEN a step ends THEN they are as few as ever
         steps.end(0, 0, 0, 0);
-        assert!(steps.list.len() <= STEPS);
+        assert!(steps.list.len() <= MAX_STEPS);
     }
 }

@@ -24,11 +24,11 @@ pub const MAX_STACK_DEPTH: usize = 1024;
 const MAX_RANGE_DEPTH: usize = 256;
 
 /// The longest name of a file, a function, a layer or a range, in bytes: `PATH_MAX`. Names are repeated for every block.
-const LONGEST_NAME: usize = 4096;
+const MAX_NAME_BYTES: usize = 4096;
 
 /// A name, cut to the longest that is kept.
 fn bounded(name: &str) -> &str {
-    if name.len() <= LONGEST_NAME { name } else { &name[..name.floor_char_boundary(LONGEST_NAME)] }
+    if name.len() <= MAX_NAME_BYTES { name } else { &name[..name.floor_char_boundary(MAX_NAME_BYTES)] }
 }
 
 /// An interned line: index into [`Symbols::lines`] plus one; 0: no line.
@@ -62,7 +62,7 @@ pub(crate) struct Frame {
 }
 
 /// Stands for the program's lines where compiled code does not tell them.
-static UNKNOWN: LazyLock<Frame> = LazyLock::new(|| Frame {
+static UNKNOWN_FRAME: LazyLock<Frame> = LazyLock::new(|| Frame {
     line: Arc::new(Line { file: UNKNOWN_COMPILED.into(), line: None, function: "".into() }),
     origin: CodeOrigin::User,
     stands_for: None,
@@ -361,7 +361,7 @@ impl Symbols {
     /// A frame and those that it stands for if it is compiled code, the outermost first.
     pub(crate) fn stood_for<'s>(&'s self, frame: &'s Frame) -> impl DoubleEndedIterator<Item = &'s Frame> {
         let known = frame.stands_for.as_deref();
-        let unknown = known.is_some_and(<[u32]>::is_empty).then(|| &*UNKNOWN);
+        let unknown = known.is_some_and(<[u32]>::is_empty).then(|| &*UNKNOWN_FRAME);
         std::iter::once(frame)
             .chain(unknown)
             .chain(known.unwrap_or_default().iter().filter_map(|id| self.frames.get(id)))

@@ -10,14 +10,14 @@ use crate::record::TagCategory;
 const ROUNDING: u64 = 512;
 
 /// PyTorch splits off what a block has beyond a request if it is more than this.
-const LARGEST_REST: u64 = 1 << 20;
+const MAX_UNSPLIT_BYTES: u64 = 1 << 20;
 
 /// The categories of tags that belong to layers, in the order of the arrays below.
 pub(crate) const CATEGORIES: [TagCategory; 4] =
     [TagCategory::Parameter, TagCategory::Gradient, TagCategory::OptimizerState, TagCategory::Buffer];
 
 /// In place of a name: the tensor is somewhere else now. Its block stays what it was.
-const MOVED: u32 = u32::MAX;
+const MOVED_TENSOR: u32 = u32::MAX;
 
 /// One tensor in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl TaggedTensor {
 
     /// Whether it was there, and is somewhere else now.
     pub(crate) fn has_moved(self) -> bool {
-        self.name == MOVED
+        self.name == MOVED_TENSOR
     }
 
     /// Whether there is one of it: the gradient of a module's parameter. What is not in a module has names that are not its
@@ -67,7 +67,7 @@ impl BlockTags {
     fn rest(&self) -> Option<TaggedTensor> {
         let tensor = self.tensors.get(&self.largest?.0).filter(|tensor| !tensor.has_moved())?;
         let bytes = self.size.saturating_sub(self.bytes.iter().sum());
-        let is_rounding = bytes <= LARGEST_REST && tensor.rounded() > self.size / 2;
+        let is_rounding = bytes <= MAX_UNSPLIT_BYTES && tensor.rounded() > self.size / 2;
         is_rounding.then_some(TaggedTensor { bytes, ..*tensor })
     }
 }
@@ -160,7 +160,7 @@ impl Tags {
             && block.tensors.get(&was.1) == Some(&tensor)
         {
             let rest = block.rest();
-            block.tensors.entry(was.1).and_modify(|left| left.name = MOVED);
+            block.tensors.entry(was.1).and_modify(|left| left.name = MOVED_TENSOR);
             release(&mut self.owners, tensor);
             if let (Some(rest), None) = (rest, block.rest()) {
                 release(&mut self.owners, rest);

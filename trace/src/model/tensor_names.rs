@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 /// The most names kept. A large model with its optimizer has tens of thousands.
-const MOST: usize = 1 << 20;
+const MAX_TENSOR_NAMES: usize = 1 << 20;
 
 /// What a tag says of a tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ impl TensorNames {
         if let Some(id) = self.ids.get(&name) {
             return *id;
         }
-        if self.names.len() >= MOST {
+        if self.names.len() >= MAX_TENSOR_NAMES {
             return 0;
         }
         self.names.push(name.clone());

@@ -14,23 +14,23 @@ pub(crate) trait TimeBin {
     fn join(&mut self, later: &Self);
 }
 
-/// At most `MOST` bins (a power of two), and at least half of `FEW` where space is short.
+/// At most `MAX_BINS` bins (a power of two), and at least half of `MIN_BINS` where space is short.
 #[derive(Clone)]
-pub(crate) struct TimeBins<S, const MOST: u64, const FEW: usize> {
+pub(crate) struct TimeBins<S, const MAX_BINS: u64, const MIN_BINS: usize> {
     pub(crate) origin: u64,
     pub(crate) width_log2: u32,
     pub(crate) list: Vec<S>,
 }
 
-impl<S, const MOST: u64, const FEW: usize> Default for TimeBins<S, MOST, FEW> {
+impl<S, const MAX_BINS: u64, const MIN_BINS: usize> Default for TimeBins<S, MAX_BINS, MIN_BINS> {
     fn default() -> Self {
         Self { origin: 0, width_log2: FIRST_WIDTH_LOG2, list: Vec::new() }
     }
 }
 
-impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
-    /// At this width, `MOST` bins cover all times.
-    const WIDEST_LOG2: u32 = u64::BITS - MOST.ilog2();
+impl<S: TimeBin, const MAX_BINS: u64, const MIN_BINS: usize> TimeBins<S, MAX_BINS, MIN_BINS> {
+    /// At this width, `MAX_BINS` bins cover all times.
+    const MAX_WIDTH_LOG2: u32 = u64::BITS - MAX_BINS.ilog2();
 
     /// The bin of `time`, if it is the latest one. Events that are late by microseconds count there too.
     #[inline]
@@ -44,7 +44,8 @@ impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
         if self.list.is_empty() {
             self.origin = time;
         }
-        while time.saturating_sub(self.origin) >> self.width_log2 >= MOST && self.width_log2 < Self::WIDEST_LOG2 {
+        while time.saturating_sub(self.origin) >> self.width_log2 >= MAX_BINS && self.width_log2 < Self::MAX_WIDTH_LOG2
+        {
             self.widen();
         }
         let begin = self.begin_of(time);
@@ -58,7 +59,7 @@ impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
 
     /// Halves the number of bins; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let is_long = self.list.len() > FEW && self.width_log2 < Self::WIDEST_LOG2;
+        let is_long = self.list.len() > MIN_BINS && self.width_log2 < Self::MAX_WIDTH_LOG2;
         if is_long {
             self.widen();
         }
@@ -85,12 +86,12 @@ impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
     /// Restores the scale from a keyframe.
     pub(crate) fn restore_scale(&mut self, origin: u64, width_log2: u32) {
         self.origin = origin;
-        self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, Self::WIDEST_LOG2);
+        self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, Self::MAX_WIDTH_LOG2);
     }
 
     /// Restores the next bin of a keyframe; `None` if there are too many.
     pub(crate) fn restore(&mut self, stretch: S) -> Option<()> {
-        let fits = self.list.len() as u64 <= MOST;
+        let fits = self.list.len() as u64 <= MAX_BINS;
         fits.then(|| self.list.push(stretch))
     }
 }

@@ -4,17 +4,17 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::history_views::TrainingView;
-use super::steps::{EARLIER, FEW, LATEST, STEPS};
+use super::steps::{LATEST_STEPS, MAX_EARLIER_STEPS, MAX_STEPS, MIN_STEPS};
 use crate::record;
 
 /// The most names kept, of models and of ways: a training has a few. The rest has none.
 const NAMES: usize = 64;
 
 /// The most entries after the one that a record belongs to: records are written some steps late. Others are ignored.
-const LATE: usize = 1 << 12;
+const MAX_LATE_STEPS: usize = 1 << 12;
 
 /// The most entries kept. More of the latest stay apart than of the steps, so that none joins what the steps have apart.
-const ENTRIES: usize = STEPS + LATE;
+const ENTRIES: usize = MAX_STEPS + MAX_LATE_STEPS;
 
 /// What a training says of the steps of all devices together.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +90,7 @@ impl Trainings {
             offloaded_bytes: record.offloaded,
         };
         let at = self.list.partition_point(|other| other.last < training.last);
-        if self.list.len() - at > LATE {
+        if self.list.len() - at > MAX_LATE_STEPS {
             return;
         }
         match self.list.get_mut(at) {
@@ -122,7 +122,7 @@ impl Trainings {
 
     /// Halves the number of entries; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let is_long = self.list.len() > FEW;
+        let is_long = self.list.len() > MIN_STEPS;
         if is_long {
             self.join_more();
         }
@@ -136,9 +136,9 @@ impl Trainings {
 
     /// Joins neighbours before the latest steps.
     fn join_earlier(&mut self) {
-        let latest = self.list.split_off(self.list.len() - LATEST - LATE);
+        let latest = self.list.split_off(self.list.len() - LATEST_STEPS - MAX_LATE_STEPS);
         self.join_neighbours();
-        while self.list.len() > EARLIER && self.joined < u64::MAX {
+        while self.list.len() > MAX_EARLIER_STEPS && self.joined < u64::MAX {
             self.join_more();
         }
         self.list.extend(latest);

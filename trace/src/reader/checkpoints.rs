@@ -8,7 +8,7 @@ use crate::seek_target::SeekTarget;
 const FIRST_SPACING: u64 = 1 << 20;
 
 /// So many events are replayed again for the sake of those before a moment.
-const NOT_FAR: u64 = 2 * FIRST_SPACING;
+const MAX_REPLAYED_EVENTS: u64 = 2 * FIRST_SPACING;
 
 /// The most checkpoints.
 const MAX_CHECKPOINTS: usize = 64;
@@ -99,7 +99,7 @@ impl Checkpoints {
         let nearest = before.next()?;
         match before.next() {
             Some(earlier) => Some(Some(earlier.state())),
-            None if nearest.model.events() <= NOT_FAR => Some(None),
+            None if nearest.model.events() <= MAX_REPLAYED_EVENTS => Some(None),
             None => None,
         }
     }

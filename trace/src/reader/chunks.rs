@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 
-use super::limits::{CHUNK, LONGEST_LINE};
+use super::limits::{CHUNK, MAX_LINE_BYTES};
 use crate::decode::{BlockEvent, decode_block_event};
 
 /// How many chunks wait to be replayed.
-const WAITING: usize = 4;
+const QUEUED_CHUNKS: usize = 4;
 
 /// Whole lines of a trace.
 #[derive(Default)]
@@ -148,7 +148,7 @@ impl<R: Read + Send> Chunks<R> {
 
     fn each_ahead<B>(&mut self, mut visit: impl FnMut(&mut Chunk) -> ControlFlow<B>) -> Option<B> {
         let stopped = &AtomicBool::new(false);
-        let (filled, to_visit) = sync_channel::<Chunk>(WAITING);
+        let (filled, to_visit) = sync_channel::<Chunk>(QUEUED_CHUNKS);
         let (visited, to_fill) = channel::<Chunk>();
         let mut broken = None;
         let mut unconsumed = Vec::new();
@@ -202,7 +202,7 @@ impl<R: Read + Send> Chunks<R> {
                 bytes.truncate(end);
                 return ChunkEnd::Line;
             }
-            if bytes.len() >= LONGEST_LINE {
+            if bytes.len() >= MAX_LINE_BYTES {
                 return ChunkEnd::LongLine;
             }
         }
@@ -306,7 +306,7 @@ mod tests {
                 }
                 6 if std::mem::take(&mut is_long_line_missing) => {
                     bytes.extend_from_slice(b"\n[\"f\",1,1,0,\"");
-                    bytes.extend(std::iter::repeat_n(b'x', LONGEST_LINE + CHUNK + below(99) as usize));
+                    bytes.extend(std::iter::repeat_n(b'x', MAX_LINE_BYTES + CHUNK + below(99) as usize));
                     bytes.extend_from_slice(b"\n");
                 }
                 7 => {

@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::record::{Header, Record};
 
 /// The longest header line, in bytes.
-const LONGEST_HEADER: u64 = 1 << 20;
+const MAX_HEADER_BYTES: u64 = 1 << 20;
 
 /// Opens a file to read a trace from. Pipes and devices are refused without waiting for them or their writers.
 ///
@@ -68,7 +68,7 @@ pub fn read_header_at(path: &Path) -> Option<Header> {
 
 fn header_in(source: impl Read) -> Option<Header> {
     let mut line = Vec::new();
-    BufReader::new(source.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
+    BufReader::new(source.take(MAX_HEADER_BYTES)).read_until(b'\n', &mut line).ok()?;
     match decode_line(line.strip_suffix(b"\n")?).ok()? {
         Record::Header(header) => Some(*header),
         _ => None,

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::{is_zstd, open_continuation, open_file};
-use super::limits::{AHEAD, BUFFER, LONGEST_LINE};
+use super::limits::{BUFFER, MAX_LINE_BYTES, READ_AHEAD_BYTES};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::Extent;
 use super::source::Source;
 use crate::sink::Sink;
 
 /// The least read at once, where little is new: many traces that are followed keep a buffer each.
-const LEAST_BUFFER: usize = 64 << 10;
+const MIN_BUFFER_BYTES: usize = 64 << 10;
 
 /// How long to wait for a reserved line while later ones are there. A thread that takes longer to copy a line was killed or
 /// stopped in the middle of it.
@@ -168,7 +168,7 @@ impl Follower {
     fn catch_up(&mut self, end: u64, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
         let start = self.position.feed.offset;
-        if length.min(end).saturating_sub(start) < AHEAD {
+        if length.min(end).saturating_sub(start) < READ_AHEAD_BYTES {
             return Ok(false);
         }
         let mut source = Source::plain(self.file.try_clone().map_err(|source| self.error(source))?, start);
@@ -222,7 +222,7 @@ impl Follower {
             return self.enter_continuation(sink);
         }
         if fed.consumed == 0 && is_full {
-            if self.buffer.len() >= LONGEST_LINE {
+            if self.buffer.len() >= MAX_LINE_BYTES {
                 self.position.feed.overlong();
                 self.position.feed.pass(length);
             } else {
@@ -240,7 +240,7 @@ impl Follower {
     /// Halves the buffer if most of it was not needed.
     fn shrink_buffer(&mut self, consumed: usize) {
         if consumed < self.buffer_size / 4 {
-            self.buffer_size = (self.buffer_size / 2).max(LEAST_BUFFER);
+            self.buffer_size = (self.buffer_size / 2).max(MIN_BUFFER_BYTES);
             self.buffer.truncate(self.buffer_size);
             self.buffer.shrink_to_fit();
         }

@@ -7,10 +7,10 @@ pub(super) const BUFFER: usize = 1 << 20;
 pub(super) const CHUNK: usize = 256 << 10;
 
 /// From this many bytes on, reading and decoding run ahead on a thread of their own.
-pub(super) const AHEAD: u64 = 4 << 20;
+pub(super) const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 /// The longest line, in bytes; a longer one is garbled.
-pub(super) const LONGEST_LINE: usize = 16 << 20;
+pub(super) const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// The most bytes of lines for each byte of a compressed trace. Real traces have between five and twenty, since times and
 /// addresses hardly repeat.

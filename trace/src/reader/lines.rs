@@ -10,11 +10,11 @@ use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
 use crate::sink::Sink;
 
-/// Of how many events at once the model is told that they come: their blocks are then fetched from memory while others are replayed.
-const EXPECTED: usize = 16;
+/// How many events the model is told of ahead: their blocks are then fetched from memory while others are replayed.
+const PREFETCHED_EVENTS: usize = 16;
 
 /// How many garbled lines are described.
-const DESCRIBED: usize = 5;
+const MAX_DESCRIBED_LINES: usize = 5;
 
 /// Garbled lines of a trace: skipped and counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +110,8 @@ impl Feed {
         let mut fed = Fed { consumed: self.rest_of_long_line(bytes), at_hole: false, refused: false };
         let events = chunk.events();
         for (index, decoded) in events.iter().enumerate() {
-            if index % EXPECTED == 0 {
-                for soon in events[index..].iter().take(EXPECTED) {
+            if index % PREFETCHED_EVENTS == 0 {
+                for soon in events[index..].iter().take(PREFETCHED_EVENTS) {
                     let (device, address) = soon.event.place();
                     sink.model().expect(device, address);
                 }
@@ -273,7 +273,7 @@ impl Feed {
 
     fn skip(&mut self, offset: u64, reason: String) {
         self.skipped.count += 1;
-        if self.skipped.first.len() < DESCRIBED {
+        if self.skipped.first.len() < MAX_DESCRIBED_LINES {
             self.skipped.first.push(SkippedLine { line: self.lines + 1, offset, reason });
         }
     }

@@ -11,7 +11,7 @@ use super::checkpoints::{Checkpoint, Checkpoints};
 use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::open_continuation;
-use super::limits::{AHEAD, BUFFER};
+use super::limits::{BUFFER, READ_AHEAD_BYTES};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::{Extent, Progress};
 use super::source::Source;
@@ -168,7 +168,8 @@ impl SeekableReplay {
         let is_bounded = extent.in_continuation == position.in_continuation;
         chunks.source.end_at(if is_bounded { extent.offset } else { u64::MAX });
         let bytes_total = if chunks.source.is_compressed() { 0 } else { chunks.source.file_bytes() };
-        let ahead = chunks.source.is_compressed() || bytes_total.saturating_sub(position.feed.offset) >= AHEAD;
+        let ahead =
+            chunks.source.is_compressed() || bytes_total.saturating_sub(position.feed.offset) >= READ_AHEAD_BYTES;
         let mut sink = Stopping { replay, at, events_from, refused: false };
         let stopped = chunks.each(ahead, |chunk| {
             let fed = match position.feed.feed_chunk(chunk, usize::MAX, &mut sink) {

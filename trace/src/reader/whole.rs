@@ -7,7 +7,7 @@ use std::path::Path;
 use super::chunks::{Chunk, Chunks};
 use super::error::ReadError;
 use super::file::open_continuation;
-use super::limits::{AHEAD, BUFFER, MAX_EXPANSION};
+use super::limits::{BUFFER, MAX_EXPANSION, READ_AHEAD_BYTES};
 use super::lines::Feed;
 use super::progress::{Loaded, Progress, ReadSummary};
 use super::source::Source;
@@ -15,7 +15,7 @@ use crate::model::Model;
 use crate::sink::Sink;
 
 /// Below this size any expansion is accepted.
-const HARMLESS: u64 = 64 << 20;
+const SMALL_TRACE_BYTES: u64 = 64 << 20;
 
 /// Reads a trace, plain or compressed with zstd (detected by content), with its continuation file (`FILE.next`) if the writer
 /// died while cutting it down.
@@ -71,7 +71,7 @@ fn read_first<'p, S: Sink>(
 ) -> Result<Reading<'p, S>, ReadError> {
     let (source, _) = Source::open(path).map_err(|source| ReadError::io(path, source))?;
     let is_bounded = source.is_compressed() && source.file().metadata().is_ok_and(|metadata| metadata.is_file());
-    let most_line_bytes = source.file_bytes().saturating_mul(MAX_EXPANSION).max(HARMLESS);
+    let most_line_bytes = source.file_bytes().saturating_mul(MAX_EXPANSION).max(SMALL_TRACE_BYTES);
     let mut reading = Reading {
         path,
         sink,
@@ -105,7 +105,7 @@ impl<S: Sink> Reading<'_, S> {
     fn read(&mut self, source: Source, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<(), ReadError> {
         let bytes_total = source.file_bytes();
         // A few bytes of a compressed trace can be many.
-        let ahead = source.is_compressed() || bytes_total >= AHEAD;
+        let ahead = source.is_compressed() || bytes_total >= READ_AHEAD_BYTES;
         let mut bytes_read = 0;
         let mut next_report = BUFFER as u64;
         let mut chunks = Chunks::new(source, Source::file_bytes_read);

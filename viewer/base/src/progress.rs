@@ -12,14 +12,14 @@ use crate::format;
 use crate::output::{self, ProgressLine};
 
 /// Work that takes longer than this shows its progress.
-const SILENCE: Duration = Duration::from_millis(700);
+const PROGRESS_DELAY: Duration = Duration::from_millis(700);
 
 /// Runs `read`, which reads a trace, and shows its progress.
 pub fn report<T>(read: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T) -> T {
     let start = Instant::now();
     let mut line = ProgressLine::default();
     read(&mut |Progress { bytes_read, bytes_total, events }| {
-        if start.elapsed() > patience(SILENCE) {
+        if start.elapsed() > patience(PROGRESS_DELAY) {
             let read = format::percent(bytes_read, bytes_total);
             line.show(&format!("reading: {read} ({} events)", format::count(events)));
         }
@@ -32,7 +32,7 @@ pub fn announce<T>(what: &str, work: impl FnOnce() -> T) -> T {
     if !output::stderr_is_terminal() {
         return work();
     }
-    announce_on(ProgressLine::default(), patience(SILENCE), what, work)
+    announce_on(ProgressLine::default(), patience(PROGRESS_DELAY), what, work)
 }
 
 /// The same, printed on `line` after `silence`.

@@ -21,16 +21,16 @@ const LIBRARIES: [(&str, &str); 7] = [
     ("libcuda.so.1", "libsimgpu_cuda.so"),
     ("libcuda.so", "libsimgpu_cuda.so"),
     ("libnvidia-ml.so.1", "libsimgpu_nvml.so"),
-    (RUNTIME, RUNTIME),
-    (COMPUTING, COMPUTING),
-    (COMMUNICATING, COMMUNICATING),
-    (PROFILING, "libsimgpu_cupti.so"),
+    (RUNTIME_LIBRARY, RUNTIME_LIBRARY),
+    (COMPUTE_LIBRARIES, COMPUTE_LIBRARIES),
+    (NCCL_LIBRARY, NCCL_LIBRARY),
+    (CUPTI_LIBRARY, "libsimgpu_cupti.so"),
 ];
-const RUNTIME: &str = "libsimgpu_cudart.so";
-const COMPUTING: &str = "libsimgpu_libraries.so";
-const COMMUNICATING: &str = "libsimgpu_nccl.so";
-const PROFILING: &str = "libcupti.so.13";
-const PRELOADED: [&str; 4] = [RUNTIME, COMPUTING, COMMUNICATING, PROFILING];
+const RUNTIME_LIBRARY: &str = "libsimgpu_cudart.so";
+const COMPUTE_LIBRARIES: &str = "libsimgpu_libraries.so";
+const NCCL_LIBRARY: &str = "libsimgpu_nccl.so";
+const CUPTI_LIBRARY: &str = "libcupti.so.13";
+const PRELOADED_LIBRARIES: [&str; 4] = [RUNTIME_LIBRARY, COMPUTE_LIBRARIES, NCCL_LIBRARY, CUPTI_LIBRARY];
 
 /// Autograd's threads wait until a simulated process has ended; PyTorch would give them longer.
 const SHUTDOWN_WAIT: (&str, &str) = ("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "3");
@@ -58,7 +58,7 @@ impl Simulation {
         // Each piece of physical memory that the program creates is an open file.
         let most = getrlimit(Resource::Nofile).maximum;
         let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
-        let preloaded = PRELOADED.map(|name| folder.join(name).into_os_string());
+        let preloaded = PRELOADED_LIBRARIES.map(|name| folder.join(name).into_os_string());
         // At the end, so that what is preloaded already, such as memlab's own library, stays first.
         command.env("LD_PRELOAD", joined(env::var_os("LD_PRELOAD").into_iter().chain(preloaded)));
         let before = env::var_os("LD_LIBRARY_PATH");
@@ -78,7 +78,7 @@ impl Simulation {
 
 /// Whether a library of this file name is one that [`Simulation::apply`] preloads.
 pub fn is_preloaded_by_simulation(name: &str) -> bool {
-    PRELOADED.contains(&name)
+    PRELOADED_LIBRARIES.contains(&name)
 }
 
 /// Whether a file is a simulated GPU's library.

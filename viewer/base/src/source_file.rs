@@ -10,9 +10,9 @@ use memlab_trace::Sources;
 use rustix::fs::OFlags;
 
 /// Larger files are not shown.
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 /// From this length on a recorded line may be the beginning of a longer one.
-const CUT: usize = 230;
+const CUT_LINE_BYTES: usize = 230;
 
 /// A line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source
 /// Whether a line still says what was recorded of it.
 fn is_same(now: &str, recorded: &str) -> bool {
     let now = now.trim_ascii_end();
-    now == recorded || recorded.len() >= CUT && now.starts_with(recorded.trim_end_matches('\u{fffd}'))
+    now == recorded || recorded.len() >= CUT_LINE_BYTES && now.starts_with(recorded.trim_end_matches('\u{fffd}'))
 }
 
 /// Reads a source file: its lines, and when it was changed last. A trace may name any file: only ordinary ones of a
@@ -91,12 +91,12 @@ fn is_same(now: &str, recorded: &str) -> bool {
 fn read(file: &str) -> Result<(Vec<String>, u64), String> {
     let open = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file);
     let open = open.map_err(|_| "not on this machine, or no longer there".to_owned())?;
-    let found = open.metadata().ok().filter(|found| found.is_file() && (1..=LARGEST).contains(&found.len()));
+    let found = open.metadata().ok().filter(|found| found.is_file() && (1..=MAX_FILE_BYTES).contains(&found.len()));
     let Some(found) = found else { return Err("no source file".to_owned()) };
     let seconds = u64::try_from(found.mtime()).unwrap_or(0);
     let modified = seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(found.mtime_nsec()).unwrap_or(0));
     let mut bytes = Vec::new();
-    open.take(LARGEST).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    open.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
     Ok((String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(), modified))
 }
 

@@ -10,7 +10,7 @@ use crate::error::bad_input;
 use crate::output;
 
 /// How many traces are named in one line.
-const NAMED: usize = 8;
+const NAMED_TRACES: usize = 8;
 
 /// The traces that arguments of a command mean: files as they are, for a folder the newest trace in it, and without any
 /// argument that of the working directory. With `all_ranks` the other ranks of a trace found so come with it.
@@ -81,8 +81,8 @@ fn paths(files: &[&TraceFile]) -> Vec<PathBuf> {
 
 /// Which traces were chosen of `found`, in a line.
 fn chosen(traces: &[PathBuf], found: usize) -> String {
-    let mut names: Vec<String> = traces.iter().take(NAMED).map(|path| shown(path)).collect();
-    if traces.len() > NAMED {
+    let mut names: Vec<String> = traces.iter().take(NAMED_TRACES).map(|path| shown(path)).collect();
+    if traces.len() > NAMED_TRACES {
         names.push(format!("… ({} traces)", traces.len()));
     }
     let left_out = found - traces.len();
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     /// The start of the second job: an hour after the first.
-    const LATER: u64 = 3_600_000_000_000;
+    const SECOND_JOB_START: u64 = 3_600_000_000_000;
 
     #[test]
     fn the_newest_trace_of_a_folder_is_meant_and_the_other_ranks_with_it() {
@@ -124,8 +124,8 @@ mod tests {
         write("old-0.jsonl", &rank(0, 1), 500);
         write("other.jsonl", "{\"loss\":1}\n", 1);
         write("notes.txt", &rank(0, 1), 1);
-        let first = write("new-0.jsonl", &rank(0, LATER), 90);
-        let second = write("new-1.jsonl", &rank(1, LATER + 1), 100);
+        let first = write("new-0.jsonl", &rank(0, SECOND_JOB_START), 90);
+        let second = write("new-1.jsonl", &rank(1, SECOND_JOB_START + 1), 100);
         // WHEN the folder is named THEN the newest trace is meant, with the other rank where that is wanted
         let named = [folder.path().to_owned()];
         assert_eq!(traces(&named, false).unwrap(), std::slice::from_ref(&first));

@@ -229,7 +229,7 @@ impl Dashboard {
     /// Waits until the screen matches; returns the time. It is looked at when it changes: looking often would take a core from
     /// the dashboard.
     fn wait(&self, what: &str, shows: impl Fn(&str) -> bool) -> io::Result<Duration> {
-        const LONGEST: Duration = Duration::from_secs(120);
+        const SCREEN_TIMEOUT: Duration = Duration::from_secs(120);
         let started = Instant::now();
         let (screen, changed) = &*self.screen;
         let mut shown = screen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +239,7 @@ impl Dashboard {
             if shows(&text) {
                 return Ok(waited);
             }
-            let Some(left) = LONGEST.checked_sub(waited) else {
+            let Some(left) = SCREEN_TIMEOUT.checked_sub(waited) else {
                 return Err(failed(format!("no {what} on\n{text}")));
             };
             shown = changed.wait_timeout(shown, left).unwrap_or_else(PoisonError::into_inner).0;

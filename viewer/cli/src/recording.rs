@@ -31,7 +31,7 @@ const STARTUP: [(&str, &str); 5] = [
 ];
 
 /// How much of what a program printed is shown if it failed.
-const SHOWN: u64 = 4000;
+const SHOWN_OUTPUT_BYTES: u64 = 4000;
 
 /// A command that is recorded.
 #[derive(Clone, Debug)]
@@ -75,11 +75,11 @@ impl Recorder {
     ///
     /// As [`start`](Self::start) and [`Running::finish`]; also if the GPU that is there has no room.
     pub fn record(&mut self, batch: Option<u64>) -> anyhow::Result<Recording> {
-        const LARGE: u64 = 8 << 40;
+        const LARGE_CARD_BYTES: u64 = 8 << 40;
         let recording = self.start(batch)?.finish()?;
         match &mut self.simulation {
             Some(simulation) if recording.ran_out_of_memory => {
-                simulation.memory = Some(LARGE);
+                simulation.memory = Some(LARGE_CARD_BYTES);
                 Ok(self.start(batch)?.finish()?)
             }
             None if recording.ran_out_of_memory => Err(bad_input(format!(
@@ -206,7 +206,7 @@ fn filled_in(argument: &OsStr, placeholder: &str, number: Option<u64>) -> OsStri
 fn last_printed(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(SHOWN)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(SHOWN_OUTPUT_BYTES)))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

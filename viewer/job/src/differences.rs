@@ -17,7 +17,7 @@ use crate::statistics::{median, tolerance};
 use crate::summary::{DeviceSummary, RankSummary};
 
 /// A difference is at least this part of the median peak.
-const LEAST: u64 = 100;
+const MIN_DIFFERENCE_DIVISOR: u64 = 100;
 
 /// What holds memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,8 @@ pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference
 
 /// The differences among ranks with the same task: of peaks, categories, lines and layers.
 fn alike(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Difference>; 4] {
-    let least = (median(devices.iter().map(|(_, device)| device.view.peak_allocated_bytes)) / LEAST).max(1);
+    let least =
+        (median(devices.iter().map(|(_, device)| device.view.peak_allocated_bytes)) / MIN_DIFFERENCE_DIVISOR).max(1);
     let peak = |device: &DeviceSummary| vec![((), device.view.peak_allocated_bytes)];
     let categories = |device: &DeviceSummary| std::iter::zip(Category::ALL, device.categories).collect();
     [

@@ -16,7 +16,7 @@ use crate::strays::{ForeignContext, strays};
 use crate::summary::RankSummary;
 
 /// How many missing ranks are named.
-const NAMED: usize = 16;
+const NAMED_RANKS: usize = 16;
 
 /// The ranks of one job.
 #[derive(Clone, Debug)]
@@ -138,6 +138,6 @@ fn missing(ranks: &[RankSummary]) -> MissingRanks {
     let there: BTreeSet<u32> = ranks.iter().map(RankSummary::rank).filter(|rank| *rank < size).collect();
     MissingRanks {
         count: u64::from(size) - there.len() as u64,
-        first: (0..size).filter(|rank| !there.contains(rank)).take(NAMED).collect(),
+        first: (0..size).filter(|rank| !there.contains(rank)).take(NAMED_RANKS).collect(),
     }
 }

@@ -10,9 +10,9 @@ pub fn median(values: impl IntoIterator<Item = u64>) -> u64 {
 /// How far from the median values are to be called different: more than three times as far as the median value is, and
 /// `least` at the least.
 pub(crate) fn tolerance(values: &[u64], median: u64, least: u64) -> u64 {
-    const TIMES: u64 = 3;
+    const DEVIATIONS: u64 = 3;
     let typical = self::median(values.iter().map(|value| value.abs_diff(median)));
-    typical.saturating_mul(TIMES).max(least)
+    typical.saturating_mul(DEVIATIONS).max(least)
 }
 
 #[cfg(test)]

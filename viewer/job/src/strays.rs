@@ -12,7 +12,7 @@ use memlab_trace::Line;
 use crate::summary::{DeviceSummary, RankSummary};
 
 /// A device is hardly used if at most one part in so many of what is allocated on the rank's own is allocated there.
-const HARDLY: u64 = 100;
+const UNUSED_SHARE_DIVISOR: u64 = 100;
 
 /// A context of a rank on a device that is not its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(crate) fn strays(ranks: &[RankSummary]) -> Vec<ForeignContext> {
             // Where processes are not told apart, the context is everybody's.
             let bytes =
                 if view.process_is_known { device.context_bytes } else { 0 }.saturating_add(view.peak_reserved_bytes);
-            if view.peak_allocated_bytes > own.view.peak_allocated_bytes / HARDLY || bytes == 0 {
+            if view.peak_allocated_bytes > own.view.peak_allocated_bytes / UNUSED_SHARE_DIVISOR || bytes == 0 {
                 continue;
             }
             let place = card(rank, device);

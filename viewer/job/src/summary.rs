@@ -21,7 +21,7 @@ use crate::strip::strip;
 const ROWS: usize = 4096;
 
 /// The most lines that grow kept of a device.
-const GROWING: usize = 16;
+const MAX_GROWING_LINES: usize = 16;
 
 /// The most ends of steps kept: the last.
 const STEP_ENDS: usize = 256;
@@ -168,7 +168,7 @@ impl DeviceSummary {
         let growth_of = |scope| {
             let mut growth = model.growth_in(index, scope);
             growth.retain(|view| view.is_steady);
-            growth.truncate(GROWING);
+            growth.truncate(MAX_GROWING_LINES);
             growth.into_iter().map(|view| GrowthView { line: known(&view.line), ..view }).collect()
         };
         let layers = model.layers(index);

@@ -10,11 +10,11 @@ use memlab_trace::{Loaded, Scope};
 use memlab_base::findings::{self, Growing, Word};
 
 /// Reports of longer runs leave advice to `memlab advise`: it reads the trace again.
-const MOST_EVENTS: u64 = 2_000_000;
+const MAX_EVENTS: u64 = 2_000_000;
 
 /// What a report says on a run; `None`: nothing can be said, or it would take long.
 pub fn on_report(path: &Path, loaded: &Loaded) -> Option<AdviceReport> {
-    if loaded.model.events() > MOST_EVENTS { None } else { of(path, None, Some(loaded.model.scope())).ok() }
+    if loaded.model.events() > MAX_EVENTS { None } else { of(path, None, Some(loaded.model.scope())).ok() }
 }
 
 /// Reads a trace again for its allocations, and says what to do. Lines are those of `scope`; `None`: those that a report shows.

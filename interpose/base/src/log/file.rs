@@ -43,7 +43,7 @@ pub enum Room {
 
 /// How far the file is extended beyond its last line: little at first, so that short programs leave small files.
 pub const FIRST_EXTENSION: u64 = 1 << 20;
-const LARGEST_EXTENSION: u64 = 64 << 20;
+const MAX_EXTENSION: u64 = 64 << 20;
 const PAGE: u64 = 4096;
 /// Room for the lines of threads that checked for room while there still was some.
 const MARGIN: u64 = 64 << 10;
@@ -51,8 +51,8 @@ const MARGIN: u64 = 64 << 10;
 /// Bytes of a file besides keyframe and events: its header, and the reserve at its end.
 pub const SLACK: u64 = 64 << 10;
 
-/// While the file is open.
-const OPEN: u64 = u64::MAX;
+/// The end of a file that is still open.
+const NOT_CLOSED: u64 = u64::MAX;
 
 pub struct TraceFile {
     pub path: PathBuf,
@@ -75,7 +75,7 @@ pub struct TraceFile {
     most: AtomicU64,
     /// The size from which the file is to be compacted.
     large: AtomicU64,
-    /// The size of the closed file; [`OPEN`] before.
+    /// The size of the closed file; [`NOT_CLOSED`] before.
     end: AtomicU64,
     /// Bytes inside the file that were reserved for lines which were then refused: they stay NULs.
     refused: AtomicU64,
@@ -124,7 +124,7 @@ impl TraceFile {
             front,
             most: AtomicU64::new(mapped),
             large: AtomicU64::new(u64::MAX),
-            end: AtomicU64::new(OPEN),
+            end: AtomicU64::new(NOT_CLOSED),
             refused: AtomicU64::new(0),
             released: AtomicBool::new(false),
             previous: AtomicPtr::new(ptr::null_mut()),
@@ -169,7 +169,7 @@ impl TraceFile {
         let _one_at_a_time = self.extending.lock();
         let extended = self.extended.load(Ordering::Relaxed);
         let closed_at = self.end.load(Ordering::SeqCst);
-        if closed_at != OPEN {
+        if closed_at != NOT_CLOSED {
             self.refused.fetch_add(closed_at.min(end).saturating_sub(end - line_bytes), Ordering::SeqCst);
             return Err(Refused::Closed);
         }
@@ -197,7 +197,7 @@ impl TraceFile {
         if end <= self.ready.load(Ordering::SeqCst) {
             return Ok(room);
         }
-        let step = (extended - self.front).clamp(FIRST_EXTENSION, LARGEST_EXTENSION).min(self.mapped / 8);
+        let step = (extended - self.front).clamp(FIRST_EXTENSION, MAX_EXTENSION).min(self.mapped / 8);
         let step = if room == Room::Events { step } else { PAGE };
         let mut goal = (end + step).next_multiple_of(FIRST_EXTENSION.min(step)).min(bound).min(largest);
         while let Err(error) = self.allocate(extended, goal) {
@@ -282,7 +282,7 @@ impl TraceFile {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.end.load(Ordering::SeqCst) != OPEN
+        self.end.load(Ordering::SeqCst) != NOT_CLOSED
     }
 
     /// Bytes at the beginning that are not for lines.
@@ -293,7 +293,7 @@ impl TraceFile {
     /// The disk space of the file, front included.
     pub fn taken(&self) -> u64 {
         match self.end.load(Ordering::SeqCst) {
-            OPEN => self.extended.load(Ordering::Relaxed),
+            NOT_CLOSED => self.extended.load(Ordering::Relaxed),
             end => end,
         }
     }
@@ -338,7 +338,7 @@ impl TraceFile {
     /// For a closed file: whether every reserved line has been written.
     pub fn is_whole(&self) -> bool {
         let end = self.end.load(Ordering::SeqCst);
-        if end == OPEN {
+        if end == NOT_CLOSED {
             return false;
         }
         let nuls = if self.base.is_null() {

@@ -21,8 +21,8 @@ struct Reader {
     hole: Option<(Instant, u64)>,
 }
 
-/// How long to wait for a line that another thread has reserved and not yet written.
-const UNFINISHED: u32 = 64;
+/// How often to try a line that another thread has reserved and not yet written.
+const UNFINISHED_LINE_ATTEMPTS: u32 = 64;
 /// A line that is missing for so long was refused, or its thread has died.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -117,7 +117,7 @@ fn read_front(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
 }
 
 fn read_lines(file: &'static TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
-    for _ in 0..UNFINISHED {
+    for _ in 0..UNFINISHED_LINE_ATTEMPTS {
         // SAFETY: the caller holds the lock of the reader, without which no file is released that the reader is in.
         let Some(lines) = (unsafe { file.written_lines(offset, buffer.len()) }) else {
             return read_unmapped(file, offset, buffer);

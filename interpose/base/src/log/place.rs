@@ -22,7 +22,7 @@ const HEADER: &[u8] = b"{\"memlab\":";
 pub const IN_MEMORY: &str = ":memory:";
 
 /// The number of names that are tried in order.
-const IN_ORDER: u64 = 1000;
+const ORDERED_NAMES: u64 = 1000;
 
 /// The choice if a trace cannot have its name. `run`: the current `memlab run`, whose traces stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub fn open_unused(path: &Path, naming: Naming<'_>) -> io::Result<(File, PathBuf
         let memory = rustix::fs::memfd_create("memlab", rustix::fs::MemfdFlags::CLOEXEC)?;
         return Ok((File::from(memory), path.to_owned()));
     }
-    let names = if naming == Naming::Exact { 1 } else { IN_ORDER };
+    let names = if naming == Naming::Exact { 1 } else { ORDERED_NAMES };
     // Beyond these, which are looked at one by one, names are by the time.
     let later = (naming != Naming::Exact).then(clock::unix_ns).into_iter().flat_map(|now| now..now + 16);
     for number in (0..names).chain(later) {
@@ -210,13 +210,13 @@ fn is_of_this_run(file: &File, run: Option<&str>) -> bool {
 /// When this process began, in nanoseconds since 1970, or a little earlier: `exec` does not change that.
 fn process_start() -> Option<u64> {
     /// The system counts the start in hundredths of a second, and its own in seconds.
-    const EARLIER: u64 = 2;
+    const CLOCK_ERROR_SECONDS: u64 = 2;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let system = std::fs::read_to_string("/proc/stat").ok()?;
     let booted: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     let seconds = booted + ticks / rustix::param::clock_ticks_per_second();
-    seconds.saturating_sub(EARLIER).checked_mul(1_000_000_000)
+    seconds.saturating_sub(CLOCK_ERROR_SECONDS).checked_mul(1_000_000_000)
 }
 
 #[cfg(test)]
@@ -299,7 +299,7 @@ mod tests {
         // GIVEN files of all names that are tried in order; THEN a trace has a name all the same
         let folder = folder("many");
         let path = folder.join("trace.jsonl");
-        for number in 0..IN_ORDER {
+        for number in 0..ORDERED_NAMES {
             let name = if number == 0 { path.clone() } else { numbered(&path, number) };
             std::fs::write(name, "not a trace").unwrap();
         }

@@ -1,7 +1,7 @@
 //! `cuMemAlloc` and `cuMemFree` of movable memory.
 //!
-//! Called from hooks; the program may hold any lock. Memory from `cuMemAlloc` of [`LEAST`] bytes and more is backed
-//! this way; smaller allocations share pages with others in the driver and stay there.
+//! Called from hooks; the program may hold any lock. Memory from `cuMemAlloc` of [`MIN_MOVABLE_BYTES`] and more is
+//! backed this way; smaller allocations share pages with others in the driver and stay there.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,15 +14,15 @@ use crate::types::{Access, Properties};
 use interpose_base::stderr::say;
 
 /// One page of a GPU: smaller allocations would waste most of theirs.
-pub const LEAST: u64 = 2 << 20;
+pub const MIN_MOVABLE_BYTES: u64 = 2 << 20;
 
 /// Physical memory comes in multiples of this on the devices in use.
 fn page_bytes(properties: &Properties) -> Result<u64, Code> {
-    static KNOWN: AtomicU64 = AtomicU64::new(0);
-    match KNOWN.load(Ordering::Relaxed) {
+    static PAGE_BYTES: AtomicU64 = AtomicU64::new(0);
+    match PAGE_BYTES.load(Ordering::Relaxed) {
         0 => {
-            let bytes = calls::granularity(properties)?.max(LEAST);
-            KNOWN.store(bytes, Ordering::Relaxed);
+            let bytes = calls::granularity(properties)?.max(MIN_MOVABLE_BYTES);
+            PAGE_BYTES.store(bytes, Ordering::Relaxed);
             Ok(bytes)
         }
         known => Ok(known),
@@ -31,7 +31,7 @@ fn page_bytes(properties: &Properties) -> Result<u64, Code> {
 
 /// `cuMemAlloc`; `None` leaves it to the driver.
 pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
-    if bytes < LEAST {
+    if bytes < MIN_MOVABLE_BYTES {
         return None;
     }
     let (device, context) = (current_device(), calls::current_context());
@@ -39,8 +39,8 @@ pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
         return None; // The driver reports the error.
     }
     if !calls::can_map(device) {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Ordering::Relaxed) {
+        static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+        if !HAS_WARNED.swap(true, Ordering::Relaxed) {
             say("this device has no virtual memory management: its memory cannot be offloaded");
         }
         return None;

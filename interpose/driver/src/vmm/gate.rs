@@ -249,7 +249,7 @@ mod tests {
     fn no_thread_is_inside_while_it_is_closed() {
         // GIVEN threads that pass the gate repeatedly, and record what they see inside
         enable();
-        static ALONE: AtomicBool = AtomicBool::new(false);
+        static IS_ALONE: AtomicBool = AtomicBool::new(false);
         static ENTRIES: AtomicU64 = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
         let seen_inside = std::thread::scope(|scope| {
@@ -260,7 +260,7 @@ mod tests {
                         while !stop.load(Ordering::Relaxed) {
                             let _pass = enter();
                             ENTRIES.fetch_add(1, Ordering::Relaxed);
-                            seen += u64::from(ALONE.load(Ordering::SeqCst));
+                            seen += u64::from(IS_ALONE.load(Ordering::SeqCst));
                             let _nested = enter();
                         }
                         seen
@@ -274,12 +274,12 @@ mod tests {
             for _ in 0..2000 {
                 close();
                 assert!(wait_until_empty(Instant::now() + Duration::from_secs(20)));
-                ALONE.store(true, Ordering::SeqCst);
+                IS_ALONE.store(true, Ordering::SeqCst);
                 let before = ENTRIES.load(Ordering::SeqCst);
                 std::hint::spin_loop();
                 // THEN no thread enters while it is closed
                 assert_eq!(ENTRIES.load(Ordering::SeqCst), before);
-                ALONE.store(false, Ordering::SeqCst);
+                IS_ALONE.store(false, Ordering::SeqCst);
                 open();
             }
             stop.store(true, Ordering::Relaxed);

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use memlab_sizes::{available_host_memory, format as size};
 
-/// Always left to the rest of the machine.
-const SPARED: u64 = 512 << 20;
+/// Host memory that is always left to the rest of the machine.
+const SPARE_HOST_BYTES: u64 = 512 << 20;
 
 /// Checks that `bytes` more of host memory are available, without taking them.
 ///
@@ -25,12 +25,12 @@ pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
         ));
     }
     let Some((available, whose)) = available_host_memory(Path::new("/")) else { return Ok(()) };
-    if bytes.saturating_add(SPARED) > available {
+    if bytes.saturating_add(SPARE_HOST_BYTES) > available {
         return Err(format!(
             "{} of host memory are needed, and {whose} has {} to spare (and keeps {}): nothing was moved",
             size(bytes),
             size(available),
-            size(SPARED)
+            size(SPARE_HOST_BYTES)
         ));
     }
     Ok(())

@@ -3,54 +3,54 @@
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
+use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 use crate::advice::cache;
-use crate::advice::course::{BlockLifetimes, Change, Span};
+use crate::advice::candidates::Candidates;
 use crate::advice::offload::{Offloaded, offloaded};
-use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
-use crate::advice::verdicts::Candidates;
 
 /// Smaller blocks stay on the GPU.
-const SMALLEST: u64 = 1 << 20;
+const MIN_OFFLOADED_BYTES: u64 = 1 << 20;
 
 /// The smallest budget: so many times the largest block.
-const LEAST: u64 = 3;
+const MIN_BUDGET_BLOCKS: u64 = 3;
 
 /// How many budgets between the smallest and all that is kept are looked at.
 const BUDGETS: u64 = 32;
 
-/// What the bus hides is worth a budget if it saves one part in so many.
-const WORTH: u64 = 10;
+/// A budget whose copies the bus hides is advised if it saves one part in so many.
+const MIN_SAVING_DIVISOR: u64 = 10;
 
 /// Budgets are whole multiples of this.
-const UNIT: u64 = 1 << 20;
+const BUDGET_UNIT: u64 = 1 << 20;
 
-pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, verdicts: &mut Candidates) {
-    let kept = Kept::of(course);
+pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, candidates: &mut Candidates) {
+    let kept = KeptActivations::of(lifetimes);
     if kept.most == 0 {
         return;
     }
-    let least = (kept.largest * LEAST).next_multiple_of(UNIT);
+    let least = (kept.largest * MIN_BUDGET_BLOCKS).next_multiple_of(BUDGET_UNIT);
     if kept.most <= least {
         let [most, least] = [kept.most, least].map(memlab_sizes::format);
         let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
-        verdicts.no(Kind::OffloadActivations, "what autograd keeps", because);
+        candidates.reject(Kind::OffloadActivations, "what autograd keeps", because);
         return;
     }
     let room = kept.most - least;
-    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / UNIT * UNIT);
-    let mut outcomes: Vec<Outcome> = budgets.map(|budget| kept.carried_out(budget, times)).collect();
-    let peak = course.peak().bytes;
+    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / BUDGET_UNIT * BUDGET_UNIT);
+    let mut outcomes: Vec<Outcome> = budgets.map(|budget| kept.simulate(budget, times)).collect();
+    let peak = lifetimes.peak().bytes;
     let chosen = match target {
         Some(target) => outcomes.iter().rposition(|outcome| outcome.peak <= target),
         None => outcomes
             .iter()
             .position(|outcome| outcome.waits_ns == Some(0))
-            .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / WORTH),
+            .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / MIN_SAVING_DIVISOR),
     };
     // Where the bus hides next to nothing, the smallest budget says what there is to gain.
     let outcome = outcomes.swap_remove(chosen.unwrap_or(0));
-    verdicts.add(kept.advice(&outcome, times), Some(outcome.change));
+    candidates.add(kept.advice(&outcome, times), Some(outcome.change));
 }
 
 /// A run with a budget.
@@ -66,8 +66,8 @@ struct Outcome {
 }
 
 /// The blocks that a forward makes and only its backward lets go.
-struct Kept<'a> {
-    course: &'a BlockLifetimes<'a>,
+struct KeptActivations<'a> {
+    lifetimes: &'a BlockLifetimes<'a>,
     /// By id.
     is_kept: Vec<bool>,
     largest: u64,
@@ -75,35 +75,35 @@ struct Kept<'a> {
     most: u64,
 }
 
-impl<'a> Kept<'a> {
-    fn of(course: &'a BlockLifetimes<'a>) -> Kept<'a> {
-        let recording = course.recording;
-        let begins: Vec<usize> = course.allocated_in(Phase::Backward).collect();
+impl<'a> KeptActivations<'a> {
+    fn of(lifetimes: &'a BlockLifetimes<'a>) -> KeptActivations<'a> {
+        let recording = lifetimes.recording;
+        let begins: Vec<usize> = lifetimes.allocated_in(Phase::Backward).collect();
         let is_kept = |(span, allocation): (&Span, &crate::plan::Allocation)| {
             let first = begins.get(begins.partition_point(|begin| *begin < span.from));
             let end = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
             // What a forward keeps of keys and values is kept for backward too, where it needs no gradient itself.
             matches!(allocation.category, Category::Activation | Category::KvCache)
-                && allocation.size >= SMALLEST
+                && allocation.size >= MIN_OFFLOADED_BYTES
                 && matches!(allocation.flags.phase(), Phase::Forward | Phase::Other)
                 && first.is_some_and(|begin| *begin < span.to)
                 && end.is_some_and(|end| span.to <= *end)
         };
-        let is_kept: Vec<bool> = course.spans.iter().zip(&recording.allocations).map(is_kept).collect();
+        let is_kept: Vec<bool> = lifetimes.spans.iter().zip(&recording.allocations).map(is_kept).collect();
         let sizes =
             recording.allocations.iter().zip(&is_kept).filter_map(|(allocation, kept)| kept.then_some(allocation.size));
         let largest = sizes.max().unwrap_or(0);
-        let most = course.peak_live_bytes(|id| is_kept[id as usize]);
-        Kept { course, is_kept, largest, most }
+        let most = lifetimes.peak_live_bytes(|id| is_kept[id as usize]);
+        KeptActivations { lifetimes, is_kept, largest, most }
     }
 
-    fn carried_out(&self, budget: u64, times: &Times) -> Outcome {
-        let Offloaded { change, leaving, returning } = offloaded(self.course, &self.is_kept, budget, self.largest);
-        let steps = self.course.recording.steps.len().max(1) as u64;
+    fn simulate(&self, budget: u64, times: &Times) -> Outcome {
+        let Offloaded { change, leaving, returning } = offloaded(self.lifetimes, &self.is_kept, budget, self.largest);
+        let steps = self.lifetimes.recording.steps.len().max(1) as u64;
         let (leaving, returning) = (leaving / steps, returning / steps);
         Outcome {
             budget,
-            peak: self.course.peak_with(&change).bytes,
+            peak: self.lifetimes.peak_with(&change).bytes,
             change,
             leaving,
             returning,
@@ -113,11 +113,11 @@ impl<'a> Kept<'a> {
 
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
         let size = memlab_sizes::format;
-        let bus = match (times.hidden(), outcome.waits_ns) {
-            (Some(hidden), Some(waits)) => format!(
+        let bus = match (times.link_capacity(), outcome.waits_ns) {
+            (Some(capacity), Some(waits)) => format!(
                 "beside its forward and its backward the link carries {} and {}{}",
-                size(hidden.leaving),
-                size(hidden.returning),
+                size(capacity.leaving),
+                size(capacity.returning),
                 match waits {
                     0 => "",
                     _ => ", and the rest is waited for: without recompute=False, what is cheaper to compute again is",
@@ -129,15 +129,15 @@ impl<'a> Kept<'a> {
         Advice {
             kind: Kind::OffloadActivations,
             place: "what autograd keeps".to_owned(),
-            saved_bytes: self.course.peak().bytes.saturating_sub(outcome.peak),
+            saved_bytes: self.lifetimes.peak().bytes.saturating_sub(outcome.peak),
             figure: Figure::Allocated,
             bytes_after: outcome.peak,
             cost: times.cost(outcome.waits_ns),
             how: format!(
                 "import memlab\n{}with memlab.offload_activations(budget=\"{}MiB\", recompute=False):\n    \
                  loss = loss_fn(model(inputs), targets)",
-                cache::switched_off(self.course, first),
-                outcome.budget / UNIT
+                cache::switched_off(self.lifetimes, first),
+                outcome.budget / BUDGET_UNIT
             ),
             because: format!(
                 "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and {} back; {bus}",

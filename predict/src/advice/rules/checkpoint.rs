@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
+use crate::advice::block_lifetimes::{BlockLifetimes, Change, Peak};
 use crate::advice::cache;
+use crate::advice::candidates::Candidates;
 use crate::advice::choice::{Choice, Pass, PassModule};
-use crate::advice::course::{BlockLifetimes, Change, Peak};
 use crate::advice::modules::{Modules, Window};
 use crate::advice::names::{grouped, list_of_names};
-use crate::advice::piece::{Advice, Figure, Kind, is_about_as_much};
+use crate::advice::report::{Advice, Figure, Kind, is_about_as_much};
 use crate::advice::times::Times;
-use crate::advice::verdicts::Candidates;
 
 /// Lists in lists: the outer ones are tried, and the inner ones.
 const DEPTHS: [usize; 2] = [1, 2];
 
-/// How many peaks between the lowest and the one that was are aimed at if there is no target.
-const AIMS: u64 = 32;
+/// How many peaks between the lowest and the recorded one are tried if there is no target.
+const TARGET_PEAKS: u64 = 32;
 
-/// Choices that save at least so many hundredths of what the best one saves for its cost are as good.
-const AS_GOOD: u128 = 95;
+/// Choices that save at least so many percent of what the best one saves for its cost are as good.
+const NEAR_BEST_PERCENT: u128 = 95;
 
 /// How often a target is lowered because other passes than the one at the peak need it.
 const ATTEMPTS: usize = 4;
@@ -33,15 +33,15 @@ struct Outcome {
     peak: u64,
 }
 
-pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, verdicts: &mut Candidates) {
-    let peak = course.peak();
+pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, candidates: &mut Candidates) {
+    let peak = lifetimes.peak();
     let mut best: Option<(Advice, Change)> = None;
     let mut has_modules = false;
     for depth in DEPTHS {
-        let modules = Modules::of(course, depth);
+        let modules = Modules::of(lifetimes, depth);
         has_modules |= !modules.list.is_empty();
         let forwards = times.forwards(&modules, depth);
-        let Some(subject) = Subject::at(course, &modules, forwards.as_deref(), peak) else { continue };
+        let Some(subject) = PeakPass::at(lifetimes, &modules, forwards.as_deref(), peak) else { continue };
         let found = match target {
             Some(target) => subject.reaching(target),
             None => subject.best_for_its_cost(),
@@ -49,12 +49,12 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<
         let Some(outcome) = found.filter(|outcome| outcome.peak < peak.bytes) else { continue };
         let advice = subject.advice(&outcome, times, target);
         if best.as_ref().is_none_or(|(best, _)| is_better(&advice, best, target)) {
-            best = Some((advice, modules.checkpointed(course, &outcome.modules)));
+            best = Some((advice, modules.checkpointed(lifetimes, &outcome.modules)));
         }
     }
     match best {
-        Some((advice, change)) => verdicts.add(advice, Some(change)),
-        None if has_modules => verdicts.no(
+        Some((advice, change)) => candidates.add(advice, Some(change)),
+        None if has_modules => candidates.reject(
             Kind::Checkpoint,
             "modules",
             "at the peak they keep no activations that they could compute again",
@@ -78,8 +78,8 @@ fn is_better(advice: &Advice, than: &Advice, target: Option<u64>) -> bool {
 }
 
 /// The pass around the peak, and what can be chosen in it.
-struct Subject<'a> {
-    course: &'a BlockLifetimes<'a>,
+struct PeakPass<'a> {
+    lifetimes: &'a BlockLifetimes<'a>,
     modules: &'a Modules,
     windows: Vec<&'a Window>,
     pass: Pass,
@@ -87,16 +87,16 @@ struct Subject<'a> {
     peak: u64,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> PeakPass<'a> {
     fn at(
-        course: &'a BlockLifetimes<'a>,
+        lifetimes: &'a BlockLifetimes<'a>,
         modules: &'a Modules,
         times: Option<&[u64]>,
         peak: Peak,
-    ) -> Option<Subject<'a>> {
+    ) -> Option<PeakPass<'a>> {
         let windows = nested(around(&modules.windows, peak.event));
         let (first, last) = (windows.first()?.first, windows.last()?);
-        let levels = course.levels();
+        let levels = lifetimes.levels();
         let most =
             |from: usize, to: usize| levels.get(from..to.max(from)).into_iter().flatten().copied().max().unwrap_or(0);
         let mut pass = Pass { parts: Vec::new(), levels: Vec::new() };
@@ -115,14 +115,14 @@ impl<'a> Subject<'a> {
             (after, until) = (window.last + 1, window.backward);
         }
         pass.levels.push(most(last.last + 1, last.backward));
-        Some(Subject { course, modules, windows, pass, has_times: times.is_some(), peak: peak.bytes })
+        Some(PeakPass { lifetimes, modules, windows, pass, has_times: times.is_some(), peak: peak.bytes })
     }
 
-    fn carried_out(&self, choice: Choice) -> Outcome {
+    fn simulate(&self, choice: Choice) -> Outcome {
         let mut modules: Vec<usize> = choice.chosen.iter().map(|index| self.windows[*index].module).collect();
         modules.sort_unstable();
         modules.dedup();
-        let peak = self.course.peak_with(&self.modules.checkpointed(self.course, &modules)).bytes;
+        let peak = self.lifetimes.peak_with(&self.modules.checkpointed(self.lifetimes, &modules)).bytes;
         Outcome { choice, modules, peak }
     }
 
@@ -149,7 +149,7 @@ impl<'a> Subject<'a> {
             chosen.sort_unstable();
             Choice { chosen, cost: modules[..count].iter().map(|windows| cost(windows)).sum() }
         };
-        (1..=modules.len()).map(|count| self.carried_out(choice(count))).collect()
+        (1..=modules.len()).map(|count| self.simulate(choice(count))).collect()
     }
 
     /// The cheapest choice that reaches a target; if none does, the cheapest with the lowest peak.
@@ -163,13 +163,13 @@ impl<'a> Subject<'a> {
         let mut aim = target;
         for _ in 0..ATTEMPTS {
             let Some(choice) = self.pass.cheapest(aim) else { break };
-            let outcome = self.carried_out(choice);
+            let outcome = self.simulate(choice);
             if outcome.peak <= target {
                 return Some(outcome);
             }
             aim = aim.saturating_sub(outcome.peak - target);
         }
-        self.pass.cheapest(self.pass.lowest()).map(|choice| self.carried_out(choice))
+        self.pass.cheapest(self.pass.lowest()).map(|choice| self.simulate(choice))
     }
 
     /// Of the choices that no other one is better than, the one that saves most for its cost; of those that save nearly as
@@ -178,18 +178,21 @@ impl<'a> Subject<'a> {
         let front = if self.repeats() { self.of_whole_modules() } else { self.front() };
         let worth = |outcome: &Outcome| worth(self.peak.saturating_sub(outcome.peak), outcome.choice.cost);
         let most = front.iter().map(worth).max()?;
-        front.into_iter().filter(|outcome| worth(outcome) * 100 >= most * AS_GOOD).min_by_key(|outcome| outcome.peak)
+        front
+            .into_iter()
+            .filter(|outcome| worth(outcome) * 100 >= most * NEAR_BEST_PERCENT)
+            .min_by_key(|outcome| outcome.peak)
     }
 
     /// Choices that no other one is better than.
     fn front(&self) -> Vec<Outcome> {
         let lowest = self.pass.lowest();
-        let aims = (0..AIMS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / AIMS);
+        let aims = (0..TARGET_PEAKS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / TARGET_PEAKS);
         let mut front: Vec<Outcome> = Vec::new();
         for aim in aims {
             let Some(choice) = self.pass.cheapest(aim) else { continue };
             if front.last().is_none_or(|last| last.choice != choice) {
-                front.push(self.carried_out(choice));
+                front.push(self.simulate(choice));
             }
         }
         front
@@ -200,7 +203,7 @@ impl<'a> Subject<'a> {
         let kept: u64 = outcome.choice.chosen.iter().map(|index| self.windows[*index].kept_bytes).sum();
         let largest = outcome.choice.chosen.iter().map(|index| self.windows[*index].again_bytes).max().unwrap_or(0);
         let kept_first = self.windows.first().and_then(|window| window.kept.first().copied());
-        let steps = self.course.recording.steps.len().max(1) as u64;
+        let steps = self.lifetimes.recording.steps.len().max(1) as u64;
         let passes =
             |module: usize| self.modules.windows.iter().filter(|window| window.module == module).count() as u64;
         let passes_a_step =
@@ -226,7 +229,7 @@ impl<'a> Subject<'a> {
                  {}for name in {}:\n    module = model.get_submodule(name)\n    \
                  module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
                 // They would be added to again.
-                cache::switched_off(self.course, kept_first),
+                cache::switched_off(self.lifetimes, kept_first),
                 list_of_names(&chosen),
             ),
             because: format!(

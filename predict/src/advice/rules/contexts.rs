@@ -3,19 +3,21 @@
 use crate::plan::Recording;
 use memlab_trace::{Category, DeviceView};
 
+use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
 use crate::advice::names::of_line;
-use crate::advice::piece::{Advice, Figure, Kind};
-use crate::advice::verdicts::Candidates;
+use crate::advice::report::{Advice, Figure, Kind};
 
 /// A device is hardly used if at most one part in so many of what is allocated on the run's own is allocated there.
-const HARDLY: u64 = 100;
+const UNUSED_SHARE_DIVISOR: u64 = 100;
 
-pub(crate) fn advise(recording: &Recording, verdicts: &mut Candidates) {
+pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {
     let model = &recording.model;
     let own = model.peaks(recording.device).allocated_bytes;
     let is_hardly_used = |device: &DeviceView| {
-        device.index >= 0 && device.index != recording.device && device.peak_allocated_bytes <= own / HARDLY
+        device.index >= 0
+            && device.index != recording.device
+            && device.peak_allocated_bytes <= own / UNUSED_SHARE_DIVISOR
     };
     for device in model.devices().into_iter().filter(is_hardly_used) {
         let context =
@@ -25,14 +27,14 @@ pub(crate) fn advise(recording: &Recording, verdicts: &mut Candidates) {
         let line = lines.iter().max_by_key(|line| line.allocated_bytes).and_then(|line| line.line.as_ref());
         let at = line.map_or(String::new(), |line| format!(", by {}", of_line(recording, line)));
         let size = memlab_sizes::format;
-        verdicts.add(
+        candidates.add(
             Advice {
                 kind: Kind::Context,
                 place: format!("cuda:{}", device.index),
                 saved_bytes: context + device.peak_reserved_bytes,
                 figure: Figure::Used,
                 bytes_after: 0,
-                cost: Cost::NOTHING,
+                cost: Cost::ZERO,
                 how: format!(
                     "torch.cuda.set_device({0})  # before anything is on a GPU; torch.load(..., map_location=\"cuda:{0}\")",
                     recording.device

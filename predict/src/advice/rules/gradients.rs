@@ -3,17 +3,17 @@
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
 
-use crate::advice::course::{BlockLifetimes, Change, Span};
-use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
+use crate::advice::candidates::Candidates;
+use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
-use crate::advice::verdicts::Candidates;
 
-pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut Candidates) {
-    let recording = course.recording;
-    let forwards: Vec<usize> = course.allocated_in(Phase::Forward).collect();
+pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: &mut Candidates) {
+    let recording = lifetimes.recording;
+    let forwards: Vec<usize> = lifetimes.allocated_in(Phase::Forward).collect();
     let mut change = Change::default();
     let mut longest_kept = 0;
-    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+    for (id, (span, allocation)) in (0..).zip(lifetimes.spans.iter().zip(&recording.allocations)) {
         if allocation.category != Category::Gradient {
             continue;
         }
@@ -24,12 +24,12 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut 
             continue;
         }
         longest_kept += allocation.size;
-        change.moved.push((id, spans_without(course, *span, ended)));
+        change.moved.push((id, spans_without(lifetimes, *span, ended)));
     }
     if change.moved.is_empty() {
         return;
     }
-    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let steps = recording.steps.len().max(1) as u64;
     let advice = Advice {
         kind: Kind::Gradients,
@@ -44,17 +44,17 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut 
             memlab_sizes::format(longest_kept / steps)
         ),
     };
-    verdicts.add(advice, Some(change));
+    candidates.add(advice, Some(change));
 }
 
 /// When a gradient is there if each step lets go of it: from the backward that makes it to the end of that step.
-fn spans_without(course: &BlockLifetimes<'_>, span: Span, first_step: usize) -> Vec<Span> {
-    let steps = &course.recording.steps;
+fn spans_without(lifetimes: &BlockLifetimes<'_>, span: Span, first_step: usize) -> Vec<Span> {
+    let steps = &lifetimes.recording.steps;
     let mut spans = vec![Span { from: span.from, to: steps[first_step] }];
     // A gradient that is only set to zero serves many steps. Without it, each backward makes one.
     for pair in steps[first_step..].windows(2).take_while(|pair| pair[1] < span.to) {
         let in_step = |at: &usize| (pair[0]..pair[1]).contains(at);
-        if let Some(from) = course.allocated_in(Phase::Backward).find(in_step) {
+        if let Some(from) = lifetimes.allocated_in(Phase::Backward).find(in_step) {
             spans.push(Span { from, to: pair[1] });
         }
     }

@@ -5,11 +5,11 @@ use crate::plan::{Recording, peak_live_bytes};
 use memlab_trace::PrivatePoolView;
 use rustc_hash::FxHashSet;
 
+use crate::advice::allocator_replay::AllocatorReplay;
+use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
 use crate::advice::names;
-use crate::advice::piece::{Advice, Figure, Kind};
-use crate::advice::replayed::Replayed;
-use crate::advice::verdicts::Candidates;
+use crate::advice::report::{Advice, Figure, Kind};
 
 const HOW: &str = "\
 pool = torch.cuda.graph_pool_handle()  # once
@@ -19,7 +19,11 @@ with torch.cuda.graph(graph, pool=pool): ...  # for each graph
 type Pool = (u64, u64);
 
 /// Tries one pool for all graphs that a line captures.
-pub(crate) fn advise(recording: &Recording, replayed: Option<&Result<Replayed, String>>, verdicts: &mut Candidates) {
+pub(crate) fn advise(
+    recording: &Recording,
+    replayed: Option<&Result<AllocatorReplay, String>>,
+    candidates: &mut Candidates,
+) {
     for (line, pools) in recording.model.private_pools_by_line(recording.device) {
         let ids: FxHashSet<Pool> = pools.iter().filter(|pool| pool.graphs > 0).filter_map(|pool| pool.id).collect();
         if ids.len() < 2 {
@@ -27,14 +31,14 @@ pub(crate) fn advise(recording: &Recording, replayed: Option<&Result<Replayed, S
         }
         let place = line.as_ref().map_or_else(|| "a library".to_owned(), |line| names::of_line(recording, line));
         let shared =
-            |replayed: &Replayed| replayed.reserved_with(replayed.settings, &sharing(&replayed.requests, &ids));
+            |replayed: &AllocatorReplay| replayed.reserved_with(replayed.settings, &sharing(&replayed.requests, &ids));
         let reserved_bytes: u64 = pools.iter().map(|pool| pool.reserved_bytes).sum();
         match replayed {
             None => {}
             Some(Err(because)) => {
                 let bound = reserved_bytes.saturating_sub(least(recording, &pools, &ids));
                 let bound = memlab_sizes::format(bound);
-                verdicts.no(Kind::SharePool, place, format!("{because}; at most {bound} less would be reserved"));
+                candidates.reject(Kind::SharePool, place, format!("{because}; at most {bound} less would be reserved"));
             }
             Some(Ok(replayed)) => {
                 let Some(bytes_after) = shared(replayed) else { continue };
@@ -46,7 +50,7 @@ pub(crate) fn advise(recording: &Recording, replayed: Option<&Result<Replayed, S
                     saved_bytes: replayed.reserved.saturating_sub(bytes_after),
                     figure: Figure::Reserved,
                     bytes_after,
-                    cost: Cost::NOTHING,
+                    cost: Cost::ZERO,
                     how: HOW.to_owned(),
                     because: format!(
                         "{} private pools hold {reserved}, {free} of which no tensor has; only a replay of a pool's graphs \
@@ -54,7 +58,7 @@ pub(crate) fn advise(recording: &Recording, replayed: Option<&Result<Replayed, S
                         ids.len()
                     ),
                 };
-                verdicts.add(advice, None);
+                candidates.add(advice, None);
             }
         }
     }

@@ -5,35 +5,35 @@ use memlab_trace::Category;
 use memlab_trace::record::Phase;
 use rustc_hash::FxHashSet;
 
+use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
+use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
-use crate::advice::course::{BlockLifetimes, Change, Span};
-use crate::advice::piece::{Advice, Figure, Kind};
+use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
-use crate::advice::verdicts::Candidates;
 
 /// PyTorch's functions that update many parameters at once, of optimizers that have a fused kernel too.
 const WITH_FUSED: [&str; 4] =
     ["_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_multi_tensor_adagrad"];
 
 /// Temporaries of a step whose optimizer could run as one kernel.
-pub(crate) fn advise_fused(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
-    let recording = course.recording;
+pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates) {
+    let recording = lifetimes.recording;
     let mut change = Change::default();
-    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+    for (id, (span, allocation)) in (0..).zip(lifetimes.spans.iter().zip(&recording.allocations)) {
         let step = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
         let is_temporary = allocation.flags.phase() == Phase::Optimizer
             && step.is_some_and(|step| span.to <= *step)
             && allocation.category != Category::OptimizerState;
-        if is_temporary && has_fused(course, allocation.stack) {
+        if is_temporary && has_fused(lifetimes, allocation.stack) {
             change.moved.push((id, Vec::new()));
         }
     }
     if change.moved.is_empty() {
         return;
     }
-    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let taken: FxHashSet<u32> = change.moved.iter().map(|(id, _)| *id).collect();
-    let most = course.peak_live_bytes(|id| taken.contains(&id));
+    let most = lifetimes.peak_live_bytes(|id| taken.contains(&id));
     let advice = Advice {
         kind: Kind::FusedOptimizer,
         place: "optimizer.step()".to_owned(),
@@ -46,21 +46,21 @@ pub(crate) fn advise_fused(course: &BlockLifetimes<'_>, verdicts: &mut Candidate
             .to_owned(),
         because: format!("its temporaries take up to {} in a step", memlab_sizes::format(most)),
     };
-    verdicts.add(advice, Some(change));
+    candidates.add(advice, Some(change));
 }
 
-fn has_fused(course: &BlockLifetimes<'_>, stack: u32) -> bool {
-    let frames = course.recording.model.frames(stack);
+fn has_fused(lifetimes: &BlockLifetimes<'_>, stack: u32) -> bool {
+    let frames = lifetimes.recording.model.frames(stack);
     frames.iter().any(|frame| frame.file.contains("/torch/optim/") && WITH_FUSED.contains(&&*frame.function))
 }
 
 /// State that is on the host but for the steps.
-pub(crate) fn advise_offload(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut Candidates) {
-    let recording = course.recording;
-    let begins = step_begins(course);
+pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: &mut Candidates) {
+    let recording = lifetimes.recording;
+    let begins = step_begins(lifetimes);
     let mut change = Change::default();
     let mut bytes = 0;
-    for (id, (span, allocation)) in (0..).zip(course.spans.iter().zip(&recording.allocations)) {
+    for (id, (span, allocation)) in (0..).zip(lifetimes.spans.iter().zip(&recording.allocations)) {
         if allocation.category != Category::OptimizerState {
             continue;
         }
@@ -77,7 +77,7 @@ pub(crate) fn advise_offload(course: &BlockLifetimes<'_>, times: &Times, verdict
     if bytes == 0 {
         return;
     }
-    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let takes = times.pageable_round_trip(bytes);
     let bus = match takes {
         Some(_) => "as fast as copies between pageable memory and the GPU were in the run",
@@ -100,12 +100,12 @@ pub(crate) fn advise_offload(course: &BlockLifetimes<'_>, times: &Times, verdict
             memlab_sizes::format(bytes)
         ),
     };
-    verdicts.add(advice, Some(change));
+    candidates.add(advice, Some(change));
 }
 
 /// Where each step's optimizer begins: at its first allocation in it, or where the step ends.
-fn step_begins(course: &BlockLifetimes<'_>) -> Vec<usize> {
-    let recording = course.recording;
+fn step_begins(lifetimes: &BlockLifetimes<'_>) -> Vec<usize> {
+    let recording = lifetimes.recording;
     let mut begins = recording.steps.clone();
     for (at, event) in recording.events.iter().enumerate() {
         let Event::Allocate(id) = *event else { continue };

@@ -2,17 +2,17 @@
 
 use crate::plan::SETTINGS_FOR_LENGTHS;
 
+use crate::advice::allocator_replay::AllocatorReplay;
+use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
-use crate::advice::piece::{Advice, Figure, Kind};
-use crate::advice::replayed::Replayed;
-use crate::advice::verdicts::Candidates;
+use crate::advice::report::{Advice, Figure, Kind};
 
-pub(crate) fn advise(replayed: Option<&Result<Replayed, String>>, verdicts: &mut Candidates) {
+pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candidates: &mut Candidates) {
     let replayed = match replayed {
         None => return,
         Some(Ok(replayed)) => replayed,
         Some(Err(because)) => {
-            verdicts.no(Kind::Settings, "PYTORCH_CUDA_ALLOC_CONF", because);
+            candidates.reject(Kind::Settings, "PYTORCH_CUDA_ALLOC_CONF", because);
             return;
         }
     };
@@ -28,7 +28,7 @@ pub(crate) fn advise(replayed: Option<&Result<Replayed, String>>, verdicts: &mut
                 saved_bytes: before.saturating_sub(after),
                 figure: Figure::Reserved,
                 bytes_after: after,
-                cost: Cost::NOTHING,
+                cost: Cost::ZERO,
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
                 because: format!(
                     "the recorded requests, carried out with these settings, reserve {} at most",
@@ -39,13 +39,13 @@ pub(crate) fn advise(replayed: Option<&Result<Replayed, String>>, verdicts: &mut
         .collect();
     tried.sort_by_key(|advice| advice.bytes_after);
     let mut tried = tried.into_iter();
-    tried.next().into_iter().for_each(|best| verdicts.add(best, None));
+    tried.next().into_iter().for_each(|best| candidates.add(best, None));
     for advice in tried {
         let change = match advice.bytes_after > before {
             true => format!("reserves {} more", memlab_sizes::format(advice.bytes_after - before)),
             false => format!("saves {}", memlab_sizes::format(advice.saved_bytes)),
         };
         let after = memlab_sizes::format(advice.bytes_after);
-        verdicts.no(Kind::Settings, advice.place, format!("{change}: the peak would be {after} reserved"));
+        candidates.reject(Kind::Settings, advice.place, format!("{change}: the peak would be {after} reserved"));
     }
 }

@@ -3,31 +3,36 @@
 
 use memlab_trace::record::Flags;
 
+use crate::advice::block_lifetimes::{BlockLifetimes, Change};
+use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
-use crate::advice::course::{BlockLifetimes, Change};
-use crate::advice::piece::{Advice, Figure, Kind};
-use crate::advice::verdicts::Candidates;
+use crate::advice::report::{Advice, Figure, Kind};
 
 const VARIABLE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
 /// Eight buffers of 16 KiB, the least that cuBLAS's documentation names.
-const SMALL: (&str, u64) = (":16:8", (8 * 16) << 10);
+const SMALL_WORKSPACE: (&str, u64) = (":16:8", (8 * 16) << 10);
 
-/// Products may be slower with smaller ones, which less than this is not worth.
-const LEAST: u64 = 16 << 20;
+/// Products may be slower with smaller workspaces, which a smaller saving is not worth.
+const MIN_SAVED_BYTES: u64 = 16 << 20;
 
-pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
-    let (setting, small) = SMALL;
-    let is_large =
-        |id: &u32| course.recording.allocations[*id as usize].flags.has(Flags::WORKSPACE) && course.size(*id) > small;
-    let large: Vec<u32> = (0..course.spans.len() as u32).filter(is_large).collect();
-    let Some(largest) = large.iter().map(|id| course.size(*id)).max() else { return };
+pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates) {
+    let (setting, small) = SMALL_WORKSPACE;
+    let is_large = |id: &u32| {
+        lifetimes.recording.allocations[*id as usize].flags.has(Flags::WORKSPACE) && lifetimes.size(*id) > small
+    };
+    let large: Vec<u32> = (0..lifetimes.spans.len() as u32).filter(is_large).collect();
+    let Some(largest) = large.iter().map(|id| lifetimes.size(*id)).max() else { return };
     let change = Change { resized: large.iter().map(|id| (*id, small)).collect(), ..Change::default() };
-    let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
+    let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let saved_bytes = before.saturating_sub(after);
-    if saved_bytes < LEAST {
+    if saved_bytes < MIN_SAVED_BYTES {
         let saved = memlab_sizes::format(saved_bytes);
-        verdicts.no(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth it, as products may become slower"));
+        candidates.reject(
+            Kind::Workspaces,
+            VARIABLE,
+            format!("saves {saved}: not worth it, as products may become slower"),
+        );
         return;
     }
     let advice = Advice {
@@ -44,5 +49,5 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
             memlab_sizes::format(small)
         ),
     };
-    verdicts.add(advice, Some(change));
+    candidates.add(advice, Some(change));
 }

@@ -123,7 +123,7 @@ mod tests {
     fn requests_beyond_all_addresses_run_out_of_memory() {
         // GIVEN a card that is never full, with and without a block; WHEN a block is requested that no segment has addresses for
         for (before, power) in [0, 1].into_iter().flat_map(|before| (47..64).map(move |power| (before, power))) {
-            let mut allocator = Allocator::new(Settings::parse("expandable_segments:True").unwrap(), Card::ENDLESS);
+            let mut allocator = Allocator::new(Settings::parse("expandable_segments:True").unwrap(), Card::UNLIMITED);
             allocator.place(PoolKey::default());
             (0..before).for_each(|id| allocator.allocate(id, 0, 1 << 22).unwrap());
             // THEN it is refused

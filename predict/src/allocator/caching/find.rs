@@ -58,7 +58,7 @@ mod tests {
 
     /// An allocator with a free block of each size, one per segment, in this order.
     fn with_free_blocks(settings: &str, sizes: &[u64]) -> Allocator {
-        let mut allocator = Allocator::new(Settings::parse(settings).unwrap(), Card::ENDLESS);
+        let mut allocator = Allocator::new(Settings::parse(settings).unwrap(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
         for (id, &size) in (100..).zip(sizes) {
             allocator.allocate(id, 0, size).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_small_block_is_split_off_from_the_smallest_block_on() {
         // GIVEN a small segment of 2 MiB WHEN all but one smallest block of it is in use, THEN that can be allocated
-        let mut allocator = Allocator::new(Settings::default(), Card::ENDLESS);
+        let mut allocator = Allocator::new(Settings::default(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
         assert_eq!(allocate(&mut allocator, 0, MIB), (MIB, 2 * MIB));
         assert_eq!(allocate(&mut allocator, 1, MIB - MIN_BLOCK), (MIB - MIN_BLOCK, 0));
@@ -125,10 +125,10 @@ mod tests {
 
     #[test]
     fn segments_have_the_size_of_requests_from_ten_mebibytes_on() {
-        let mut allocator = Allocator::new(Settings::default(), Card::ENDLESS);
+        let mut allocator = Allocator::new(Settings::default(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
         assert_eq!(allocate(&mut allocator, 0, 10 * MIB - MIN_BLOCK), (10 * MIB - MIN_BLOCK, 20 * MIB));
-        let mut allocator = Allocator::new(Settings::default(), Card::ENDLESS);
+        let mut allocator = Allocator::new(Settings::default(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
         assert_eq!(allocate(&mut allocator, 0, 10 * MIB), (10 * MIB, 10 * MIB));
     }
@@ -161,7 +161,7 @@ mod tests {
 
     /// The blocks of an expandable segment of five blocks of 20 MiB, after these are free and 10 MiB are allocated.
     fn expandable_after(freed: &[u32]) -> Vec<u64> {
-        let mut allocator = Allocator::new(Settings::parse("expandable_segments:True").unwrap(), Card::ENDLESS);
+        let mut allocator = Allocator::new(Settings::parse("expandable_segments:True").unwrap(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
         for id in 0..5 {
             assert_eq!(allocate(&mut allocator, id, 20 * MIB), (20 * MIB, 20 * MIB));

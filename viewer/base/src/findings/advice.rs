@@ -5,7 +5,7 @@ use memlab_trace::{Category, OomView};
 use super::finding::{processes, size};
 
 /// The most pieces of advice: who reads ten follows none.
-const MOST: usize = 4;
+const MAX_PIECES: usize = 4;
 
 /// A line that holds more after every step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub fn advice(oom: &OomView, grows: Option<&Grows>) -> Vec<String> {
     advice.extend(
         worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))),
     );
-    advice.truncate(MOST);
+    advice.truncate(MAX_PIECES);
     advice
 }
 

@@ -94,9 +94,9 @@ pub(super) fn on(device: &DeviceView, several: bool) -> String {
 
 /// Processes with what each holds: `pid 4242 (3.10 GiB), pid 977 (1.00 MiB) and 3 more`.
 pub(super) fn processes(others: &[(u32, u64)]) -> String {
-    const NAMED: usize = 4;
+    const NAMED_PROCESSES: usize = 4;
     let named: Vec<String> =
-        others.iter().take(NAMED).map(|(pid, bytes)| format!("pid {pid} ({})", size(*bytes))).collect();
-    let more = others.len().saturating_sub(NAMED);
+        others.iter().take(NAMED_PROCESSES).map(|(pid, bytes)| format!("pid {pid} ({})", size(*bytes))).collect();
+    let more = others.len().saturating_sub(NAMED_PROCESSES);
     if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
 }

@@ -9,7 +9,7 @@ use super::words::Words;
 use crate::text;
 
 /// Private pools are reported from a fifth of what the allocator has reserved.
-const KEPT: u64 = 5;
+const MIN_FREE_DIVISOR: u64 = 5;
 
 /// The pools of the graphs that a line captured.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     let groups = by_line(model, device.index);
     let sum = |of: fn(&PoolsOfLine) -> u64| groups.iter().map(of).fold(0_u64, u64::saturating_add);
     let (reserved, bytes, released) = (sum(|g| g.reserved_bytes), sum(|g| g.free_bytes), sum(|g| g.released_bytes));
-    let is_much = bytes > device.reserved_bytes / KEPT && bytes >= device.total_bytes / 100;
+    let is_much = bytes > device.reserved_bytes / MIN_FREE_DIVISOR && bytes >= device.total_bytes / 100;
     // One pool that is shared is as small as pools get.
     let largest = groups
         .iter()

@@ -6,14 +6,14 @@ use super::finding::{Finding, Kind, on, size};
 use super::words::Words;
 
 /// A pool is reported from a quarter of the device.
-const SHARE: u64 = 4;
+const MIN_POOL_DIVISOR: u64 = 4;
 
 /// The pool that XLA takes at its first operation, if it is a large part of the device.
 pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     // XLA is in `xla_cuda_plugin.so` or `xla_extension.so`. It gives the pool back when the program ends.
     let peaks = model.driver_peaks(device.index).into_iter();
     let bytes = peaks.filter(|(library, _)| library.starts_with("xla_")).map(|(_, bytes)| bytes).max().unwrap_or(0);
-    let is_pool = device.total_bytes > 0 && bytes >= device.total_bytes / SHARE;
+    let is_pool = device.total_bytes > 0 && bytes >= device.total_bytes / MIN_POOL_DIVISOR;
     is_pool.then(|| Finding {
         kind: Kind::JaxPool,
         device: device.index,

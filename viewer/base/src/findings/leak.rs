@@ -13,7 +13,7 @@ use crate::format;
 use crate::text;
 
 /// How many places of one pile are shown.
-const PLACES: usize = 2;
+const SHOWN_LINES: usize = 2;
 
 /// What came together at one place outside of modules.
 struct Group {
@@ -49,7 +49,7 @@ pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing
         let groups = groups(model, &pile);
         let most = groups.first().map_or(0, |group| group.bytes);
         // What is much less mostly hangs on the same thing, and goes with it.
-        for group in groups.into_iter().take(PLACES).filter(|group| group.bytes >= most / 3) {
+        for group in groups.into_iter().take(SHOWN_LINES).filter(|group| group.bytes >= most / 3) {
             if is_significant(group.bytes, device) && !told.contains(&group.ends) {
                 findings.push(Growing {
                     span: pile.span,

@@ -11,10 +11,10 @@ use crate::format;
 use crate::text;
 
 /// Fragmentation is reported from a fifth of what the allocator has reserved.
-const KEPT: u64 = 5;
+const MIN_FRAGMENTATION_DIVISOR: u64 = 5;
 
 /// Other processes are reported from a twentieth of the device.
-const OTHERS: u64 = 20;
+const MIN_OTHERS_DIVISOR: u64 = 20;
 
 /// The first out-of-memory of a device.
 pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
@@ -73,7 +73,7 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     let seen = device.others.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let at_peak = model.categories(device.index)[Category::OtherProcesses as usize].bytes_at_peak;
     let bytes = at_peak.max(if device.allocations == 0 { seen } else { 0 });
-    let least = if is_out_of_memory { device.total_bytes / 100 } else { device.total_bytes / OTHERS };
+    let least = if is_out_of_memory { device.total_bytes / 100 } else { device.total_bytes / MIN_OTHERS_DIVISOR };
     if bytes == 0 || bytes < least {
         return None;
     }
@@ -100,7 +100,7 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
     let reserved = device.reserved_bytes_at_peak.saturating_sub(device.private_reserved_bytes_at_peak);
     let allocated = device.peak_allocated_bytes.saturating_sub(device.private_allocated_bytes_at_peak);
     let bytes = reserved.saturating_sub(allocated);
-    let is_much = bytes > reserved / KEPT && bytes >= device.total_bytes / 100;
+    let is_much = bytes > reserved / MIN_FRAGMENTATION_DIVISOR && bytes >= device.total_bytes / 100;
     if device.allocations == 0 || !is_much || !is_significant(bytes, device) {
         return None;
     }

@@ -315,8 +315,8 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
 
 /// The cards of a machine that runs so many ranks, or its share of them.
 fn devices(ranks: Option<u32>) -> u8 {
-    const MOST_OF_A_MACHINE: u8 = 8;
-    ranks.map_or(1, |ranks| u8::try_from(ranks).unwrap_or(u8::MAX).min(MOST_OF_A_MACHINE))
+    const MAX_CARDS: u8 = 8;
+    ranks.map_or(1, |ranks| u8::try_from(ranks).unwrap_or(u8::MAX).min(MAX_CARDS))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use memlab_tui::config::Config;
 use memlab_tui::{session, terminal};
 
 /// How often to look for a process.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The process to show.
 #[derive(Clone, Copy, Debug, Args)]
@@ -79,7 +79,7 @@ fn wait_for(pid: Option<u32>) {
             let whom = pid.map_or_else(|| "a traced process".to_owned(), |pid| format!("process {pid} to use CUDA"));
             output::note(format_args!("waiting for {whom} (Ctrl-C ends it)"));
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::run::output::Output;
 use memlab_follow::offload::control::{own_uid, socket_folder};
 
 /// The longest path of a socket (`sun_path`), with its NUL.
-const LONGEST_SOCKET: usize = 108;
+const MAX_SOCKET_PATH_BYTES: usize = 108;
 /// The longest name of a socket: that of the largest process id.
 const SOCKET_NAME: &str = "/4194304.sock";
 
@@ -59,7 +59,7 @@ pub fn sockets() -> Check {
         let meaning = "`memlab ps`, `top`, `offload`, `restore` and `limit` reach no process";
         Check::warning("control sockets", format!("{why}: {meaning}"), advice)
     };
-    if folder.as_os_str().len() + SOCKET_NAME.len() >= LONGEST_SOCKET {
+    if folder.as_os_str().len() + SOCKET_NAME.len() >= MAX_SOCKET_PATH_BYTES {
         return cannot(
             format!("{shown} is too long for a socket's name"),
             "set XDG_RUNTIME_DIR to a shorter path".to_owned(),

@@ -58,8 +58,8 @@ unsafe extern "C" fn nothing(_: *mut c_void, _: CUpti_CallbackDomain, _: CUpti_C
 
 /// What the attempt means; `root` is where `/proc` is.
 pub fn check(attempt: &Result<PathBuf, Refusal>, root: &Path) -> Check {
-    const WITHOUT: &str = "`memlab run --time` records no GPU time";
-    const ALLOW: &str = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as an administrator (in a \
+    const CONSEQUENCE: &str = "`memlab run --time` records no GPU time";
+    const REMEDY: &str = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as an administrator (in a \
                          container: `--cap-add SYS_ADMIN`)";
     match attempt {
         Ok(file) if is_restricted(root) => Check::warning(
@@ -68,23 +68,23 @@ pub fn check(attempt: &Result<PathBuf, Refusal>, root: &Path) -> Check {
                 "{}; the driver restricts profiling to administrators, and may refuse `memlab run --time`",
                 file.display()
             ),
-            format!("if the report says so: {ALLOW}"),
+            format!("if the report says so: {REMEDY}"),
         ),
         Ok(file) => Check::ok(NAME, file.display().to_string()),
         Err(Refusal::NoDevice) => {
-            Check::warning(NAME, format!("there is no GPU to try it on: {WITHOUT}"), "see the CUDA driver above")
+            Check::warning(NAME, format!("there is no GPU to try it on: {CONSEQUENCE}"), "see the CUDA driver above")
         }
         Err(Refusal::Missing(why)) => Check::warning(
             NAME,
-            format!("{WITHOUT}: {why}"),
+            format!("{CONSEQUENCE}: {why}"),
             "install the CUPTI of the CUDA that PyTorch was built for",
         ),
         Err(Refusal::Rights(file)) => {
-            Check::warning(NAME, format!("{}: this user may not use it: {WITHOUT}", file.display()), ALLOW)
+            Check::warning(NAME, format!("{}: this user may not use it: {CONSEQUENCE}", file.display()), REMEDY)
         }
         Err(Refusal::Other(file, why)) => Check::warning(
             NAME,
-            format!("{}: {why}: {WITHOUT}", file.display()),
+            format!("{}: {why}: {CONSEQUENCE}", file.display()),
             "end other profilers, and use a CUPTI no newer than the driver",
         ),
     }

@@ -68,7 +68,7 @@ impl Ended {
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
 /// How often to look for new traces: while their writers live, they can be told from those of other runs.
-const LOOK_INTERVAL: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends. `started` is called once it runs, with the signals blocked that this
 /// process waits for, as they have to be in its threads.
@@ -200,7 +200,7 @@ impl Looking {
         let (stop, stopped) = bounded::<()>(0);
         let look = move || loop {
             lock(&finder).scan();
-            if stopped.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Disconnected) {
+            if stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         };

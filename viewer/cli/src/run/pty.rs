@@ -105,7 +105,7 @@ impl PtyProgram {
         while !self.typed.is_empty() && can_take(&self.master) {
             let (front, _) = self.typed.as_slices();
             // What a terminal takes of so few bytes at once does not block.
-            match rustix::io::write(&self.master, &front[..front.len().min(AT_ONCE)]) {
+            match rustix::io::write(&self.master, &front[..front.len().min(WRITE_BYTES)]) {
                 Ok(written @ 1..) => drop(self.typed.drain(..written)),
                 _ => return,
             }
@@ -149,10 +149,10 @@ impl PtyProgram {
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Bytes passed on at once: terminals take more than that when they take any.
-const AT_ONCE: usize = 256;
+const WRITE_BYTES: usize = 256;
 
 /// Bytes that wait to be read by the program, at most.
-const MOST_TYPED: usize = 1 << 16;
+const MAX_TYPED_BYTES: usize = 1 << 16;
 
 /// Whether a terminal's other side takes more.
 fn can_take(master: &OwnedFd) -> bool {
@@ -162,7 +162,7 @@ fn can_take(master: &OwnedFd) -> bool {
 
 impl Program for PtyProgram {
     fn input(&mut self, bytes: &[u8]) {
-        if self.takes_input && self.ended.is_none() && self.typed.len() + bytes.len() <= MOST_TYPED {
+        if self.takes_input && self.ended.is_none() && self.typed.len() + bytes.len() <= MAX_TYPED_BYTES {
             self.typed.extend(bytes);
         }
         self.pass_typed();

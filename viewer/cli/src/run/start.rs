@@ -63,10 +63,10 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
 /// belongs to that too, unless it has another output.
 fn run_id(is_within: bool) -> String {
     /// As many as there is room for in a trace's header.
-    const MOST: usize = 64;
+    const MAX_OUTER_BYTES: usize = 64;
     let own = format!("{:x}-{:x}", now_unix_ns(), std::process::id());
     match std::env::var("MEMLAB_RUN") {
-        Ok(outer) if is_within && (1..=MOST).contains(&outer.len()) => format!("{outer}/{own}"),
+        Ok(outer) if is_within && (1..=MAX_OUTER_BYTES).contains(&outer.len()) => format!("{outer}/{own}"),
         _ => own,
     }
 }

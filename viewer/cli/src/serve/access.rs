@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use memlab_base::error::bad_input;
 
 /// The shortest token that is taken.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_CHARS: usize = 16;
 
 /// What one has to know.
 #[derive(Clone)]
@@ -61,9 +61,9 @@ impl Token {
     /// If it is too short, or cannot be sent.
     pub fn given(word: &str, by: &str) -> anyhow::Result<Self> {
         let word = word.trim();
-        if word.len() < SHORTEST || !word.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if word.len() < MIN_TOKEN_CHARS || !word.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(bad_input(format!(
-                "{by}: a token has at least {SHORTEST} visible ASCII characters: `openssl rand -hex 16` makes one"
+                "{by}: a token has at least {MIN_TOKEN_CHARS} visible ASCII characters: `openssl rand -hex 16` makes one"
             )));
         }
         Ok(Self { word: word.to_owned(), is_new: false })

@@ -25,7 +25,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The peer has to take more of what was written within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Well below the 1,024 files that a process may usually open.
-const MOST: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 /// A pause after the system refused a connection, for want of files.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -52,7 +52,7 @@ pub async fn answer(listener: &TcpListener, routes: Router) -> Infallible {
 /// Ends the oldest connection that has sent no request if there are too many; `false`: all have sent one.
 fn makes_room(connections: &mut VecDeque<Connection>) -> bool {
     connections.retain(|connection| !connection.task.is_finished());
-    if connections.len() < MOST {
+    if connections.len() < MAX_CONNECTIONS {
         return true;
     }
     let silent = connections.iter().position(|connection| !connection.has_asked.load(Ordering::Relaxed));

@@ -9,15 +9,15 @@ use crossbeam_channel::{Sender, bounded};
 use memlab_follow::offload::control::{self, Status};
 
 /// How often the processes are asked.
-const ASK: Duration = Duration::from_secs(1);
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most running processes that are followed.
-pub const MOST: usize = 64;
+pub const MAX_PROCESSES: usize = 64;
 
 /// What was found last.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// The processes that answered, by pid; the first [`MOST`] are followed.
+    /// The processes that answered, by pid; the first [`MAX_PROCESSES`] are followed.
     pub processes: Vec<Status>,
     /// Those that did not: their number, and why.
     pub problems: Vec<(u32, String)>,
@@ -31,12 +31,12 @@ impl Found {
 
     /// The processes to follow.
     pub fn followed(&self) -> impl Iterator<Item = &Status> {
-        self.processes.iter().take(MOST)
+        self.processes.iter().take(MAX_PROCESSES)
     }
 
     /// How many are too many to be followed.
     pub fn left_out(&self) -> usize {
-        self.processes.len().saturating_sub(MOST)
+        self.processes.len().saturating_sub(MAX_PROCESSES)
     }
 }
 
@@ -58,7 +58,7 @@ impl Discovery {
         let shared = found.clone();
         let work = move || {
             // Nothing is ever sent: the channel is closed in the end.
-            while stopped.recv_timeout(ASK).is_err_and(|error| error.is_timeout()) {
+            while stopped.recv_timeout(QUERY_INTERVAL).is_err_and(|error| error.is_timeout()) {
                 let now = discover();
                 *lock(&shared) = now;
             }

@@ -8,7 +8,7 @@ use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::{ProcessState, steps_per_second};
 
 /// The longest command told, in columns.
-const LONGEST_COMMAND: usize = 60;
+const MAX_COMMAND_COLUMNS: usize = 60;
 
 /// The most devices told of a process; a machine has sixteen.
 const DEVICES: usize = 16;
@@ -65,7 +65,7 @@ impl ProcessFigures {
             trace_id: header.id,
             pid: header.pid,
             rank: header.rank,
-            command: fit(&short_command(&header.command), LONGEST_COMMAND, "…").into_owned(),
+            command: fit(&short_command(&header.command), MAX_COMMAND_COLUMNS, "…").into_owned(),
             state: followed.state(),
             events: model.events(),
             lost_events: model.lost_events(),

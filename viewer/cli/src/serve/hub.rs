@@ -18,21 +18,21 @@ use memlab_follow::offload::operation;
 use memlab_protocol::status::{MoveState, OperationKind};
 use memlab_report::page::elements::size;
 
-/// How often pages are told what is new; more rarely where drawing takes long.
-const TELL: Duration = Duration::from_secs(1);
-/// The longest between two news.
-const TELL_AT_LEAST: Duration = Duration::from_secs(10);
+/// How often pages get an update; more rarely where drawing takes long.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time between two updates.
+const MAX_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
 /// How often to look whether a page is open while none is.
-const LOOK: Duration = Duration::from_millis(250);
+const PAGE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Drawing takes at most this part of the time of a core.
-const DRAWING_SHARE: u32 = 10;
+const DRAWING_SHARE_DIVISOR: u32 = 10;
 
 /// Figures that the traces' thread does not give within this time are the last ones.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long processes that have ended stay, and how many of them.
-const ENDED_STAY: Duration = Duration::from_secs(3600);
-const ENDED: usize = 32;
+const ENDED_RETENTION: Duration = Duration::from_secs(3600);
+const MAX_ENDED_PROCESSES: usize = 32;
 
 /// How many fragments are kept for other pages that want the same.
 const FRAGMENTS: usize = 32;
@@ -127,7 +127,7 @@ impl Hub {
             retain(followed, &found, &mut lock(&ended));
             figures(followed, &found)
         });
-        match tokio::time::timeout(PATIENCE, asked).await {
+        match tokio::time::timeout(FIGURES_TIMEOUT, asked).await {
             Ok(Some(figures)) => {
                 lock(&self.last).clone_from(&figures);
                 figures
@@ -197,7 +197,7 @@ impl Hub {
                 // Pages that come later are not told what was.
                 self.news.send_replace(Arc::default());
                 while self.news.receiver_count() == 0 {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(PAGE_CHECK_INTERVAL).await;
                 }
             }
             let figures = self.figures().await;
@@ -209,7 +209,7 @@ impl Hub {
                 }
                 changed
             });
-            let pace = (lock(&self.kept).took * DRAWING_SHARE).clamp(TELL, TELL_AT_LEAST);
+            let pace = (lock(&self.kept).took * DRAWING_SHARE_DIVISOR).clamp(UPDATE_INTERVAL, MAX_UPDATE_INTERVAL);
             tokio::time::sleep(pace).await;
         }
     }
@@ -297,9 +297,9 @@ fn retain(followed: &mut Vec<Followed>, found: &Found, ended: &mut Ended) {
     }
     let mut newest: Vec<Instant> = ended.values().copied().collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
-    let oldest = newest.get(ENDED).copied();
+    let oldest = newest.get(MAX_ENDED_PROCESSES).copied();
     let is_old =
-        |since: &Instant| now.duration_since(*since) > ENDED_STAY || oldest.is_some_and(|oldest| *since <= oldest);
+        |since: &Instant| now.duration_since(*since) > ENDED_RETENTION || oldest.is_some_and(|oldest| *since <= oldest);
     followed.retain(|followed| !(followed.is_over() && ended.get(followed.path()).is_some_and(is_old)));
     ended.retain(|path, _| followed.iter().any(|followed| followed.path() == path));
 }

@@ -12,7 +12,7 @@ use memlab_trace::Scope;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Comparing takes at most this part of a core.
-const SHARE: u32 = 100;
+const CORE_SHARE_DIVISOR: u32 = 100;
 
 /// The last comparison, and when the next is due.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl RankComparison {
             members.iter().filter_map(|file| by_path.get(&file.path).copied().cloned()).collect();
         self.job = (ranks.len() > 1).then(|| Arc::new(Job::of(ranks, scope)));
         (self.scope, self.is_current) = (scope, true);
-        self.due = Some(Instant::now() + (began.elapsed() * SHARE).max(INTERVAL));
+        self.due = Some(Instant::now() + (began.elapsed() * CORE_SHARE_DIVISOR).max(INTERVAL));
         self.job.clone()
     }
 }

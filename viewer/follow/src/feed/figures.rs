@@ -16,7 +16,7 @@ pub struct FollowedFigures {
 }
 
 /// Between two polls at most so much is read, so that others get their turn.
-const READS: usize = 4;
+const MAX_POLL_READS: usize = 4;
 
 /// How often the history is halved after the first reading: from some thousand points to some hundred.
 const HALVES: usize = 3;
@@ -45,7 +45,7 @@ impl FollowedFigures {
     /// If the trace can no longer be read.
     pub fn poll(&mut self) -> Result<bool, ReadError> {
         let mut is_new = false;
-        for _ in 0..READS {
+        for _ in 0..MAX_POLL_READS {
             let polled = self.follower.poll(&mut self.figures)?;
             is_new |= polled.events > 0 || polled.restarted;
             if !polled.more {

@@ -8,7 +8,7 @@ use memlab_trace::Line;
 use crate::snapshot::ProcessSnapshot;
 
 /// The stretch of the program's time over which rates are taken, in nanoseconds.
-const STRETCH: u64 = 1_000_000_000;
+const RATE_WINDOW_NS: u64 = 1_000_000_000;
 
 type Key = (i32, Option<Arc<Line>>);
 
@@ -25,7 +25,7 @@ impl Rates {
     pub fn fill(&mut self, process: &mut ProcessSnapshot) {
         let passed = process.time.saturating_sub(self.since);
         let is_first = self.counts.is_empty();
-        if is_first || passed >= STRETCH {
+        if is_first || passed >= RATE_WINDOW_NS {
             let mut counts = HashMap::new();
             self.rates.clear();
             for device in &process.devices {

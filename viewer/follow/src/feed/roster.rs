@@ -15,25 +15,25 @@ use super::readers::{ReadOrder, Readers};
 use super::summed::TraceSummary;
 
 /// Up to so many traces are all kept whole.
-const WHOLE: usize = 8;
+const MAX_WHOLE_TRACES: usize = 8;
 
 /// Of more, so many that were looked at last.
-const RECENT: usize = 3;
+const RECENT_WHOLE_TRACES: usize = 3;
 
 /// The longest that one turn of the others takes, so that a key is answered soon.
-const TURN: Duration = Duration::from_millis(10);
+const MAX_TURN: Duration = Duration::from_millis(10);
 
 /// The shortest time between two rounds of turns.
 const ROUND_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A round takes at most this part of a core.
-const SHARE: u32 = 30;
+const ROUND_SHARE_DIVISOR: u32 = 30;
 
 /// Reading traces again takes at most this part of a core.
-const REREAD_SHARE: u32 = 40;
+const REREAD_SHARE_DIVISOR: u32 = 40;
 
 /// How long to wait for the readers.
-const WAIT: Duration = Duration::from_millis(2);
+const READER_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One of the traces.
 pub struct ShownTrace {
@@ -71,7 +71,7 @@ impl Roster {
     pub fn open(paths: &[PathBuf]) -> Result<Self, ReadError> {
         let mut roster = Self::default();
         for path in paths {
-            let whole = if paths.len() <= WHOLE { Some(Followed::open(path)?) } else { None };
+            let whole = if paths.len() <= MAX_WHOLE_TRACES { Some(Followed::open(path)?) } else { None };
             roster.traces.push(ShownTrace { summed: TraceSummary::open(path)?, whole, looked_at: 0 });
         }
         Ok(roster)
@@ -83,7 +83,7 @@ impl Roster {
             return false;
         }
         let Ok(summed) = TraceSummary::open(path) else { return false };
-        let whole = if self.traces.len() < WHOLE { Followed::open(path).ok() } else { None };
+        let whole = if self.traces.len() < MAX_WHOLE_TRACES { Followed::open(path).ok() } else { None };
         self.traces.push(ShownTrace { summed, whole, looked_at: 0 });
         self.keep_recent();
         true
@@ -138,7 +138,7 @@ impl Roster {
 
     /// Drops models of traces that were looked at long ago.
     fn keep_recent(&mut self) {
-        let most = if self.traces.len() > WHOLE { RECENT } else { WHOLE };
+        let most = if self.traces.len() > MAX_WHOLE_TRACES { RECENT_WHOLE_TRACES } else { MAX_WHOLE_TRACES };
         let mut looks: Vec<u64> =
             self.traces.iter().filter(|trace| trace.whole.is_some()).map(|trace| trace.looked_at).collect();
         if looks.len() <= most {
@@ -184,7 +184,7 @@ impl Roster {
         let Some(readers) = &self.readers else { return false };
         let done: Vec<_> = readers.done().collect();
         for read in done.iter().filter(|read| read.summary.is_ok()) {
-            self.reread_due = Some(Instant::now() + read.took * REREAD_SHARE);
+            self.reread_due = Some(Instant::now() + read.took * REREAD_SHARE_DIVISOR);
         }
         let is_any = !done.is_empty();
         for read in done {
@@ -233,13 +233,13 @@ impl Roster {
             if trace.whole.is_none() {
                 changed |= trace.summed.poll();
             }
-            if began.elapsed() > TURN {
+            if began.elapsed() > MAX_TURN {
                 self.round_took += began.elapsed();
                 return changed;
             }
         }
         self.round_took += began.elapsed();
-        self.round_due = Some(Instant::now() + (self.round_took * SHARE).max(ROUND_INTERVAL));
+        self.round_due = Some(Instant::now() + (self.round_took * ROUND_SHARE_DIVISOR).max(ROUND_INTERVAL));
         (self.next, self.round_took) = (0, Duration::ZERO);
         changed
     }
@@ -268,7 +268,7 @@ impl Roster {
                 return;
             }
             if !more {
-                std::thread::sleep(WAIT);
+                std::thread::sleep(READER_POLL_INTERVAL);
             }
         }
     }

@@ -16,8 +16,8 @@ use memlab_base::query::Cursor;
 /// How often the writer is looked for: ranks are many.
 const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A trace is read again, for what its memory is for, when its peak has risen by one part in so many.
-const RISEN: u64 = 64;
+/// Rereads a trace to classify its memory once its peak has grown by one part in so many.
+const MIN_RISE_DIVISOR: u64 = 64;
 
 /// A trace and its summary.
 pub struct TraceSummary {
@@ -119,7 +119,7 @@ impl TraceSummary {
         let (read_peak, read_ooms) = self.read_at;
         self.ended_since
             || summary.oom_count != read_ooms
-            || peak(summary) > read_peak.saturating_add(read_peak / RISEN)
+            || peak(summary) > read_peak.saturating_add(read_peak / MIN_RISE_DIVISOR)
     }
 
     /// Whether its figures are followed.

@@ -15,7 +15,7 @@ use memlab_base::signals;
 /// Between two looks at a command.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a command that was asked to end may take for it.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Starts a command, in a process group of its own: Ctrl-C on the program is none on it. What it prints goes to standard
 /// error, or nowhere if the terminal shows the dashboard: the program's output is the program's alone.
@@ -75,7 +75,7 @@ fn end(child: &mut Child) {
     let group = Pid::from_child(child);
     let _ = kill_process_group(group, Signal::TERM);
     let asked = Instant::now();
-    while asked.elapsed() < LAST_WORDS && matches!(child.try_wait(), Ok(None)) {
+    while asked.elapsed() < END_TIMEOUT && matches!(child.try_wait(), Ok(None)) {
         std::thread::sleep(PAUSE);
     }
     let _ = kill_process_group(group, Signal::KILL);

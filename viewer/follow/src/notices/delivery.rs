@@ -15,7 +15,7 @@ use memlab_base::output;
 /// How long after the program what is told may go on.
 const GRACE: Duration = Duration::from_secs(10);
 /// What an end takes that came at the last moment.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const END_MARGIN: Duration = Duration::from_secs(1);
 
 /// Commands and requests that are under way.
 pub struct Deliveries {
@@ -103,7 +103,7 @@ impl Deliveries {
     pub fn finish(mut self) {
         let deadline = *self.deadline.get_or_init(|| Instant::now() + GRACE);
         while self.under_way > 0 {
-            match self.ends.recv_deadline(deadline + LAST_WORDS) {
+            match self.ends.recv_deadline(deadline + END_MARGIN) {
                 Ok(result) => self.on_over(result),
                 Err(_) => {
                     let seconds = GRACE.as_secs();

@@ -24,7 +24,7 @@ use memlab_protocol::status::{LimitStatus, MoveStatus, OnLimit};
 /// Time for a process to answer, before [`patience`].
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
-const LONGEST_REPLY: u64 = 1 << 20;
+const MAX_REPLY_BYTES: u64 = 1 << 20;
 
 /// What a traced process says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -372,7 +372,7 @@ fn exchange(socket: &Path, request: &ControlRequest) -> io::Result<String> {
     stream.set_write_timeout(timeout)?;
     stream.write_all(format!("{}\n", request.to_json()).as_bytes())?;
     let mut reply = String::new();
-    BufReader::new(stream.take(LONGEST_REPLY)).read_line(&mut reply)?;
+    BufReader::new(stream.take(MAX_REPLY_BYTES)).read_line(&mut reply)?;
     if reply.is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the process closed the connection"));
     }

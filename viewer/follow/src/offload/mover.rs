@@ -16,11 +16,11 @@ use memlab_base::output;
 use memlab_protocol::status::{MoveStatus, OperationKind};
 
 /// How often a process is asked.
-const ASK: Duration = Duration::from_millis(1000);
+const QUERY_INTERVAL: Duration = Duration::from_millis(1000);
 /// The same while its memory moves.
-const ASK_BUSY: Duration = Duration::from_millis(100);
-/// A process that did not answer is left alone for so long.
-const LEAVE_ALONE: Duration = Duration::from_secs(3);
+const BUSY_QUERY_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a process is asked that did not answer.
+const SILENT_QUERY_INTERVAL: Duration = Duration::from_secs(3);
 /// How long a program may take to reach a point where it can stop.
 const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -204,7 +204,7 @@ impl Worker {
                 self.publish();
             }
             let busy = !self.by_driver.is_empty() || self.followed.values().any(|followed| followed.about.is_busy());
-            pause = if busy { ASK_BUSY } else { ASK };
+            pause = if busy { BUSY_QUERY_INTERVAL } else { QUERY_INTERVAL };
         }
         for by_driver in self.by_driver {
             let _ = by_driver.thread.join();
@@ -297,9 +297,9 @@ impl Worker {
 impl FollowedProcess {
     fn is_due(&self) -> bool {
         let pause = match (self.is_silent, self.about.is_busy() || self.ours.is_some()) {
-            (true, _) => LEAVE_ALONE,
-            (_, true) => ASK_BUSY,
-            (_, false) => ASK,
+            (true, _) => SILENT_QUERY_INTERVAL,
+            (_, true) => BUSY_QUERY_INTERVAL,
+            (_, false) => QUERY_INTERVAL,
         };
         // A wake-up a little early counts.
         self.asked.is_none_or(|asked| asked.elapsed() + Duration::from_millis(5) >= pause)

@@ -13,11 +13,11 @@ use memlab_base::output::ProgressLine;
 use memlab_protocol::status::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
 
 /// How often a process is asked how it goes.
-const ASK: Duration = Duration::from_millis(50);
+const QUERY_INTERVAL: Duration = Duration::from_millis(50);
 /// A process that has not answered for so long is no longer waited for.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Columns of a progress bar.
-const BAR: usize = 20;
+const BAR_COLUMNS: usize = 20;
 
 /// Whether this command is to end.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ impl Interruption {
         while !self.has_come() {
             match end.saturating_duration_since(Instant::now()) {
                 Duration::ZERO => return,
-                rest => std::thread::sleep(rest.min(ASK)),
+                rest => std::thread::sleep(rest.min(QUERY_INTERVAL)),
             }
         }
     }
@@ -85,7 +85,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
                     if operation.phase.is_over() {
                         return Ok(WatchEnd::Over(Box::new((operation, moving))));
                     }
-                    line.show(&progress(&operation, BAR, true));
+                    line.show(&progress(&operation, BAR_COLUMNS, true));
                 }
             }
             Err(Unreachable::Silent) if heard.elapsed() < patience(SILENCE_TIMEOUT) => {
@@ -100,7 +100,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
         if interruption.has_come() {
             return Ok(WatchEnd::Detached);
         }
-        interruption.sleep(ASK);
+        interruption.sleep(QUERY_INTERVAL);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memlab_trace::{Call, CallTree, GrowthView, Line};
 
 /// The most calls visited to compute growth, of all lines together. Only malicious traces need more.
-const MOST_STEPS: usize = 1 << 22;
+const MAX_VISITED_CALLS: usize = 1 << 22;
 
 /// The call tree of the user's lines, and where in it each line is.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +72,7 @@ impl Calls {
                 for call in std::iter::once(*holder).chain(self.around(*holder)) {
                     *through.entry(call).or_default() += 1;
                     steps += 1;
-                    if steps > MOST_STEPS {
+                    if steps > MAX_VISITED_CALLS {
                         return vec![None; calls.len()];
                     }
                 }

@@ -41,7 +41,7 @@ pub fn write(out: &mut dyn Write, snapshot: &ResolvedSnapshot, device: Option<i3
 }
 
 /// The longest text that the cell of a spreadsheet holds.
-const LONGEST_STACK: usize = 32_767;
+const MAX_CELL_CHARS: usize = 32_767;
 
 /// A stack from the outermost call on. Where it would be too long, the outermost calls are only counted.
 fn stack_field(innermost_first: &[Arc<Line>]) -> String {
@@ -53,7 +53,7 @@ fn stack_field(innermost_first: &[Arc<Line>]) -> String {
             None => format!("{} ({})", frame.function, frame.file),
         };
         length += text.len() + 1;
-        if length > LONGEST_STACK {
+        if length > MAX_CELL_CHARS {
             frames.push(format!("({} outer calls left out)", innermost_first.len() - index));
             break;
         }
@@ -96,7 +96,7 @@ mod tests {
         // WHEN written THEN the innermost calls are there, and the others are counted
         assert_eq!(stack_field(&stack[..2]), "f, (/a.py:1);f, (/a.py:0)");
         let text = stack_field(&stack);
-        assert!(text.len() <= LONGEST_STACK + 40 && text.ends_with(";f, (/a.py:0)"), "{}", text.len());
+        assert!(text.len() <= MAX_CELL_CHARS + 40 && text.ends_with(";f, (/a.py:0)"), "{}", text.len());
         let kept = text.split(';').count() - 1;
         assert!(text.starts_with(&format!("({} outer calls left out);f, (/a.py:{})", 5000 - kept, kept - 1)), "{text}");
     }

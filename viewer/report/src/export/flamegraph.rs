@@ -18,13 +18,13 @@ pub const STYLE: &str = include_str!("flamegraph/flamegraph.css");
 pub const SCRIPT: &str = concat!(include_str!("flamegraph/size.js"), include_str!("flamegraph/flamegraph.js"));
 
 /// The most calls drawn in a separate picture.
-const MOST: usize = 6000;
+const MAX_CALLS: usize = 6000;
 
 /// The deepest row drawn; memlab records no more frames than that in PyTorch programs.
-const DEEPEST: usize = 512;
+const MAX_DEPTH: usize = 512;
 
 /// The longest name, in columns.
-const LONGEST: usize = 120;
+const MAX_NAME_COLUMNS: usize = 120;
 
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 18.0;
@@ -32,7 +32,7 @@ const HEAD: f64 = 58.0;
 const FOOT: f64 = 22.0;
 
 /// What is narrower than this is not drawn.
-const NARROWEST: f64 = 0.3;
+const MIN_CALL_WIDTH: f64 = 0.3;
 
 /// A character's width in the picture's font: six tenths of its size, as monospaced fonts have it.
 const ADVANCE: f64 = 6.95;
@@ -61,7 +61,7 @@ impl Measure {
 
 /// The flamegraph of a call tree as a standalone file.
 pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
-    let drawing = drawing(tree, measure, title, MOST);
+    let drawing = drawing(tree, measure, title, MAX_CALLS);
     let (body, end) = drawing.split_at(drawing.rfind("</svg>").unwrap_or(drawing.len()));
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{body}<style><![CDATA[\n{STYLE}]]></style>\n<script><![CDATA[\n{SCRIPT}]]></script>\n{end}"
@@ -102,7 +102,7 @@ pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usiz
     if dropped > 0 {
         let _ = writeln!(
             svg,
-            r#"<text class="foot" x="4" y="{:.0}">{} too small to draw: each below {} or deeper than {DEEPEST} calls</text>"#,
+            r#"<text class="foot" x="4" y="{:.0}">{} too small to draw: each below {} or deeper than {MAX_DEPTH} calls</text>"#,
             height - 8.0,
             if dropped == 1 { "1 call is".to_owned() } else { format!("{} calls are", format::grouped(dropped)) },
             format::bytes(least, Units::Auto)
@@ -136,14 +136,14 @@ fn choose(tree: &CallTree, measure: Measure, total: u64, most: usize) -> Chosen 
         depths.push(call.parent.map_or(1, |parent| depths[parent as usize] + 1));
     }
     let sizes: Vec<u64> = tree.calls.iter().map(|call| measure.of(&call.inclusive)).collect();
-    let mut least = ((total as f64 * NARROWEST / WIDTH).ceil() as u64).max(1);
+    let mut least = ((total as f64 * MIN_CALL_WIDTH / WIDTH).ceil() as u64).max(1);
     let mut largest: Vec<u64> = sizes.iter().copied().filter(|size| *size >= least).collect();
     if largest.len() > most {
         largest.sort_unstable_by_key(|size| Reverse(*size));
         // A caller holds at least what it called does, so this leaves no call without the one it was made from.
         least = largest[most].saturating_add(1);
     }
-    let is_drawn = |index: usize| sizes[index] >= least && depths[index] <= DEEPEST;
+    let is_drawn = |index: usize| sizes[index] >= least && depths[index] <= MAX_DEPTH;
     let dropped = (0..sizes.len()).filter(|index| sizes[*index] > 0 && !is_drawn(*index)).count() as u64;
     let rows = (0..sizes.len()).filter(|index| is_drawn(*index)).map(|index| depths[index]).max().unwrap_or(0);
     Chosen { least, dropped, rows }
@@ -176,7 +176,7 @@ impl Drawn<'_> {
         };
         let name = name(line);
         let place = line.line.map_or_else(|| line.file.to_string(), |number| format!("{}:{number}", line.file));
-        let title = format!("{name}\n{}", memlab_base::text::clean(&fit_end(&place, LONGEST, "…")));
+        let title = format!("{name}\n{}", memlab_base::text::clean(&fit_end(&place, MAX_NAME_COLUMNS, "…")));
         let (class, colours) = if call.is_users() { ('u', USERS) } else { ('l', LIBRARIES) };
         self.frame(row, start, own, &name, class, &title, bytes, hash(&line.file) % colours);
     }
@@ -219,7 +219,8 @@ fn name(line: &Line) -> String {
     let file = line.file.rsplit('/').next().unwrap_or(&line.file);
     let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
     let number = line.line.map_or_else(String::new, |number| format!(":{number}"));
-    let name = format!("{}  {}{number}", fit_end(function, LONGEST, "…"), fit_end(file, LONGEST, "…"));
+    let name =
+        format!("{}  {}{number}", fit_end(function, MAX_NAME_COLUMNS, "…"), fit_end(file, MAX_NAME_COLUMNS, "…"));
     memlab_base::text::clean(&name).into_owned()
 }
 

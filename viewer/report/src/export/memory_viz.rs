@@ -23,7 +23,7 @@ use memlab_base::text::clean;
 /// The size of segments in the pool for small blocks.
 const SMALL_SEGMENT: u64 = 2 << 20;
 /// The largest block from that pool.
-const LARGEST_SMALL: u64 = 1 << 20;
+const MAX_SMALL_BLOCK: u64 = 1 << 20;
 
 /// Writes the snapshot of one device or of all.
 ///
@@ -100,7 +100,7 @@ fn write_segment(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, device: i32, segm
     // PyTorch does not report which of its two pools a segment belongs to: the sizes of its segments and blocks show
     // it.
     let is_small = match segment.is_expandable {
-        true => !segment.blocks.is_empty() && segment.blocks.iter().all(|block| block.bytes <= LARGEST_SMALL),
+        true => !segment.blocks.is_empty() && segment.blocks.iter().all(|block| block.bytes <= MAX_SMALL_BLOCK),
         false => segment.bytes == SMALL_SEGMENT,
     };
     p.dictionary(|p| {

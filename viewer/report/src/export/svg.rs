@@ -221,7 +221,7 @@ fn escape(text: &str) -> String {
 pub(crate) fn hex(color: Color) -> Option<String> {
     let rgb = |red: u8, green: u8, blue: u8| Some(format!("#{red:02x}{green:02x}{blue:02x}"));
     let named = |index: usize| {
-        const NAMED: [(u8, u8, u8); 16] = [
+        const NAMED_COLOURS: [(u8, u8, u8); 16] = [
             (0, 0, 0),
             (205, 49, 49),
             (13, 188, 121),
@@ -239,7 +239,7 @@ pub(crate) fn hex(color: Color) -> Option<String> {
             (41, 184, 219),
             (255, 255, 255),
         ];
-        let (red, green, blue) = NAMED[index];
+        let (red, green, blue) = NAMED_COLOURS[index];
         rgb(red, green, blue)
     };
     match color {

@@ -6,11 +6,11 @@ use memlab_base::format::{self, Units};
 use memlab_base::text::{fit_end, markup};
 
 /// The longest name shown, in columns.
-pub(crate) const LONGEST: usize = 120;
+pub(crate) const MAX_NAME_COLUMNS: usize = 120;
 
 /// A name out of a trace, cut to a length and escaped.
 pub fn name(text: &str) -> String {
-    markup(&fit_end(text, LONGEST, "…")).into_owned()
+    markup(&fit_end(text, MAX_NAME_COLUMNS, "…")).into_owned()
 }
 
 pub fn size(bytes: u64) -> String {

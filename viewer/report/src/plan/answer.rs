@@ -19,7 +19,7 @@ use memlab_base::format::Units;
 use memlab_base::text;
 
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
-const WORTH_SAYING: u64 = 100;
+const MIN_SAVING_DIVISOR: u64 = 100;
 
 /// How many lines that read values back are named.
 const SHOWN_READ_BACKS: usize = 5;
@@ -236,8 +236,8 @@ pub fn choice(low: u64, largest: u64) -> Vec<u64> {
     let mut batches: Vec<u64> = std::iter::successors(Some(low.next_power_of_two()), |batch| Some(batch * 2))
         .take_while(|batch| *batch <= largest.saturating_mul(2).max(low * 4))
         .collect();
-    const MOST: usize = 6;
-    let spare = batches.len().saturating_sub(MOST);
+    const MAX_BATCHES: usize = 6;
+    let spare = batches.len().saturating_sub(MAX_BATCHES);
     batches.drain(..spare);
     if largest > 0 && !batches.contains(&largest) {
         batches.push(largest);
@@ -275,7 +275,8 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
     let mut advice = Vec::new();
     let Some(today) = tried.first() else { return advice };
     let better = tried[1..].iter().filter(|row| {
-        row.largest_batch > today.largest_batch || row.needed_bytes + card_bytes / WORTH_SAYING < today.needed_bytes
+        row.largest_batch > today.largest_batch
+            || row.needed_bytes + card_bytes / MIN_SAVING_DIVISOR < today.needed_bytes
     });
     // Of equally good ones, the first: it is the one that is used most.
     let best = better.min_by_key(|row| (std::cmp::Reverse(row.largest_batch), row.needed_bytes));

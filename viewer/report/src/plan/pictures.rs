@@ -32,7 +32,7 @@ impl Pictures {
         let (family, in_family) = program.at(answer.peak.batch);
         Ok(Pictures {
             batches: batches.into_iter().map(|batch| row(card, &today, Some(batch))).collect(),
-            course: family.course(&family.sizes(in_family), today.settings(), STRETCHES),
+            course: family.timeline(&family.sizes(in_family), today.settings(), STRETCHES),
         })
     }
 }

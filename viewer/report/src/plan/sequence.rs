@@ -10,10 +10,10 @@ use memlab_base::error::bad_input;
 use memlab_base::format::{self, Units};
 
 /// A change is recommended if it saves a hundredth of the card.
-const WORTH_SAYING: u64 = 100;
+const MIN_SAVING_DIVISOR: u64 = 100;
 
 /// About so many requests are replayed for a row, which takes a tenth of a second; the smallest card takes ten times that.
-const MOST_EVENTS: usize = 2_000_000;
+const REPLAYED_EVENTS: usize = 2_000_000;
 
 /// What is asked.
 pub struct SequenceQuestion<'f> {
@@ -97,8 +97,8 @@ impl SequenceAnswer {
                 "the recorded steps of one length differ from each other: a sequence of lengths cannot be made of them",
             ));
         };
-        let replayed = thinned(lengths, MOST_EVENTS.div_ceil(step));
-        let ordered = Order::TO_TRY.map(|order| (order, order.of(&replayed)));
+        let replayed = thinned(lengths, REPLAYED_EVENTS.div_ceil(step));
+        let ordered = Order::CANDIDATES.map(|order| (order, order.of(&replayed)));
         let sequence = Sequence::new(family, ordered.iter().flat_map(|(_, lengths)| lengths.iter().copied()));
         let Some(sequence) = sequence else { return Err(bad_input("the recorded steps differ from each other")) };
         let mut all_settings = vec![*settings];
@@ -176,7 +176,7 @@ fn advice(rows: &[SequenceRow], card_bytes: u64, outside: u64) -> String {
     let keeps_order = |row: &&SequenceRow| row.order != name(Order::Shuffled(0)) && row.order != name(Order::Ascending);
     // Nothing reserves more than the card has.
     let held = |row: &SequenceRow| row.peak_reserved_bytes.min(card_bytes.saturating_sub(outside));
-    let worth = (card_bytes / WORTH_SAYING).max(1);
+    let worth = (card_bytes / MIN_SAVING_DIVISOR).max(1);
     let changes = |row: &SequenceRow| {
         let order = if row.order == today.order { 0 } else { 1 + u8::from(row.total_length > today.total_length) };
         order + u8::from(row.settings != today.settings)

@@ -8,7 +8,7 @@ use memlab_base::format::{self, Units};
 use memlab_base::text;
 
 /// How many lines and layers are shown.
-const SHOWN: usize = 8;
+const SHOWN_ROWS: usize = 8;
 
 /// Writes a plan for a terminal of `columns`.
 ///
@@ -96,12 +96,12 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
 
 fn held(head: &'static str, rows: &[HoldingRow], all: u64) -> Table {
     let mut table = Table::new(&["at the peak", "of allocated", head]);
-    for HoldingRow { name, bytes, .. } in rows.iter().take(SHOWN) {
+    for HoldingRow { name, bytes, .. } in rows.iter().take(SHOWN_ROWS) {
         table.row(vec![format::bytes(*bytes, Units::Auto), format::percent(*bytes, all), name.clone()]);
     }
-    let rest: u64 = rows.iter().skip(SHOWN).map(|row| row.bytes).sum();
+    let rest: u64 = rows.iter().skip(SHOWN_ROWS).map(|row| row.bytes).sum();
     if rest > 0 {
-        let name = format!("{} more", rows.len() - SHOWN);
+        let name = format!("{} more", rows.len() - SHOWN_ROWS);
         table.row(vec![format::bytes(rest, Units::Auto), format::percent(rest, all), name]);
     }
     table

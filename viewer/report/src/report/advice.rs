@@ -1,6 +1,6 @@
 //! What to change, as text.
 
-use memlab_predict::advice::{Advice, AdviceReport, Batch, Cost, Together, Tried};
+use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, RejectedAdvice};
 
 use super::sections::wrapped;
 use memlab_base::format::{self, Units};
@@ -69,7 +69,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
         ));
     }
     if let Some(together) = &advices.together {
-        let Together { saved_bytes, bytes_after, cost, .. } = together;
+        let Combination { saved_bytes, bytes_after, cost, .. } = together;
         let (saved, after) = (size(*saved_bytes), size(*bytes_after));
         lines.push(format!(
             "{} together save {saved}: {after} allocated; {}",
@@ -91,7 +91,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     }
     if let Some(batch) = &advices.batch {
         let (times, more) = match batch.percent {
-            percent if percent == Batch::MOST_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
+            percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
             percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
         };
         lines.push(format!(
@@ -104,7 +104,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
 }
 
 /// `1, 3 and 4`: where the pieces of a set are in the list.
-fn numbers(advices: &AdviceReport, set: &Together) -> String {
+fn numbers(advices: &AdviceReport, set: &Combination) -> String {
     let numbered = (1..).zip(&advices.advice).filter(|(_, advice)| set.kinds.contains(&advice.kind));
     let numbers: Vec<String> = numbered.map(|(number, _): (usize, _)| number.to_string()).collect();
     match &*numbers {
@@ -126,7 +126,7 @@ pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<String> {
 }
 
 /// What was tried, and what came of it.
-pub(super) fn place_of_tried(tried: &Tried) -> String {
+pub(super) fn place_of_tried(tried: &RejectedAdvice) -> String {
     format!("{} ({}): {}", tried.kind.title(), tried.place, tried.because)
 }
 

@@ -53,10 +53,10 @@ pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
 /// What to do about the time that recording takes, if the run would be faster without.
 pub(super) fn slowed(model: &Model, work: &GpuWorkView) -> Option<&'static str> {
     /// Fewer steps are recorded faster than anything is changed about it.
-    const MANY: u64 = 100;
+    const MIN_STEPS: u64 = 100;
     let is_slowed = work.busy.waiting > work.busy.total() / 10;
     let is_complete = model.steps_timed() == model.steps_ended();
-    (is_slowed && is_complete && model.steps_ended() >= MANY)
+    (is_slowed && is_complete && model.steps_ended() >= MIN_STEPS)
         .then_some("Recording each launch makes such steps longer: with --time-every 8, one of eight is recorded.")
 }
 

@@ -15,10 +15,10 @@ use memlab_base::text::{NO_LAYER, clean};
 const ROWS: usize = 12;
 
 /// How many lines that grow.
-const GROWING: usize = 5;
+const MAX_GROWING_LINES: usize = 5;
 
 /// The widest that sentences are set: longer lines are hard to read.
-const PROSE: usize = 110;
+const MAX_PROSE_COLUMNS: usize = 110;
 
 /// How many out-of-memory events are shown in full.
 const OOMS: usize = 3;
@@ -258,7 +258,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     };
     let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
     let mut table = Table::new(&["more", "a step", "before", "at the last", "line"]);
-    for line in growth.iter().take(GROWING) {
+    for line in growth.iter().take(MAX_GROWING_LINES) {
         table.row(vec![
             size(line.to_bytes - line.from_bytes),
             size(line.bytes_per_step.max(0.0) as u64),
@@ -342,7 +342,7 @@ pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns:
 /// Driver memory that is not PyTorch's.
 pub(super) fn driver(names: &ReportNames<'_>, device: i32, title: &str, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["at the end", "kind", "taken by"]);
-    for held in names.model.driver_memory(device).iter().take(GROWING) {
+    for held in names.model.driver_memory(device).iter().take(MAX_GROWING_LINES) {
         let times = match held.live_allocations {
             1 => "once".to_owned(),
             times => format!("{} times", format::grouped(times)),
@@ -456,7 +456,7 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
 
 /// Text in lines of at most so many columns, the first after `mark`, the others as far in.
 pub(super) fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
-    let columns = columns.min(PROSE);
+    let columns = columns.min(MAX_PROSE_COLUMNS);
     let indent = " ".repeat(memlab_base::text::width(mark) + 1);
     let mut lines = vec![mark.to_owned()];
     for word in text.split_whitespace() {

@@ -11,7 +11,7 @@ const GAP: usize = 2;
 /// what they have in any case.
 const ROOM_OF_LINES: usize = 44;
 const ROOM_OF_LAYERS: usize = 30;
-const LEAST_ROOM: usize = 20;
+const MIN_ROOM: usize = 20;
 
 /// A table under construction.
 pub(crate) struct Table {
@@ -63,7 +63,7 @@ impl Table {
         };
         let fits = |count: &usize| room(&self.spare[..*count]) >= wanted;
         let left_out = &self.spare[..(0..=self.spare.len()).find(fits).unwrap_or(self.spare.len())];
-        let room = room(left_out).max(LEAST_ROOM);
+        let room = room(left_out).max(MIN_ROOM);
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut line = " ".repeat(2);
             for (column, cell) in cells.enumerate().filter(|(column, _)| !left_out.contains(column)) {

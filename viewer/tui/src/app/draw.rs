@@ -11,8 +11,8 @@ use crate::screens::overview::OverviewParts;
 use memlab_base::text;
 
 /// On smaller terminals some figures are shown instead of the dashboard.
-const LEAST_COLUMNS: u16 = 30;
-const LEAST_ROWS: u16 = 8;
+const MIN_COLUMNS: u16 = 30;
+const MIN_ROWS: u16 = 8;
 
 /// Where things are on a screen of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn draw(buffer: &mut Buffer, app: &mut App) {
     buffer.set_style(area, app.context.theme.text);
     app.context.hit_targets.clear();
     app.context.is_seeking = app.is_seeking();
-    if area.width < LEAST_COLUMNS || area.height < LEAST_ROWS {
+    if area.width < MIN_COLUMNS || area.height < MIN_ROWS {
         header::draw_least(buffer, area, app);
     } else {
         let has_strip = !matches!(app.screen, Screen::Overview | Screen::Output);

@@ -11,7 +11,7 @@ use crate::screens::screen_state::Action;
 use memlab_follow::request::UiRequest;
 
 /// Columns that Shift moves the cursor at once.
-const FAR_COLUMNS: i64 = 10;
+const SHIFT_COLUMNS: i64 = 10;
 
 /// More rows than any table has.
 const ALL_ROWS: isize = isize::MAX / 2;
@@ -60,7 +60,7 @@ impl App {
     }
 
     fn on_plain_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
-        let by = if key.modifiers.contains(KeyModifiers::SHIFT) { FAR_COLUMNS } else { 1 };
+        let by = if key.modifiers.contains(KeyModifiers::SHIFT) { SHIFT_COLUMNS } else { 1 };
         match key.code {
             KeyCode::Char('q') if self.output.program_runs() => self.overlay = Some(Overlay::Leave),
             KeyCode::Char('q') => return Some(UiRequest::Quit),

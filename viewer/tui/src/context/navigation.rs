@@ -10,7 +10,7 @@ use memlab_base::{format, moment};
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
 
 /// The shortest time the chart shows, in nanoseconds: a point of it is some microseconds long at best.
-const SHORTEST_WINDOW_NS: u64 = 1_000_000;
+const MIN_WINDOW_NS: u64 = 1_000_000;
 
 impl Context {
     /// Shows the peak of a program that gave its memory back before it ended, unless the user chose a moment: its end
@@ -92,7 +92,7 @@ impl Context {
     pub fn zoom(&mut self, nearer: bool) {
         let Some(end) = self.process().map(|process| process.until(self.now_unix_ns)) else { return };
         let length = self.chart_span().map_or(end, |(start, end)| end - start);
-        let length = if nearer { (length / 2).max(SHORTEST_WINDOW_NS) } else { length.saturating_mul(2) };
+        let length = if nearer { (length / 2).max(MIN_WINDOW_NS) } else { length.saturating_mul(2) };
         let centre = if self.moment == ShownMoment::Now { None } else { self.moment_time() };
         // Halved and doubled again it may be a little shorter than the run.
         self.window = if length > end - end / 8 { ChartWindow::Run } else { ChartWindow::Around(centre, length) };

@@ -89,7 +89,11 @@ impl Help {
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         const COLUMNS: u16 = 108;
         let theme = &context.theme;
-        let rows = rows(context, self.screen.keys, usize::from(COLUMNS.min(area.width).saturating_sub(WHAT + 2)));
+        let rows = rows(
+            context,
+            self.screen.keys,
+            usize::from(COLUMNS.min(area.width).saturating_sub(DESCRIPTION_COLUMN + 2)),
+        );
         // Without room for all the blank lines go first.
         let is_spacious = rows.len() as u16 + 2 <= area.height;
         let rows: Vec<HelpLine> =
@@ -114,7 +118,15 @@ impl Help {
                 HelpLine::Blank => {}
                 HelpLine::Key(key, what) => {
                     put(buffer, inner.x + 1, y, 22.min(inner.width.saturating_sub(1)), key, theme.key, theme);
-                    put(buffer, inner.x + WHAT, y, inner.width.saturating_sub(WHAT), what, theme.text, theme);
+                    put(
+                        buffer,
+                        inner.x + DESCRIPTION_COLUMN,
+                        y,
+                        inner.width.saturating_sub(DESCRIPTION_COLUMN),
+                        what,
+                        theme.text,
+                        theme,
+                    );
                 }
                 HelpLine::Warning(words) => {
                     put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), words, theme.warn, theme);
@@ -125,7 +137,7 @@ impl Help {
 }
 
 /// The column of the descriptions.
-const WHAT: u16 = 24;
+const DESCRIPTION_COLUMN: u16 = 24;
 
 /// One line of the help.
 enum HelpLine {
@@ -154,7 +166,11 @@ fn rows(context: &Context, own: &'static [HelpKey], columns: usize) -> Vec<HelpL
     if !warnings.is_empty() {
         rows.push(HelpLine::Blank);
     }
-    let warned = warnings.iter().rev().take(4).flat_map(|warning| wrapped(warning, columns + usize::from(WHAT) - 2));
+    let warned = warnings
+        .iter()
+        .rev()
+        .take(4)
+        .flat_map(|warning| wrapped(warning, columns + usize::from(DESCRIPTION_COLUMN) - 2));
     rows.extend(warned.map(HelpLine::Warning));
     rows
 }

@@ -13,7 +13,7 @@ use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{GpuTime, ProcessSnapshot};
 
 /// Columns between facts.
-const BETWEEN: u16 = 3;
+const FACT_GAP: u16 = 3;
 
 /// Where each fact begins: row and column. A fact that does not fit into what is left of a row goes to the next.
 fn places(facts: &[Fact], width: u16) -> Vec<(u16, u16)> {
@@ -26,7 +26,7 @@ fn places(facts: &[Fact], width: u16) -> Vec<(u16, u16)> {
             (row, column) = (row + 1, 0);
         }
         places.push((row, column));
-        column = column.saturating_add(columns).saturating_add(BETWEEN);
+        column = column.saturating_add(columns).saturating_add(FACT_GAP);
     }
     places
 }
@@ -44,7 +44,7 @@ pub fn flow(buffer: &mut Buffer, area: Rect, facts: &[Fact], separator: &str, th
         }
         let (x, y) = (area.x + column, area.y + row);
         if column > 0 {
-            put(buffer, x - BETWEEN, y, BETWEEN, separator, theme.border, theme);
+            put(buffer, x - FACT_GAP, y, FACT_GAP, separator, theme.border, theme);
         }
         put_spans(buffer, x, y, area.right(), fact, theme);
     }
@@ -86,7 +86,7 @@ fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
 }
 
 /// From this width on the stack is beside the facts.
-const WIDE: u16 = 110;
+const SIDE_BY_SIDE_COLUMNS: u16 = 110;
 
 /// Draws facts and the stack that asked for what they are about, beside or below them.
 pub fn draw_with_stack(
@@ -97,7 +97,7 @@ pub fn draw_with_stack(
     stack: u32,
     theme: &Theme,
 ) {
-    let beside = if area.width >= WIDE {
+    let beside = if area.width >= SIDE_BY_SIDE_COLUMNS {
         let left = area.width / 2 - 1;
         flow(buffer, Rect { width: left, ..area }, facts, theme.glyphs.separator, theme);
         Rect { x: area.x + left + 2, width: area.width - left - 2, ..area }

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::{PAGE, TraceFile};
 
-/// How much is made accessible ahead of the lines at least.
-const LEAST: u64 = 256 << 10;
+/// The fewest bytes made accessible ahead of the lines.
+const MIN_BYTES_AHEAD: u64 = 256 << 10;
 
 impl TraceFile {
     /// Called from time to time, by one thread: as many bytes ahead as were written twice since the last time.
@@ -16,7 +16,7 @@ impl TraceFile {
             return;
         }
         let from = self.faulted.load(Ordering::Relaxed).max(tail).next_multiple_of(PAGE);
-        let to = (tail + (2 * written).max(LEAST)).min(ready) / PAGE * PAGE;
+        let to = (tail + (2 * written).max(MIN_BYTES_AHEAD)).min(ready) / PAGE * PAGE;
         if from < to {
             self.faulted.store(to, Ordering::Relaxed);
             // SAFETY: whole pages of the mapping. They are not written to; where the file has ended or the mapping was

@@ -16,12 +16,12 @@ use interpose_base::recursion::RecursionGuard;
 /// Alignment and size of a huge page. Pinning memory in small pages takes many times as long (`benches/pinning.c`).
 pub(super) const HUGE_PAGE: u64 = 2 << 20;
 /// Large enough that the number of regions does not matter, and small enough that copies into the first begin soon.
-const LARGEST_REGION: u64 = 256 << 20;
-const LEAST_REGION: u64 = 64 << 20;
+const MAX_REGION_BYTES: u64 = 256 << 20;
+const MIN_REGION_BYTES: u64 = 64 << 20;
 /// Bytes that are faulted in by one call. The program cannot change its mappings meanwhile: a few milliseconds.
-const AT_ONCE: usize = 16 << 20;
+const FAULT_BYTES: usize = 16 << 20;
 /// More threads do not get pages from the system any faster.
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 
 /// Host memory that is pinned by one call.
 pub struct Region {
@@ -92,8 +92,8 @@ impl Region {
     /// Makes the system back every page, so that a lack of memory is an error here and not later.
     fn fault_in(&self) -> Result<(), String> {
         let bytes = self.bytes as usize;
-        for start in (0..bytes).step_by(AT_ONCE) {
-            let (piece, length) = (self.pointer().wrapping_add(start), AT_ONCE.min(bytes - start));
+        for start in (0..bytes).step_by(FAULT_BYTES) {
+            let (piece, length) = (self.pointer().wrapping_add(start), FAULT_BYTES.min(bytes - start));
             // SAFETY: the mapping is this region's, and nobody copies into it before it is pinned.
             unsafe {
                 if libc::madvise(piece.cast(), length, libc::MADV_POPULATE_WRITE) == 0 {
@@ -162,8 +162,8 @@ fn not_given(bytes: u64) -> String {
 
 /// Starts to make regions of `bytes` in all, a multiple of [`HUGE_PAGE`].
 pub(super) fn begin(bytes: u64, context: u64) -> Result<Vec<Arc<Region>>, String> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    let largest = (bytes / threads as u64).next_multiple_of(HUGE_PAGE).clamp(LEAST_REGION, LARGEST_REGION);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let largest = (bytes / threads as u64).next_multiple_of(HUGE_PAGE).clamp(MIN_REGION_BYTES, MAX_REGION_BYTES);
     let sizes = (0..bytes.div_ceil(largest)).map(|i| largest.min(bytes - i * largest));
     let regions = sizes.map(|bytes| Region::reserve(bytes).map(Arc::new)).collect::<Result<Vec<_>, String>>()?;
     let work =
@@ -216,7 +216,7 @@ impl Work {
 pub struct Growing(pub(super) Vec<Arc<Region>>);
 
 impl Growing {
-    pub const NOTHING: Self = Self(Vec::new());
+    pub const EMPTY: Self = Self(Vec::new());
 
     /// Waits until what is at this place is pinned.
     pub fn wait_for(&self, span: Span) -> Result<(), Code> {

@@ -11,10 +11,10 @@ use memlab_base::error::bad_input;
 use memlab_report::plan::answer::{PlannedCard, choice, search_on};
 
 /// At most so many batches are recorded because the program does not grow evenly.
-const MOST: usize = 8;
+const MAX_BATCHES: usize = 8;
 
 /// So often the largest batch is recorded, because the one before it was not the largest.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// What of a plan's options decides.
 pub(super) struct Asked<'o> {
@@ -60,9 +60,9 @@ pub(super) fn record(
     program.grows_unevenly();
     let shown = if asked.is_empty() { choice(low, largest(program)?) } else { asked.to_vec() };
     let recorded = program.recorded_batches();
-    let missing = shown.into_iter().filter(|batch| *batch <= reach && !recorded.contains(batch)).take(MOST);
+    let missing = shown.into_iter().filter(|batch| *batch <= reach && !recorded.contains(batch)).take(MAX_BATCHES);
     record_singles(recorder, program, missing.collect())?;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let largest = largest(program)?;
         if largest == 0 || largest > reach.max(far) || program.recorded_batches().contains(&largest) {
             break;
@@ -76,7 +76,7 @@ pub(super) fn record(
 fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
-    let is_even = program.foretells(&family, batch);
+    let is_even = program.predicts(&family, batch);
     program.add_beyond(family);
     Ok(is_even)
 }
@@ -85,7 +85,7 @@ fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> 
 fn record_between(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = Family::of_one(recording);
-    let is_even = program.foretells(&family, batch);
+    let is_even = program.predicts(&family, batch);
     program.add_single(batch, family);
     Ok(is_even)
 }

@@ -9,7 +9,7 @@ use crate::recording::{BATCH, LENGTH, Recorder};
 use memlab_base::error::bad_input;
 
 /// Recorded lengths are multiples of this: kernels round up to it, so that sizes between them lie on lines.
-const ROUND: u64 = 64;
+const LENGTH_UNIT: u64 = 64;
 
 /// The lengths of steps: numbers, or a file of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ impl FromStr for Lengths {
 }
 
 fn length(text: &str) -> Option<u64> {
-    const MOST: u64 = 1 << 32;
-    text.trim().parse().ok().filter(|length| (1..=MOST).contains(length))
+    const MAX_LENGTH: u64 = 1 << 32;
+    text.trim().parse().ok().filter(|length| (1..=MAX_LENGTH).contains(length))
 }
 
 impl Lengths {
@@ -94,12 +94,12 @@ pub fn recorded(recorder: &mut Recorder, batches: &[u64], lengths: &[u64]) -> an
 }
 
 fn to_record(lengths: &[u64]) -> anyhow::Result<[u64; 3]> {
-    const LEAST: u64 = 4;
+    const MIN_LENGTH: u64 = 4;
     let longest = lengths.iter().copied().max().unwrap_or(0);
-    if longest < LEAST {
-        return Err(bad_input(format!("the longest of the lengths must be {LEAST} or more")));
+    if longest < MIN_LENGTH {
+        return Err(bad_input(format!("the longest of the lengths must be {MIN_LENGTH} or more")));
     }
-    let rounded = |length: u64| if length < ROUND { length } else { length / ROUND * ROUND };
+    let rounded = |length: u64| if length < LENGTH_UNIT { length } else { length / LENGTH_UNIT * LENGTH_UNIT };
     Ok([rounded(longest / 4), rounded(longest / 2), longest])
 }
 

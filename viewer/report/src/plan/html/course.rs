@@ -12,7 +12,7 @@ use memlab_base::category::category_names;
 use memlab_base::format;
 
 /// Categories with less than this share of the peak are drawn, but not in the legend.
-const LEAST_NAMED: f64 = 0.002;
+const MIN_NAMED_SHARE: f64 = 0.002;
 
 /// The picture.
 pub(super) fn figure(answer: &Answer, course: &PlannedTimeline) -> String {
@@ -39,7 +39,7 @@ pub(super) fn figure(answer: &Answer, course: &PlannedTimeline) -> String {
                 area(&scale, &below, &above),
                 size(most)
             );
-            if most as f64 > at_peak.allocated as f64 * LEAST_NAMED {
+            if most as f64 > at_peak.allocated as f64 * MIN_NAMED_SHARE {
                 let _ = write!(legend, "<li><span class=\"swatch c{index}\"></span>{names}</li>");
             }
         }

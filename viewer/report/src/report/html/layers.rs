@@ -15,10 +15,10 @@ use memlab_base::category::category_index;
 const LAYERS: usize = 800;
 
 /// The deepest nesting shown; what is deeper keeps the rest of its name.
-const DEEPEST: usize = 24;
+const MAX_DEPTH: usize = 24;
 
 /// A tree is open down to this depth.
-const OPEN: usize = 2;
+const OPEN_DEPTH: usize = 2;
 
 /// The categories with a column each.
 const COLUMNS: [(Category, &str); 4] = [
@@ -183,7 +183,7 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> String {
         let path: Vec<&str> = match full {
             "" => Vec::new(),
             full if full.starts_with('<') => vec![full],
-            full => full.splitn(DEEPEST, '.').collect(),
+            full => full.splitn(MAX_DEPTH, '.').collect(),
         };
         root.put(&path, layer);
     }
@@ -236,7 +236,7 @@ fn branch(html: &mut String, label: &str, node: &Node, depth: usize, most: &Sums
         *html += &row("div", &label, &node.inclusive, depth, most);
         return;
     }
-    let open = if depth < OPEN { " open" } else { "" };
+    let open = if depth < OPEN_DEPTH { " open" } else { "" };
     let _ = writeln!(html, "<details{open}>{}", row("summary", &label, &node.inclusive, depth, most).trim_end());
     if node.own.all > 0 {
         *html += &row("div", "<em>itself</em>", &node.own, depth + 1, most);

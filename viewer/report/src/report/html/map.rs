@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use memlab_trace::{BlockView, DeviceView, Segment, SegmentMap};
 
 use super::super::names::ReportNames;
-use crate::page::elements::{LONGEST, plural, size};
+use crate::page::elements::{MAX_NAME_COLUMNS, plural, size};
 use memlab_base::category::{LETTERS, category_index, category_names};
 use memlab_base::format;
 use memlab_base::text::{fit_end, markup};
@@ -18,11 +18,11 @@ const GAP: f64 = 4.0;
 /// About how many rows the map has.
 const ROWS: u64 = 40;
 /// The fewest bytes in a row: the allocator's smallest segment is as large.
-const LEAST_ROW: u64 = 2 << 20;
+const MIN_ROW_BYTES: u64 = 2 << 20;
 /// Blocks narrower than this are drawn together.
-const NARROWEST: f64 = 1.2;
+const MIN_BLOCK_WIDTH: f64 = 1.2;
 /// The most blocks that say what they are.
-const TOLD: usize = 3000;
+const MAX_DESCRIBED_BLOCKS: usize = 3000;
 
 /// A part of a segment that lies in one row: the row, where it begins and ends in it, and its bytes in the segment.
 struct Run<'s> {
@@ -40,7 +40,7 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> String {
     if map.segments.is_empty() {
         return String::new();
     }
-    let row_bytes = (map.reserved_bytes / ROWS).max(LEAST_ROW).checked_next_power_of_two().unwrap_or(u64::MAX);
+    let row_bytes = (map.reserved_bytes / ROWS).max(MIN_ROW_BYTES).checked_next_power_of_two().unwrap_or(u64::MAX);
     let runs = runs(&map, row_bytes);
     let rows = runs.last().map_or(0, |run| run.row + 1);
     let height = rows as f64 * (ROW + GAP);
@@ -100,7 +100,7 @@ fn least_told(map: &SegmentMap) -> u64 {
     let mut sizes: Vec<u64> =
         map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).collect();
     sizes.sort_unstable_by_key(|bytes| Reverse(*bytes));
-    sizes.get(TOLD).map_or(0, |bytes| bytes + 1)
+    sizes.get(MAX_DESCRIBED_BLOCKS).map_or(0, |bytes| bytes + 1)
 }
 
 fn draw(svg: &mut String, names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64, least: u64) {
@@ -121,12 +121,12 @@ fn draw(svg: &mut String, names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64
     for block in blocks[first..].iter().take_while(|block| block.address < to) {
         let (left, right) = (x(block.address.max(from)), x(block.address.saturating_add(block.bytes).min(to)));
         // Of those that would be drawn on the same spot, the first stands for all.
-        if right - drawn_to < NARROWEST {
+        if right - drawn_to < MIN_BLOCK_WIDTH {
             continue;
         }
         let left = left.max(drawn_to);
         let width = (right - left - 0.4).max(0.8);
-        drawn_to = right.max(left + NARROWEST);
+        drawn_to = right.max(left + MIN_BLOCK_WIDTH);
         let class = category_index(block.category);
         let _ = write!(svg, "<rect class=\"c{class}\" x=\"{left:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{ROW}\"");
         let _ = match block.bytes >= least {
@@ -145,8 +145,8 @@ fn told(names: &ReportNames<'_>, block: &BlockView) -> String {
         "{} of {}\n{}{}\nallocated after {}",
         size(block.bytes),
         category_names(block.category).0,
-        fit_end(&line, LONGEST, "…"),
-        fit_end(&layer, LONGEST, "…"),
+        fit_end(&line, MAX_NAME_COLUMNS, "…"),
+        fit_end(&layer, MAX_NAME_COLUMNS, "…"),
         format::duration(block.time)
     )
 }

@@ -18,7 +18,7 @@ use memlab_base::ranges::{self, range_name};
 const ROWS: usize = 800;
 
 /// The most rows of lines that grow, and of who took driver memory.
-const FEW: usize = 100;
+const MAX_SHORT_ROWS: usize = 100;
 
 /// How many rows a table of one of `devices` may have.
 pub(super) fn rows(devices: usize) -> usize {
@@ -307,7 +307,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> String {
             ("line", Column::Name),
         ],
     );
-    for (line, grown) in std::iter::zip(&growth, &more).take(FEW) {
+    for (line, grown) in std::iter::zip(&growth, &more).take(MAX_SHORT_ROWS) {
         table.row(&[
             bytes(*grown, Some(more[0])),
             bytes(line.bytes_per_step.max(0.0) as u64, None),
@@ -316,7 +316,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> String {
             place(names, line.line.as_ref()),
         ]);
     }
-    head + &table.finish(rest(more.get(FEW..).unwrap_or_default()))
+    head + &table.finish(rest(more.get(MAX_SHORT_ROWS..).unwrap_or_default()))
 }
 
 /// The optimizer steps: of more than fit, the first and the last.
@@ -396,7 +396,7 @@ pub(super) fn driver_at(model: &Model, device: i32, when: &str) -> String {
         ],
     );
     let most = held.iter().map(|held| held.live_bytes).max();
-    for view in held.iter().take(FEW) {
+    for view in held.iter().take(MAX_SHORT_ROWS) {
         table.row(&[
             bytes(view.live_bytes, most),
             number(view.live_allocations, &format::grouped(view.live_allocations)),
@@ -405,6 +405,6 @@ pub(super) fn driver_at(model: &Model, device: i32, when: &str) -> String {
             text(&view.library),
         ]);
     }
-    let left_out: Vec<u64> = held.iter().skip(FEW).map(|held| held.live_bytes).collect();
+    let left_out: Vec<u64> = held.iter().skip(MAX_SHORT_ROWS).map(|held| held.live_bytes).collect();
     table.finish(rest(&left_out))
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::names::ReportNames;
-use crate::page::elements::LONGEST;
+use crate::page::elements::MAX_NAME_COLUMNS;
 use memlab_base::findings::{self, Finding, Kind, Word, Words};
 use memlab_base::text::{fit_end, markup};
 
@@ -28,7 +28,7 @@ pub(super) fn verdict(names: &ReportNames<'_>) -> String {
 pub(in crate::report) fn markup_words(words: &Words) -> String {
     let word = |word: &Word| match word {
         Word::Plain(text) => markup(text).into_owned(),
-        Word::Code(text) => format!("<code>{}</code>", markup(&fit_end(text, LONGEST, "…"))),
+        Word::Code(text) => format!("<code>{}</code>", markup(&fit_end(text, MAX_NAME_COLUMNS, "…"))),
         Word::Strong(text) => format!("<strong>{}</strong>", markup(text)),
     };
     words.parts().iter().map(word).collect()

@@ -28,7 +28,7 @@ const ROWS: usize = 5;
 const STAGES: usize = 8;
 
 /// How many ranks are shown as they were at the first out-of-memory.
-const THEN: usize = 4;
+const MAX_OOM_RANKS: usize = 4;
 
 /// Writes the report of a job. No character in it steers a terminal, but for the colours.
 ///
@@ -254,11 +254,11 @@ fn then(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> 
         MemoryAtOom::Bytes { allocated_bytes, .. } => (0, std::cmp::Reverse(*allocated_bytes), rank.at),
         _ => (1, std::cmp::Reverse(0), rank.at),
     });
-    for rank in others.iter().take(THEN) {
+    for rank in others.iter().take(MAX_OOM_RANKS) {
         let [allocated, reserved, used, words] = then_row(&rank.held);
         table.row(vec![names.rank(rank.at).to_string(), allocated, reserved, used, words]);
     }
-    let rest = others.len().checked_sub(THEN).filter(|more| *more > 0);
+    let rest = others.len().checked_sub(MAX_OOM_RANKS).filter(|more| *more > 0);
     let rest = rest.map(|more| format!("  and {more} more: see --json"));
     section("When the first rank ran out of memory", &table, rest, columns)
 }

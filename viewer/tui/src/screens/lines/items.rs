@@ -13,7 +13,7 @@ use memlab_base::text::NO_LINE;
 use memlab_follow::snapshot::{Calls, LineFigures};
 
 /// Rows below that depth do not open: only malicious traces nest so deep.
-const DEEPEST: usize = 256;
+const MAX_DEPTH: usize = 256;
 
 impl LinesScreen {
     /// The rows of the table: the lines that pass the filter, sorted, and what was opened below them.
@@ -84,8 +84,8 @@ impl LinesScreen {
         rows.sort_by(|(a, _), (b, _)| self.table.compare(a, b, context.moment));
         for (mut item, below) in rows {
             let is_open = self.toggled.contains(&item.key);
-            let has_callers =
-                item.key.len() < DEEPEST && below.iter().any(|(_, node)| calls.calls[*node as usize].parent.is_some());
+            let has_callers = item.key.len() < MAX_DEPTH
+                && below.iter().any(|(_, node)| calls.calls[*node as usize].parent.is_some());
             item.is_open = has_callers.then_some(is_open);
             let key = item.key.clone();
             items.push(item);
@@ -103,7 +103,7 @@ impl LinesScreen {
         while let Some((index, mut item)) = to_do.pop() {
             let children = &calls.tree.calls[index as usize].children;
             let is_open = self.toggled.contains(&item.key) != self.starts_open(&item, context);
-            let opens = !children.is_empty() && item.key.len() < DEEPEST;
+            let opens = !children.is_empty() && item.key.len() < MAX_DEPTH;
             item.is_open = opens.then_some(is_open);
             if opens && is_open {
                 to_do.extend(self.call_items(children, calls, &item.key, passes.as_deref(), context));

@@ -15,8 +15,8 @@ const GAP: u16 = 3;
 /// A bar is at least this wide.
 const BAR: u16 = 6;
 /// Of more devices than so many, only those around the one shown are here: all are on the screen of the ranks.
-const MANY: usize = 64;
-const MANY_ROWS: usize = 4;
+const MAX_LISTED_DEVICES: usize = 64;
+const CROWDED_ROWS: usize = 4;
 
 /// Columns of a percentage.
 const PERCENT: u16 = 6;
@@ -30,7 +30,7 @@ pub fn wanted_rows(context: &Context, width: u16) -> (u16, u16) {
     }
     let rows = |form: Form| {
         let lines = items.len().div_ceil(across(width.saturating_sub(4), columns(&items, form)));
-        2 + if items.len() > MANY { lines.min(MANY_ROWS) } else { lines } as u16
+        2 + if items.len() > MAX_LISTED_DEVICES { lines.min(CROWDED_ROWS) } else { lines } as u16
     };
     (rows(Form::long(context.units)), rows(Form::Short))
 }

@@ -14,7 +14,7 @@ use memlab_follow::snapshot::DeviceSnapshot;
 /// The column of the axis, as wide as the chart's.
 const AXIS: u16 = 10;
 /// A step's column is at most this wide, with the gap after it.
-const WIDEST: u16 = 6;
+const MAX_BAR_COLUMNS: u16 = 6;
 
 /// Steps that share a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ fn draw_bars(buffer: &mut Buffer, plot: Rect, context: &Context, device: &Device
         put_right(buffer, plot.x - 1, plot.bottom() - 1, AXIS - 1, "0 B", theme.dim, theme);
     }
     // Wide columns have a gap between them.
-    let pitch = (plot.width / bars.len() as u16).clamp(1, WIDEST);
+    let pitch = (plot.width / bars.len() as u16).clamp(1, MAX_BAR_COLUMNS);
     let width = if pitch > 2 { pitch - 1 } else { pitch };
     let column_of = |time: u64| {
         let index = bars.partition_point(|bar| bar.end < time);

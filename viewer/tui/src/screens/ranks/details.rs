@@ -19,7 +19,7 @@ use memlab_report::report::{JobFinding, RankNames};
 const WORDS: u16 = 11;
 
 /// A fact takes at most so many rows.
-const MOST_ROWS: u16 = 3;
+const MAX_FACT_ROWS: u16 = 3;
 
 /// The most lines, layers and categories of a rank that differ and are shown.
 const DIFFERENCES: usize = 4;
@@ -36,7 +36,7 @@ impl Detail {
     pub(super) fn rows(&self, width: u16) -> u16 {
         let room = usize::from(width.saturating_sub(WORDS + 5)).max(1);
         let (mut rest, mut rows) = (self.words.as_str(), 1);
-        while rows < MOST_ROWS && text::width(rest) > room {
+        while rows < MAX_FACT_ROWS && text::width(rest) > room {
             rest = &rest[leading(rest, room).len()..];
             rows += 1;
         }
@@ -194,12 +194,12 @@ pub(super) fn draw_details(buffer: &mut Buffer, area: Rect, title: &str, details
 
 /// The beginning of a text that fits into so many columns, up to a space if one is near.
 fn leading(text: &str, columns: usize) -> &str {
-    const NEAR: usize = 24;
+    const MAX_CUT_BYTES: usize = 24;
     let fits = |end: &usize| text::width(&text[..*end]) <= columns;
     let ends = text.char_indices().map(|(index, character)| index + character.len_utf8());
     let leading = &text[..ends.take_while(fits).last().unwrap_or(0)];
     match leading.rfind(' ') {
-        Some(space) if leading.len() < text.len() && leading.len() - space <= NEAR => &leading[..=space],
+        Some(space) if leading.len() < text.len() && leading.len() - space <= MAX_CUT_BYTES => &leading[..=space],
         _ => leading,
     }
 }

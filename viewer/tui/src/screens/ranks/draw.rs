@@ -20,7 +20,7 @@ use memlab_base::format;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 
 /// A heat map is at least this wide.
-const LEAST_COLUMNS: u16 = 12;
+const MIN_MAP_COLUMNS: u16 = 12;
 
 impl RanksScreen {
     /// Draws the table with the heat map, and the row under the cursor in full.
@@ -59,7 +59,7 @@ impl RanksScreen {
             columns.iter().map(|column| column.columns()).filter(|width| *width > 0).map(|width| width + 1).sum();
         let free = Rect { x: inner.x + figures, width: inner.width.saturating_sub(figures), ..inner };
         let heat = heat_area(free, rows);
-        let time = JobTime::of(context, heat.width).filter(|_| heat.width >= LEAST_COLUMNS);
+        let time = JobTime::of(context, heat.width).filter(|_| heat.width >= MIN_MAP_COLUMNS);
         let spread_rows = match (inner.height, rows.len(), &time) {
             (.., None) | (_, ..2, _) => 0,
             (14.., ..) => 3,
@@ -106,7 +106,7 @@ impl RanksScreen {
 fn heat_area(free: Rect, rows: &[RankItem]) -> Rect {
     let are_alike = rows.windows(2).all(|pair| pair[0].command == pair[1].command);
     let width = if are_alike && rows.len() > 1 { free.width } else { free.width * 6 / 10 };
-    Rect { width: if width < LEAST_COLUMNS { 0 } else { width }, height: 1, ..free }
+    Rect { width: if width < MIN_MAP_COLUMNS { 0 } else { width }, height: 1, ..free }
 }
 
 /// The highest peak of all rows.

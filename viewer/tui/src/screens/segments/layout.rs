@@ -4,7 +4,7 @@
 use std::ops::{Range, RangeInclusive};
 
 /// A segment is at least this wide, however small.
-const LEAST: usize = 2;
+const MIN_SEGMENT_COLUMNS: usize = 2;
 /// Between segments of a row.
 const GAP: usize = 1;
 
@@ -55,9 +55,9 @@ pub struct Stretch {
 }
 
 /// A segment of fewer columns than this, on the average, shows little.
-const READABLE: usize = 8;
+const READABLE_COLUMNS: usize = 8;
 /// So many screens may be filled to show more.
-const SCREENS: usize = 3;
+const MAX_SCREENS: usize = 3;
 /// How many scales there are.
 const SCALES: usize = 217;
 
@@ -72,8 +72,8 @@ impl Layout {
     pub fn fitting(sizes: Vec<u64>, columns: usize, page: usize, closer: isize) -> Self {
         let mut layout = Self { columns: columns.max(1), sizes, ..Self::default() };
         let least = layout.rows_at(scale(SCALES - 1));
-        let is_readable = layout.sizes.len() * READABLE <= page * layout.columns;
-        let wanted = if is_readable && least <= page { page } else { (SCREENS * page).max(least + least / 2) };
+        let is_readable = layout.sizes.len() * READABLE_COLUMNS <= page * layout.columns;
+        let wanted = if is_readable && least <= page { page } else { (MAX_SCREENS * page).max(least + least / 2) };
         let fine = layout.finest(wanted);
         layout.nearer = -(layout.finest(least).saturating_sub(fine) as isize)..=fine as isize;
         layout.scale = scale(fine.saturating_add_signed(-closer.clamp(*layout.nearer.start(), fine as isize)));
@@ -131,7 +131,7 @@ impl Layout {
 
     fn cells_at(&self, bytes: u64, scale: u64) -> usize {
         let cells = usize::try_from(bytes.div_ceil(scale.max(1))).unwrap_or(usize::MAX / 4).min(usize::MAX / 4);
-        cells.max(LEAST.min(self.columns))
+        cells.max(MIN_SEGMENT_COLUMNS.min(self.columns))
     }
 
     /// How many rows the map has.
@@ -147,7 +147,7 @@ impl Layout {
     /// How many bytes a cell of a segment covers: fewer than elsewhere if the segment is drawn wider than its size.
     pub fn cell_bytes(&self, segment: usize) -> u64 {
         let Some(bytes) = self.sizes.get(segment) else { return 1 };
-        let least = LEAST.min(self.columns) as u64;
+        let least = MIN_SEGMENT_COLUMNS.min(self.columns) as u64;
         if bytes.div_ceil(self.scale.max(1)) < least { bytes.div_ceil(least).max(1) } else { self.scale.max(1) }
     }
 

@@ -23,7 +23,7 @@ use memlab_base::theme::{Palette, Theme};
 /// An address in hexadecimal digits.
 const ADDRESS: u16 = 12;
 /// A block of fewer columns says nothing in words.
-const LEAST_LABEL: usize = 10;
+const MIN_LABEL_COLUMNS: usize = 10;
 const LOWER: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
 /// The columns of the margin: address, size, free. A column without room has no width.
@@ -173,14 +173,14 @@ impl Bar<'_> {
     fn draw_label(&self, buffer: &mut Buffer, area: Rect, index: usize, chosen: &Option<RangeInclusive<usize>>) {
         let theme = &self.context.theme;
         let length = usize::from(area.width);
-        if length < LEAST_LABEL {
+        if length < MIN_LABEL_COLUMNS {
             return;
         }
         let Some(piece) = piece_of(self.segment, &self.cells[index]) else { return };
         let mut own = cells_of(&piece, self.segment, self.cell_bytes);
         let first = self.stretch.from + index;
         // Once for each: where it begins, or in the next row if there is more of it.
-        let is_first = first.saturating_sub(*own.start()) < LEAST_LABEL;
+        let is_first = first.saturating_sub(*own.start()) < MIN_LABEL_COLUMNS;
         let is_chosen = chosen.as_ref().is_some_and(|chosen| own.any(|cell| chosen.contains(&cell)));
         let cells = &self.cells[index..index + length];
         let is_whole = cells.iter().all(|cell| cell.passes || cell.category.is_none());

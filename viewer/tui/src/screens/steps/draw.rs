@@ -19,7 +19,7 @@ use memlab_base::text;
 use memlab_base::theme::Theme;
 
 /// From this width on the comparison is beside the table, else below it.
-const BESIDE: u16 = 150;
+const SIDE_BY_SIDE_COLUMNS: u16 = 150;
 
 impl StepsScreen {
     /// Draws the table and the comparison.
@@ -35,7 +35,7 @@ fn split(area: Rect, rows: usize) -> (Rect, Rect) {
     let nothing = Rect { height: 0, ..area };
     if rows == 0 {
         (area, nothing)
-    } else if area.width >= BESIDE {
+    } else if area.width >= SIDE_BY_SIDE_COLUMNS {
         let left = area.width * 53 / 100;
         (Rect { width: left, ..area }, Rect { x: area.x + left, width: area.width - left, ..area })
     } else if area.height >= 12 {

@@ -20,8 +20,8 @@ use memlab_follow::snapshot::GpuTimes;
 const NOT_RECORDED: &str = "No GPU time was recorded: start the program with `memlab run --time`.";
 
 /// From this width on layers and kernels are side by side, from this height on one below the other.
-const WIDE: u16 = 116;
-const HIGH: u16 = 34;
+const SIDE_BY_SIDE_COLUMNS: u16 = 116;
+const STACKED_ROWS: u16 = 34;
 
 /// The most rows of copies beside other tables.
 const COPIES: u16 = 6;
@@ -39,7 +39,7 @@ struct Places {
 
 fn places(area: Rect, focus: TimeTable, copies: usize) -> Places {
     let copy_rows = (copies as u16).clamp(1, COPIES) + 3;
-    let is_split = area.width >= WIDE || area.height >= HIGH;
+    let is_split = area.width >= SIDE_BY_SIDE_COLUMNS || area.height >= STACKED_ROWS;
     let below = if area.height >= copy_rows + 9 { copy_rows } else { 0 };
     let none = Rect::default();
     if focus == TimeTable::Copies && below == 0 {
@@ -49,7 +49,7 @@ fn places(area: Rect, focus: TimeTable, copies: usize) -> Places {
     let above = Rect { height: area.height - below, ..area };
     if is_split {
         let (left, top) = (above.width * 11 / 20, above.height.div_ceil(2));
-        let (layers, kernels) = if area.width >= WIDE {
+        let (layers, kernels) = if area.width >= SIDE_BY_SIDE_COLUMNS {
             (Rect { width: left, ..above }, Rect { x: above.x + left, width: above.width - left, ..above })
         } else {
             (Rect { height: top, ..above }, Rect { y: above.y + top, height: above.height - top, ..above })

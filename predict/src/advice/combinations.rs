@@ -1,16 +1,16 @@
 //! Several pieces of advice carried out on one recording.
 
+use crate::advice::block_lifetimes::{BlockLifetimes, Change};
 use crate::advice::cost::Cost;
-use crate::advice::course::{BlockLifetimes, Change};
-use crate::advice::piece::{Kind, Together, is_about_as_much};
+use crate::advice::report::{Combination, Kind, is_about_as_much};
 
 /// Pieces that are for the same memory, or for the same line of the program: one of them.
 const EXCLUSIVE: [(Kind, Kind); 2] =
     [(Kind::Checkpoint, Kind::OffloadActivations), (Kind::ChunkedLoss, Kind::OffloadActivations)];
 
 /// All sets of at least one piece that go together, with what comes of them.
-pub(crate) fn sets(course: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change)]) -> Vec<Together> {
-    let before = course.peak().bytes;
+pub(crate) fn all(lifetimes: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change)]) -> Vec<Combination> {
+    let before = lifetimes.peak().bytes;
     let chosen = |bits: u32| changes.iter().enumerate().filter(move |(index, _)| bits & 1 << index != 0);
     let sets = (1..1_u32 << changes.len()).filter_map(|bits| {
         let kinds: Vec<Kind> = chosen(bits).map(|(_, (kind, ..))| *kind).collect();
@@ -18,26 +18,26 @@ pub(crate) fn sets(course: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change)]
         if EXCLUSIVE.iter().any(is_exclusive) {
             return None;
         }
-        let change = course.composed(chosen(bits).map(|(_, (.., change))| change));
-        let bytes_after = course.peak_with(&change).bytes;
+        let change = lifetimes.composed(chosen(bits).map(|(_, (.., change))| change));
+        let bytes_after = lifetimes.peak_with(&change).bytes;
         let cost = chosen(bits).map(|(_, (_, cost, _))| *cost).sum();
-        Some(Together { kinds, saved_bytes: before.saturating_sub(bytes_after), bytes_after, cost })
+        Some(Combination { kinds, saved_bytes: before.saturating_sub(bytes_after), bytes_after, cost })
     });
     sets.collect()
 }
 
 /// What the advice gives together: the lowest peak of all sets, with as few pieces as it takes; of sets of as many pieces that
 /// save about as much, the cheapest.
-pub(crate) fn lowest(sets: &[Together]) -> Option<Together> {
+pub(crate) fn lowest(sets: &[Combination]) -> Option<Combination> {
     let lowest = sets.iter().min_by_key(|set| (set.bytes_after, set.kinds.len())).filter(|set| set.kinds.len() > 1)?;
-    let is_alike = |set: &&Together| {
+    let is_alike = |set: &&Combination| {
         set.kinds.len() >= lowest.kinds.len() && is_about_as_much(set.saved_bytes, lowest.saved_bytes)
     };
     sets.iter().filter(is_alike).min_by_key(|set| (set.cost.rank(), set.bytes_after)).cloned()
 }
 
 /// The set that reaches a target at the least known cost, with as few pieces as it takes.
-pub(crate) fn reaching(sets: &[Together], target: u64) -> Option<Together> {
+pub(crate) fn reaching(sets: &[Combination], target: u64) -> Option<Combination> {
     let reaching = sets.iter().filter(|set| set.bytes_after <= target);
     reaching.min_by_key(|set| (set.cost.rank(), set.kinds.len(), set.bytes_after)).cloned()
 }

@@ -1,14 +1,14 @@
 //! What came of the rules.
 
+use crate::advice::block_lifetimes::Change;
 use crate::advice::cost::Cost;
-use crate::advice::course::Change;
-use crate::advice::piece::{Advice, Kind, Tried};
+use crate::advice::report::{Advice, Kind, RejectedAdvice};
 
 /// What came of a rule.
 #[derive(Default)]
 pub(crate) struct Candidates {
     pub advice: Vec<Advice>,
-    pub tried: Vec<Tried>,
+    pub tried: Vec<RejectedAdvice>,
     /// The changes of what is advised, where allocations change.
     pub changes: Vec<(Kind, Cost, Change)>,
 }
@@ -22,11 +22,11 @@ impl Candidates {
         } else {
             let (saved, after) = (memlab_sizes::format(advice.saved_bytes), memlab_sizes::format(advice.bytes_after));
             let because = format!("saves {saved}: the peak would be {after} {}", advice.figure.as_str());
-            self.tried.push(Tried { kind: advice.kind, place: advice.place, because });
+            self.tried.push(RejectedAdvice { kind: advice.kind, place: advice.place, because });
         }
     }
 
-    pub fn no(&mut self, kind: Kind, place: impl Into<String>, because: impl Into<String>) {
-        self.tried.push(Tried { kind, place: place.into(), because: because.into() });
+    pub fn reject(&mut self, kind: Kind, place: impl Into<String>, because: impl Into<String>) {
+        self.tried.push(RejectedAdvice { kind, place: place.into(), because: because.into() });
     }
 }

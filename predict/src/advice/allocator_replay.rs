@@ -3,11 +3,11 @@
 use crate::allocator::{Card, Requests, Settings, replay};
 use crate::plan::Recording;
 
-/// The model of the allocator is right about a run if what it reserves is this near, in hundredths.
-const NEAR: u64 = 3;
+/// The model of the allocator is right about a run if what it reserves is this near, in percent.
+const RESERVED_TOLERANCE_PERCENT: u64 = 3;
 
 /// A run that the model can carry out.
-pub(crate) struct Replayed {
+pub(crate) struct AllocatorReplay {
     pub requests: Requests,
     /// The settings of the run.
     pub settings: &'static str,
@@ -16,9 +16,9 @@ pub(crate) struct Replayed {
     torch: (u32, u32),
 }
 
-impl Replayed {
+impl AllocatorReplay {
     /// `None`: nothing is reserved that it could carry out. An error says that it reserves something else than the run did.
-    pub fn of(recording: &Recording) -> Option<Result<Replayed, String>> {
+    pub fn of(recording: &Recording) -> Option<Result<AllocatorReplay, String>> {
         let recorded = recording.model.peaks(recording.device).reserved_bytes;
         let device = recording.model.device(recording.device).unwrap_or_default();
         if device.async_allocations > 0 || recorded == 0 {
@@ -27,9 +27,9 @@ impl Replayed {
         let is_expandable = recording.model.has_expandable_segments(recording.device);
         let settings = if is_expandable { "expandable_segments:True" } else { "" };
         let (requests, torch) = (recording.requests(), recording.torch_version());
-        let mut replayed = Replayed { requests, settings, reserved: 0, torch };
+        let mut replayed = AllocatorReplay { requests, settings, reserved: 0, torch };
         replayed.reserved = replayed.reserved_with(settings, &replayed.requests)?;
-        if replayed.reserved.abs_diff(recorded) > recorded / 100 * NEAR {
+        if replayed.reserved.abs_diff(recorded) > recorded / 100 * RESERVED_TOLERANCE_PERCENT {
             let [reserved, recorded] = [replayed.reserved, recorded].map(memlab_sizes::format);
             return Some(Err(format!(
                 "carried out again, the run reserves {reserved} rather than {recorded}: not to be told"
@@ -41,6 +41,6 @@ impl Replayed {
     /// What these requests reserve at most with other settings.
     pub fn reserved_with(&self, settings: &str, requests: &Requests) -> Option<u64> {
         let settings = Settings::parse(settings).ok()?.for_torch(self.torch);
-        Some(replay(requests, &settings, Card::ENDLESS).counters.reserved.peak)
+        Some(replay(requests, &settings, Card::UNLIMITED).counters.reserved.peak)
     }
 }

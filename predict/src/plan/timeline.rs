@@ -21,7 +21,7 @@ pub struct Stretch {
     pub phase: Phase,
 }
 
-/// The course of the recorded steps.
+/// Memory over the recorded steps.
 #[derive(Clone, Debug)]
 pub struct PlannedTimeline {
     /// Stretches of equally many requests.
@@ -33,11 +33,11 @@ pub struct PlannedTimeline {
 impl Family {
     /// Carries out the recording once with allocations of these sizes ([`Family::sizes`]), on a card that is never full, and cuts
     /// it into at most `count` stretches.
-    pub fn course(&self, sizes: &[u64], settings: &Settings, count: usize) -> PlannedTimeline {
+    pub fn timeline(&self, sizes: &[u64], settings: &Settings, count: usize) -> PlannedTimeline {
         let events = &self.recording.events;
         let count = count.clamp(1, events.len().max(1));
         let stretch_of = |event: usize| (event * count / events.len().max(1)).min(count - 1);
-        let mut allocator = self.allocator(settings, Card::ENDLESS);
+        let mut allocator = self.allocator(settings, Card::UNLIMITED);
         let mut held = [0; Category::COUNT];
         let mut phase = Phase::Other;
         let mut stretches: Vec<Stretch> = Vec::with_capacity(count);

@@ -101,7 +101,7 @@ pub struct Advice {
 
 /// Something that was tried and is not advised.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Tried {
+pub struct RejectedAdvice {
     /// What.
     pub kind: Kind,
     /// Where.
@@ -113,7 +113,7 @@ pub struct Tried {
 
 /// Pieces of advice carried out on one recording.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Together {
+pub struct Combination {
     /// Which.
     pub kinds: Vec<Kind>,
     /// By how much what is allocated falls at its most.
@@ -137,13 +137,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The largest batch that is looked at: what a run takes with much larger ones is another run's to say.
-    pub const MOST_PERCENT: u64 = 1600;
+    /// The largest batch that is considered: a run with a much larger one may take other paths.
+    pub const MAX_PERCENT: u64 = 1600;
 }
 
 /// Steps in which the GPU has less to do than its host to launch it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct WaitsForHost {
+pub struct HostBoundStep {
     /// How long one takes.
     pub step_ns: u64,
     /// How long what it launches runs.
@@ -164,15 +164,15 @@ pub struct AdviceReport {
     /// What to do, best first; each by itself.
     pub advice: Vec<Advice>,
     /// What it gives together; `None`: fewer than two pieces go together.
-    pub together: Option<Together>,
+    pub together: Option<Combination>,
     /// The pieces that reach the target together, at the least cost.
-    pub reaching: Option<Together>,
+    pub reaching: Option<Combination>,
     /// What its median step is like if its GPU waits for its host: what a change costs a step is not known then.
-    pub waits_for_host: Option<WaitsForHost>,
+    pub waits_for_host: Option<HostBoundStep>,
     /// The largest batch that fits into the target, else into the device; `None`: the trace cannot say.
     pub batch: Option<Batch>,
     /// What was tried and is not advised.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<RejectedAdvice>,
 }
 
 impl AdviceReport {
@@ -216,13 +216,13 @@ mod tests {
 
     fn sorted(target_bytes: Option<u64>) -> Vec<Kind> {
         let advice = vec![
-            advice(Kind::Gradients, 100, Cost::NOTHING),
+            advice(Kind::Gradients, 100, Cost::ZERO),
             advice(Kind::OffloadActivations, 587, Cost::known(214)),
             advice(Kind::FusedOptimizer, 570, Cost::UNKNOWN),
             advice(Kind::Checkpoint, 556, Cost::known(3)),
             advice(Kind::ChunkedLoss, 400, Cost::known(1)),
         ];
-        let mut advices = AdviceReport {
+        let mut report = AdviceReport {
             device: 0,
             peak_bytes: 1000,
             peak_reserved_bytes: 1000,
@@ -234,8 +234,8 @@ mod tests {
             batch: None,
             tried: Vec::new(),
         };
-        advices.sort();
-        advices.advice.into_iter().map(|advice| advice.kind).collect()
+        report.sort();
+        report.advice.into_iter().map(|advice| advice.kind).collect()
     }
 
     #[test]
