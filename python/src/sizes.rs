@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 
 #[pyfunction]
 pub fn parse_size(text: &str) -> PyResult<u64> {
-    memlab_sizes::parse(text).map_err(|error| PyValueError::new_err(error.to_string()))
+    memlab_units::parse_size(text).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 #[pyfunction]
 pub fn format_size(nbytes: u64) -> String {
-    memlab_sizes::format(nbytes)
+    memlab_units::format::size(nbytes)
 }

@@ -1,6 +1,6 @@
 //! `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
 
-use memlab_sizes::parse_limits;
+use memlab_units::parse_limits;
 
 use super::card::OnLimit;
 use interpose_base::request::{DEVICES, is_limit};

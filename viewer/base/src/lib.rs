@@ -1,4 +1,4 @@
-//! What the screens, the reports and the commands share: text and sizes, categories, findings, filters, moments.
+//! What the screens, the reports and the commands share: text, categories, findings, filters, moments.
 //!
 //! # Layers
 //!
@@ -9,7 +9,7 @@
 //! parallel, ranges                                                 where ranks are in meshes and pipelines, in words; named ranges
 //! output, query                                                    standard output and standard error: text that steers no terminal
 //! holdings, theme
-//! category, clock, error, format, signals, source_file, text
+//! category, clock, error, signals, source_file, text
 //! shared_library                                                   libraries that are opened by name
 //! ```
 
@@ -19,7 +19,6 @@ pub mod clock;
 pub mod error;
 pub mod filter;
 pub mod findings;
-pub mod format;
 pub mod holdings;
 pub mod json;
 pub mod kernels;

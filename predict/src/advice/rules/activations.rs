@@ -2,6 +2,7 @@
 
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
+use memlab_units::format::size;
 
 use crate::advice::cache;
 use crate::advice::course::{BlockLifetimes, Change, Span};
@@ -32,7 +33,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, target: Option<
     }
     let least = (kept.largest * LEAST).next_multiple_of(UNIT);
     if kept.most <= least {
-        let [most, least] = [kept.most, least].map(memlab_sizes::format);
+        let [most, least] = [kept.most, least].map(size);
         let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
         verdicts.no(Kind::OffloadActivations, "what autograd keeps", because);
         return;
@@ -112,7 +113,6 @@ impl<'a> Kept<'a> {
     }
 
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
-        let size = memlab_sizes::format;
         let bus = match (times.hidden(), outcome.waits_ns) {
             (Some(hidden), Some(waits)) => format!(
                 "beside its forward and its backward the link carries {} and {}{}",

@@ -1,5 +1,6 @@
 //! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
 
+use memlab_units::format::size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -232,8 +233,8 @@ impl<'a> Subject<'a> {
             because: format!(
                 "they keep {} for backward in the pass with the peak, and take up to {} while one is computed again; \
                  {which}",
-                memlab_sizes::format(kept),
-                memlab_sizes::format(largest)
+                size(kept),
+                size(largest)
             ),
         }
     }

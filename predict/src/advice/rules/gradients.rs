@@ -2,6 +2,7 @@
 
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
+use memlab_units::format::size;
 
 use crate::advice::course::{BlockLifetimes, Change, Span};
 use crate::advice::piece::{Advice, Figure, Kind};
@@ -41,7 +42,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut 
         how: "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()".to_owned(),
         because: format!(
             "{} of gradients a step are still there when the next forward begins",
-            memlab_sizes::format(longest_kept / steps)
+            size(longest_kept / steps)
         ),
     };
     verdicts.add(advice, Some(change));

@@ -3,6 +3,7 @@
 use crate::plan::{Allocation, Event};
 use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, Category, Scope};
+use memlab_units::format::size;
 use rustc_hash::FxHashMap;
 
 use crate::advice::course::{BlockLifetimes, Change, Span};
@@ -80,8 +81,8 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, times: &Times, verdicts: &mut 
         because: format!(
             "the logits have {}, and their cross-entropy keeps {} for backward, which then makes as much again; in \
              {PIECES} pieces, one of them is there at a time",
-            memlab_sizes::format(course.size(logits)),
-            memlab_sizes::format(course.size(kept))
+            size(course.size(logits)),
+            size(course.size(kept))
         ),
     };
     verdicts.add(advice, Some(change));

@@ -2,6 +2,7 @@
 //! (`CUBLAS_WORKSPACE_CONFIG`).
 
 use memlab_trace::record::Flags;
+use memlab_units::format::size;
 
 use crate::advice::cost::Cost;
 use crate::advice::course::{BlockLifetimes, Change};
@@ -26,7 +27,7 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
     let (before, after) = (course.peak().bytes, course.peak_with(&change).bytes);
     let saved_bytes = before.saturating_sub(after);
     if saved_bytes < LEAST {
-        let saved = memlab_sizes::format(saved_bytes);
+        let saved = size(saved_bytes);
         verdicts.no(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth it, as products may become slower"));
         return;
     }
@@ -40,8 +41,8 @@ pub(crate) fn advise(course: &BlockLifetimes<'_>, verdicts: &mut Candidates) {
         how: format!("export {VARIABLE}={setting}"),
         because: format!(
             "cuBLAS has workspaces of up to {}, and {} with this; products that use much of them become slower",
-            memlab_sizes::format(largest),
-            memlab_sizes::format(small)
+            size(largest),
+            size(small)
         ),
     };
     verdicts.add(advice, Some(change));

@@ -5,11 +5,11 @@ use std::io::Write as _;
 
 use clap::Args;
 
-use memlab_base::arguments::{pid, size};
+use memlab_base::arguments::{pid, positive_size};
 use memlab_base::error::bad_input;
-use memlab_base::format::{self, Units};
 use memlab_base::output;
 use memlab_follow::offload::control::{Limit, LimitStatus, OnLimit, Process, Status};
+use memlab_units::format::size;
 
 /// A limit as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl std::str::FromStr for Size {
         if text.trim().eq_ignore_ascii_case("off") {
             return Ok(Self::Off);
         }
-        size(text).map(Self::Bytes)
+        positive_size(text).map(Self::Bytes)
     }
 }
 
@@ -74,7 +74,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn table(status: &Status, device: Option<u32>) -> String {
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut text = String::new();
     let wanted = |limit: &&LimitStatus| device.is_none_or(|device| i64::from(limit.device) == i64::from(device));
     for limit in status.limits.iter().filter(wanted) {

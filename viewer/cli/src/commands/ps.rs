@@ -9,11 +9,11 @@ use memlab_trace::load;
 use serde::Serialize;
 
 use memlab_base::clock::patience;
-use memlab_base::format::{self, Units};
 use memlab_base::json::write_pretty;
 use memlab_base::{output, progress, text};
 use memlab_follow::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use memlab_follow::offload::operation;
+use memlab_units::format::size;
 
 /// Reading a trace for its totals may take this long.
 const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -177,7 +177,6 @@ fn table(rows: &[ProcessRow]) -> String {
     };
     let mut cells = vec![HEADS.map(str::to_owned)];
     for row in rows {
-        let size = |bytes| format::bytes(bytes, Units::Auto);
         let of_device = |device: &DeviceRow| {
             let limit = row.limits.iter().find(|limit| limit.device == device.index);
             let [most, spilled] = match limit.map(|limit| (limit.limit_bytes, limit)) {

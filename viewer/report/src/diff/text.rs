@@ -11,10 +11,10 @@ use super::lines::{LineChange, Match};
 use super::side::Side;
 use super::times::TimeDifference;
 use memlab_base::category::category_names;
-use memlab_base::format::{self, Units};
 use memlab_base::moment::NamedMoment;
 use memlab_base::ranges::range_name;
 use memlab_base::text::{Color, Style, clean, fit_end, short_command, width};
+use memlab_units::format::{self, size};
 
 /// How many rows a table has.
 const ROWS: usize = 12;
@@ -83,14 +83,14 @@ enum Figure {
 impl Figure {
     fn text(self, figure: u64) -> String {
         match self {
-            Self::Bytes => format::bytes(figure, Units::Auto),
+            Self::Bytes => size(figure),
             Self::Time => format::time_spent(figure),
         }
     }
 
     fn change(self, change: i64) -> String {
         match (self, change) {
-            (Self::Bytes, _) => format::change(change, Units::Auto),
+            (Self::Bytes, _) => format::change(change, size),
             (Self::Time, 0) => "–".to_owned(),
             (Self::Time, 1..) => format!("+{}", format::time_spent(change.unsigned_abs())),
             (Self::Time, _) => format!("-{}", format::time_spent(change.unsigned_abs())),
