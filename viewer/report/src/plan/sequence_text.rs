@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::sequence::{SequenceAnswer, SequenceRow};
-use crate::report::table::Table;
+use memlab_base::table::Table;
 use memlab_units::format::{self, size};
 
 /// Writes it for a terminal of `columns`.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::answer::{Answer, HoldingRow};
-use crate::report::table::Table;
+use memlab_base::table::Table;
 use memlab_base::text;
 use memlab_units::format::{self, size};
 

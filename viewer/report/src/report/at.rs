@@ -8,11 +8,11 @@ use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
 use super::bar;
 use super::names::ReportNames;
 use super::sections;
-use super::table::Table;
 use super::text::{device_title, process, write_parts};
 use memlab_base::holdings::Holdings;
 use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::ranges::range_name;
+use memlab_base::table::Table;
 use memlab_base::text::{Style, clean};
 use memlab_units::format::{self, size};
 

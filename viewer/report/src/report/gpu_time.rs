@@ -4,8 +4,8 @@ use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
 
 use super::names::ReportNames;
 use super::sections::section;
-use super::table::Table;
 use memlab_base::kernels::{KernelKind, KernelTime};
+use memlab_base::table::Table;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 

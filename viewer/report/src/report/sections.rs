@@ -4,10 +4,10 @@ use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
 
 use super::bar;
 use super::names::ReportNames;
-use super::table::Table;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, Grows, PoolsOfLine, advice::advice};
 use memlab_base::ranges::{self, RangeNode};
+use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean};
 use memlab_units::format::{self, size};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memlab_trace::{Model, TrainingView};
 
 use super::sections::section;
-use super::table::Table;
+use memlab_base::table::Table;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 

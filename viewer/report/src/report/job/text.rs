@@ -9,9 +9,9 @@ use memlab_trace::record::MeshDimension;
 use super::findings::{findings, most_telling, typical};
 use super::names::{RankNames, ranges};
 use crate::report::sections::{section, wrapped};
-use crate::report::table::Table;
 use crate::report::text::write_parts;
 use memlab_base::signals;
+use memlab_base::table::Table;
 use memlab_base::text::{Style, clean, short_command, typed_path};
 use memlab_units::format::{self, size};
 
