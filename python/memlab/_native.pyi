@@ -80,6 +80,7 @@ __all__ = [
     "restore",
     "set_output",
     "set_target_device",
+    "short_size",
     "step_trained",
     "steps_recorded",
     "table_rows",
@@ -601,6 +602,9 @@ def parse_size(text: str) -> int:
 
 def format_size(nbytes: int) -> str:
     """Three significant digits and a binary unit, as ``1.50 GiB``."""
+
+def short_size(nbytes: int) -> str:
+    """Two decimals and one letter, as ``1.50G``: as pytorch_memlab's tables have sizes."""
 
 # What the reporter asks. ---------------------------------------------------------------------------------------------------
 

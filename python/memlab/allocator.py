@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab import _native
+from memlab._tools.tables import aligned
 
 __all__ = ["OutOfMemory", "Replay", "replay", "requests_of"]
 
@@ -303,9 +304,7 @@ def _table(replays: Mapping[str, Replay]) -> str:
         where = f"request {done.out_of_memory[0].index:,}" if done.out_of_memory else "–"
         figures = (_native.format_size(size) for size in (done.peak_allocated, done.peak_reserved, reserved - allocated))
         lines.append((*figures, f"{done.retries:,}", where, settings or "PyTorch's default"))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = ("  ".join(text.rjust(width) for text, width in zip(line[:-1], widths, strict=False)) for line in lines)
-    return "\n".join(f"{figures}  {line[-1]}".rstrip() for figures, line in zip(right, lines, strict=True))
+    return "\n".join(aligned(lines, left=[len(head) - 1]))
 
 
 def _main(arguments: Sequence[str] | None = None) -> int:

@@ -23,8 +23,8 @@ from memlab._inspection.recorded import InspectionError, recorded, recorded_leng
 from memlab._inspection.report import Report, Setting
 from memlab._inspection.sequence import SequenceRow, StepSequence, lengths_in, sequence_of
 from memlab._inspection.structure import CannotTravel
-from memlab._inspection.table import listed
 from memlab._inspection.training import OPTIMIZERS, Training
+from memlab._tools.tables import listed
 
 __all__ = ["CannotTravel", "InspectionError", "Peak", "Report", "SequenceRow", "Setting", "StepSequence", "inspect"]
 

@@ -10,7 +10,7 @@
 //! paging::holder
 //! paging::counters, paging::dictionaries, paging::placed
 //! paging::reads
-//! checkpoint, lane, pipeline, plan, recomputation, sizes  one file for each part of the loader
+//! checkpoint, lane, pipeline, plan, recomputation         one file for each part of the loader
 //! line_marks, line_profiles, tracker                what the tools in the program ask
 //! reporter                                          reports of all tensors
 //! reporter::table                                   tensors with names and memory, by device
@@ -20,7 +20,7 @@
 //! live_books                                        the books, and the thread that reads the recording
 //! ranges, training                                  ranges that the program names; what a training says of its steps
 //! library                                           the functions of libmemlab.so
-//! arena
+//! arena, sizes
 //! error
 //! ```
 
@@ -78,6 +78,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::format_size, module)?)?;
+    module.add_function(wrap_pyfunction!(sizes::short_size, module)?)?;
     module.add_class::<line_marks::LineMarks>()?;
     for function in [
         wrap_pyfunction!(line_marks::set_target_device, module)?,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use memlab_sizes::ParseError;
+use memlab_units::ParseError;
 use parking_lot::Mutex;
 
 /// Default maximum of a trace: 2 GiB.
@@ -161,7 +161,7 @@ fn environment_text(name: &str) -> Option<String> {
 
 /// A size from a variable, or why its value is not one.
 fn environment_size(name: &str) -> (Option<u64>, Option<ParseError>) {
-    match environment_text(name).filter(|text| !text.trim().is_empty()).map(|text| memlab_sizes::parse(&text)) {
+    match environment_text(name).filter(|text| !text.trim().is_empty()).map(|text| memlab_units::parse_size(&text)) {
         None => (None, None),
         Some(Ok(bytes)) => (Some(bytes), None),
         Some(Err(error)) => (None, Some(error)),

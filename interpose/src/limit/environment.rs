@@ -1,6 +1,6 @@
 //! `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
 
-use memlab_sizes::parse_limits;
+use memlab_units::parse_limits;
 
 use memlab_protocol::request::{DEVICES, is_limit};
 use memlab_protocol::status::OnLimit;

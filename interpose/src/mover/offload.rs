@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memlab_sizes::format as size;
+use memlab_units::format::size;
 
 use super::copy;
 use super::leaving;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memlab_sizes::format as size;
+use memlab_units::format::size;
 
 use super::copy::{self, Copy};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use memlab_sizes::format as size;
+use memlab_units::format::size;
 
 use super::progress::{self, Progress};
 use super::staging::{begin_to_secure, wait_until_pinned};

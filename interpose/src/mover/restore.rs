@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use memlab_sizes::format as size;
+use memlab_units::format::size;
 
 use super::mappings::remap_lost;
 use super::progress::{Failure, Progress};

@@ -2,6 +2,7 @@
 
 use crate::allocator::{Card, Requests, Settings, replay};
 use crate::plan::Recording;
+use memlab_units::format::size;
 
 /// The model of the allocator is right about a run if what it reserves is this near, in percent.
 const RESERVED_TOLERANCE_PERCENT: u64 = 3;
@@ -30,7 +31,7 @@ impl AllocatorReplay {
         let mut replayed = AllocatorReplay { requests, settings, reserved: 0, torch };
         replayed.reserved = replayed.reserved_with(settings, &replayed.requests)?;
         if replayed.reserved.abs_diff(recorded) > recorded / 100 * RESERVED_TOLERANCE_PERCENT {
-            let [reserved, recorded] = [replayed.reserved, recorded].map(memlab_sizes::format);
+            let [reserved, recorded] = [replayed.reserved, recorded].map(size);
             return Some(Err(format!(
                 "carried out again, the run reserves {reserved} rather than {recorded}: not to be told"
             )));

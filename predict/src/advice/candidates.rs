@@ -3,6 +3,7 @@
 use crate::advice::block_lifetimes::Change;
 use crate::advice::cost::Cost;
 use crate::advice::report::{Advice, Kind, RejectedAdvice};
+use memlab_units::format::size;
 
 /// What came of a rule.
 #[derive(Default)]
@@ -20,7 +21,7 @@ impl Candidates {
             self.changes.extend(change.map(|change| (advice.kind, advice.cost, change)));
             self.advice.push(advice);
         } else {
-            let (saved, after) = (memlab_sizes::format(advice.saved_bytes), memlab_sizes::format(advice.bytes_after));
+            let (saved, after) = (size(advice.saved_bytes), size(advice.bytes_after));
             let because = format!("saves {saved}: the peak would be {after} {}", advice.figure.as_str());
             self.tried.push(RejectedAdvice { kind: advice.kind, place: advice.place, because });
         }

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from memlab._batches.module_costs import ModuleCost, module_costs
-from memlab._tools.short_sizes import short_size
+from memlab._native import short_size
+from memlab._tools.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,7 @@ class ParameterTable:
 
     def __str__(self) -> str:
         head: tuple[str, ...] = _HEAD if self.total.cost is None else (*_HEAD, *_COST_HEAD)
-        cells = [head, *map(_cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return "\n".join("  ".join(_padded(row, widths)).rstrip() for row in cells)
+        return "\n".join(aligned([head, *map(_cells, self.rows)], left=[0, 1]))
 
 
 _HEAD = ("module", "class", "own", "total", "trainable", "frozen", "weights", "gradients", "optimizer")
@@ -133,9 +132,3 @@ def _cells(row: ParameterRow) -> tuple[str, ...]:
     if row.cost is None:
         return cells
     return (*cells, f"{row.cost.forward_ms:.2f}", f"{row.cost.backward_ms:.2f}", short_size(row.cost.saved_nbytes))
-
-
-def _padded(cells: tuple[str, ...], widths: list[int]) -> list[str]:
-    """Texts to the left, figures to the right."""
-    texts = [cell.ljust(width) for cell, width in zip(cells[:2], widths, strict=False)]
-    return texts + [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]

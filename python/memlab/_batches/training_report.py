@@ -15,6 +15,7 @@ from memlab._batches.batch import allowed
 from memlab._batches.records import Record
 from memlab._batches.sizing import room_on
 from memlab._batches.ways import PIECES, REPLAY
+from memlab._tools.tables import aligned
 
 _SIZE = _native.format_size
 
@@ -76,11 +77,9 @@ class TrainingReport:
         if not self.epochs:
             return "no batch was noted: ib.epoch() notes them, and ib.backward() or ib.step() in a loop of your own"
         has_phases = any(epoch.phase is not None for epoch in self.epochs)
-        columns = [name for name in _COLUMNS if has_phases or name != "phase"]
-        rows = [dict(zip(_COLUMNS, _cells(epoch), strict=True)) for epoch in self.epochs]
-        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
-        lines = [{name: name for name in columns}, *rows]
-        table = "\n".join("  ".join(_padded(line[name], name, widths[name]) for name in columns).rstrip() for line in lines)
+        columns = [index for index, name in enumerate(_COLUMNS) if has_phases or name != "phase"]
+        rows = [[row[index] for index in columns] for row in (_COLUMNS, *map(_cells, self.epochs))]
+        table = "\n".join(aligned(rows, left=[place for place, name in enumerate(rows[0]) if name in _TEXTS]))
         return "\n\n".join([table, *map(_wrapped, self.advice)])
 
 
@@ -218,10 +217,6 @@ def _cells(epoch: EpochReport) -> tuple[str, ...]:
         "-" if epoch.peak_nbytes is None else _SIZE(epoch.peak_nbytes),
         _SIZE(epoch.offloaded_nbytes),
     )
-
-
-def _padded(cell: str, column: str, width: int) -> str:
-    return cell.ljust(width) if column in _TEXTS else cell.rjust(width)
 
 
 def _wrapped(text: str) -> str:

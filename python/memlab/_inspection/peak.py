@@ -12,8 +12,8 @@ import torch.amp.grad_scaler
 from memlab import _native
 from memlab._inspection import structure
 from memlab._inspection.card import Card
-from memlab._inspection.table import listed
 from memlab._paging.sizes import readable
+from memlab._tools.tables import listed
 
 _Line = tuple[str, int | None, str] | None
 _SHOWN_READS = 5

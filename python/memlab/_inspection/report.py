@@ -10,8 +10,8 @@ from memlab import _native
 from memlab._inspection.card import Card, card_of
 from memlab._inspection.peak import Peak, peak_of
 from memlab._inspection.sequence import StepSequence
-from memlab._inspection.table import aligned
 from memlab._paging.sizes import readable
+from memlab._tools.tables import aligned
 
 _SHOWN = 6
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlab._inspection.table import aligned
 from memlab._paging.sizes import readable
+from memlab._tools.tables import aligned
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from memlab._lines.columns import LineFigures, is_bytes, value_of
+from memlab._native import short_size
 from memlab._tools.functions import Code
-from memlab._tools.short_sizes import short_size
+from memlab._tools.tables import aligned
 
 # Bars in a notebook: a colour that is read in light and dark themes, behind text of the theme's own colour.
 _BAR = "rgba(86, 156, 214, .45)"
@@ -43,30 +44,15 @@ def as_text(profile: FunctionProfile, columns: Sequence[str]) -> str:
     title = f"## {profile.code.name}\n"
     if profile.no_data is not None:
         return f"{title}\nno data: {profile.no_data}\n"
-    parts = [[*column.split("."), "", ""][:3] for column in columns]
     shown = [(value_of(column), is_bytes(column)) for column in columns]
-    rows = [
-        ([readable(value(figures), in_bytes) if figures else "" for value, in_bytes in shown], number, text)
-        for number, text, figures in profile.rows()
-    ]
-    widths = [
-        max([len(part) for part in parts[index]] + [len(cells[index]) for cells, _, _ in rows])
-        for index in range(len(columns))
-    ]
-    number_width = max([4] + [len(str(number)) for _, number, _ in rows])
-
-    def joined(cells: Sequence[str]) -> str:
-        return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-
-    lines = [title]
-    for level in range(3):
-        heads = [part[level] for part in parts]
-        if level == 0:
-            lines.append(f"{joined(heads)} {'line'.rjust(number_width)}  code")
-        elif any(heads):
-            lines.append(joined(heads).rstrip())
-    lines += [f"{joined(cells)} {str(number).rjust(number_width)}  {text}".rstrip() for cells, number, text in rows]
-    return "\n".join(lines) + "\n"
+    # The parts of a column's name stand below each other.
+    parts = [[*column.split("."), "", ""][:3] for column in columns]
+    first, *more = zip(*parts, strict=True) if parts else [()]
+    rows = [(*first, "line", "", "code"), *((*level, "", "", "") for level in more if any(level))]
+    for number, text, figures in profile.rows():
+        cells = (readable(value(figures), in_bytes) if figures else "" for value, in_bytes in shown)
+        rows.append((*cells, str(number), "", text))
+    return "\n".join([title, *aligned(rows, left=[len(rows[0]) - 1], gap=" ")]) + "\n"
 
 
 def as_html(profile: FunctionProfile, columns: Sequence[str]) -> str:

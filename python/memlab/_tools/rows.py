@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from memlab import _native
+from memlab._tools.tables import aligned
 
 _Row = TypeVar("_Row", bound=NamedTuple)
 
@@ -28,20 +28,12 @@ class Rows(list[_Row]):
     def __repr__(self) -> str:
         if not self:
             return "[]"
-        columns = [
-            _column(name, values) for name, values in zip(self[0]._fields, zip(*self[:_MOST_ROWS], strict=True), strict=True)
-        ]
-        lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+        names, shown = self[0]._fields, self[:_MOST_ROWS]
+        columns = enumerate(zip(*shown, strict=True))
+        texts = [column for column, values in columns if any(isinstance(value, str) for value in values)]
+        lines = aligned([names, *(list(map(_shown, names, row)) for row in shown)], left=texts)
         more = len(self) - _MOST_ROWS
         return "\n".join([*lines, f"… {more} more"] if more > 0 else lines)
-
-
-def _column(name: str, values: Sequence[object]) -> list[str]:
-    """The cells of a column, the header first: text at the left, figures at the right."""
-    cells = [name, *(_shown(name, value) for value in values)]
-    width = max(map(len, cells))
-    is_text = any(isinstance(value, str) for value in values)
-    return [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]
 
 
 def _shown(name: str, value: object) -> str:

@@ -1,10 +1,11 @@
 //! The text of a table of thousands of rows.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
+
+use crate::sizes::short_size;
 
 /// See `_native.pyi`.
 #[pyfunction]
@@ -28,7 +29,7 @@ pub fn table_rows(
     let mut last = (u64::MAX, String::new());
     for ((name, shape), size) in names.iter().zip(&shapes).zip(sizes) {
         if size != last.0 {
-            last = (size, short_size(size));
+            last = (size, short_size(size as i64));
         }
         let shape = text(shape)?;
         if !rows.is_empty() {
@@ -68,13 +69,4 @@ fn pad(text: &mut String, mut count: usize) {
         count -= SPACES.len();
     }
     text.push_str(&SPACES[..count]);
-}
-
-/// As `short_size` in `_tools/short_sizes.py`.
-fn short_size(bytes: u64) -> String {
-    let units = [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')];
-    let (bits, letter) = units.into_iter().find(|(bits, _)| bytes >> bits > 0).unwrap_or((0, 'B'));
-    let mut text = String::new();
-    let _ = write!(text, "{:.2}{letter}", bytes as f64 / (1u64 << bits) as f64);
-    text
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use memlab_sizes::{LimitError, ParseError};
+use memlab_units::{LimitError, ParseError};
 
 use crate::model::Model;
 use crate::models::{MODELS, of_size};
@@ -47,7 +47,7 @@ pub fn find(text: &str) -> Result<Model, UnknownCard> {
     if let Some(model) = MODELS.iter().find(is_it) {
         return Ok(*model);
     }
-    let size = match memlab_sizes::parse_limit(text) {
+    let size = match memlab_units::parse_limit(text) {
         Ok(bytes) => return Ok(of_size(bytes)),
         Err(LimitError::Size(ParseError::NotASize(_))) => None,
         Err(error) => Some(error),

@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 use memlab_protocol::status::OnLimit;
 use memlab_trace::Scope;
 
-use crate::format;
 use crate::theme::Palette;
 
 /// How the dashboard looks.
@@ -69,7 +68,7 @@ pub fn pid(text: &str) -> Result<u32, String> {
 ///
 /// How to write it.
 pub fn parse_timeout(text: &str) -> Result<Duration, String> {
-    match format::parse_duration(text) {
+    match memlab_units::parse_duration(text) {
         Some(ns @ 1..) => Ok(Duration::from_nanos(ns)),
         _ => Err("write it as 30s, 1m30s or 500ms".to_owned()),
     }
@@ -80,8 +79,8 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
 /// # Errors
 ///
 /// What to write instead.
-pub fn size(text: &str) -> Result<u64, String> {
-    memlab_sizes::parse_limit(text).map_err(|error| error.to_string())
+pub fn positive_size(text: &str) -> Result<u64, String> {
+    memlab_units::parse_limit(text).map_err(|error| error.to_string())
 }
 
 /// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to
@@ -91,7 +90,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 ///
 /// What to write instead.
 pub fn checked_limits(text: &str) -> Result<String, String> {
-    memlab_sizes::parse_limits(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+    memlab_units::parse_limits(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// `oom` or `spill`, the argument of `--on-limit`.

@@ -235,7 +235,7 @@ fn size_condition(text: &str) -> Result<Condition, String> {
         .iter()
         .find_map(|(sign, comparison)| Some((text.strip_prefix(sign)?, *comparison)))
         .ok_or("write size>1MiB")?;
-    let bytes = memlab_sizes::parse(size).map_err(|error| error.to_string())?;
+    let bytes = memlab_units::parse_size(size).map_err(|error| error.to_string())?;
     Ok(Condition::Size(comparison, bytes))
 }
 

@@ -1,4 +1,4 @@
-//! What the screens, the reports and the commands share: text and sizes, categories, findings, filters, moments.
+//! What the screens, the reports and the commands share: text, categories, findings, filters, moments.
 //!
 //! # Layers
 //!
@@ -7,9 +7,9 @@
 //! findings, json, kernels, moment, trace_files                     what is found in a run; rows; times of kernels; moments by name; traces of a folder
 //! arguments, filter, progress, save, simulation, preload           arguments of several commands; what a filter matches; what a simulated card and libmemlab.so need
 //! parallel, ranges                                                 where ranks are in meshes and pipelines, in words; named ranges
-//! output, query                                                    standard output and standard error: text that steers no terminal
+//! output, query, table                                            standard output and standard error: text that steers no terminal; tables as text
 //! holdings, theme
-//! category, clock, error, format, signals, source_file, text
+//! category, clock, error, signals, source_file, text
 //! shared_library                                                   libraries that are opened by name
 //! ```
 
@@ -19,7 +19,6 @@ pub mod clock;
 pub mod error;
 pub mod filter;
 pub mod findings;
-pub mod format;
 pub mod holdings;
 pub mod json;
 pub mod kernels;
@@ -35,6 +34,7 @@ pub mod shared_library;
 pub mod signals;
 pub mod simulation;
 pub mod source_file;
+pub mod table;
 pub mod text;
 pub mod theme;
 pub mod trace_files;

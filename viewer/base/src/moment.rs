@@ -8,9 +8,10 @@ use memlab_trace::{
     DeviceView, Model, Observer, OomView, ReadSummary, ResolvedSnapshot, Scope, SeekTarget, SnapshotReplay, StepView,
     load_whole, read_whole,
 };
+use memlab_units::format;
 
 use crate::error::bad_input;
-use crate::{format, progress};
+use crate::progress;
 
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl FromStr for NamedMoment {
             _ if text.parse::<u64>().is_ok() => {
                 Err(format!("'{text}' of what? {text}s is a time, step:{text} is a step"))
             }
-            _ => format::parse_duration(text).map(Self::Time).ok_or_else(|| FORMS.to_owned()),
+            _ => memlab_units::parse_duration(text).map(Self::Time).ok_or_else(|| FORMS.to_owned()),
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use memlab_trace::Progress;
+use memlab_units::format;
 
 use crate::clock::patience;
-use crate::format;
 use crate::output::{self, ProgressLine};
 
 /// Work that takes longer than this shows its progress.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use memlab_trace::Line;
 use memlab_trace::record::Phase;
+use memlab_units::format;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How text is written.
@@ -219,6 +220,16 @@ pub fn short_command(command: &[String]) -> String {
     };
     let words: Vec<&str> = words.iter().flat_map(|word| word.split_whitespace()).collect();
     clean(&words.join(" ")).into_owned()
+}
+
+/// What to say of a trace that lacks events; `None`: it lacks none.
+pub fn missing_events(count: u64) -> Option<String> {
+    let events = if count == 1 { "event is" } else { "events are" };
+    let count = (count > 0).then(|| format::grouped(count))?;
+    Some(format!(
+        "{count} {events} missing: they came faster than the trace could be kept below MEMLAB_TRACE_MAX. Figures after the \
+         first of them are not exact; a larger maximum helps."
+    ))
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::common::child::{LIMIT, PATIENCE, alone, output, output_within, start};
 use crate::common::trained;
-use memlab_base::format::duration;
 use memlab_base::text::is_unsafe;
+use memlab_units::format::duration;
 use tempfile::TempDir;
 
 /// `memlab` in a separate folder, with a harmless library to preload.

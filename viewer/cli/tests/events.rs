@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::common::dashboard::{ENDED, assert_looks, assert_looks_at, press, screen};
 use crate::common::map::{BASE, KIB, eventful, on_events, on_map};
 use crate::common::{GIB, MIB, Story};
-use memlab_base::format::grouped;
 use memlab_base::query::Detail;
 use memlab_base::theme::{Depth, Palette, Theme};
 use memlab_follow::snapshot::{ProcessState, Snapshot};
 use memlab_tui::app::App;
 use memlab_tui::context::ShownMoment;
 use memlab_tui::screen::Screen;
+use memlab_units::format::grouped;
 
 #[test]
 fn events_of_a_running_program() {

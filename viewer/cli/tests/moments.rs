@@ -2,13 +2,13 @@
 
 use crate::common::{GIB, MIB, Opened, START, Story, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use memlab_base::format::Units;
 use memlab_base::theme::{Depth, Palette, Theme};
 use memlab_tui::app::{self, App};
 use memlab_tui::context::ShownMoment;
 use memlab_tui::overlays::Overlay;
 use memlab_tui::screen::Screen;
 use memlab_tui::screens::lines::{LineColumn, LineItem};
+use memlab_tui::size_units::Units;
 use memlab_tui::widgets::columns::Column;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -6,7 +6,6 @@ use crate::common::dashboard::{ENDED, app_on, assert_looks, assert_looks_at, pre
 use crate::common::map::{BASE, KIB, map_of, mapped, on_map, on_segments};
 use crate::common::{GIB, MIB, Opened};
 use crossterm::event::{KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use memlab_base::format::{Units, grouped, percent};
 use memlab_base::query::Detail;
 use memlab_base::theme::{Depth, Palette, Theme};
 use memlab_follow::snapshot::{ProcessState, Snapshot};
@@ -16,6 +15,8 @@ use memlab_tui::context::ShownMoment;
 use memlab_tui::overlays::Overlay;
 use memlab_tui::screen::Screen;
 use memlab_tui::screens::segments::pieces;
+use memlab_tui::size_units::Units;
+use memlab_units::format::{grouped, percent};
 use proptest::prelude::*;
 
 #[test]

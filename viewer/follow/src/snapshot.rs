@@ -23,6 +23,7 @@ pub use self::relations::{Related, Relations};
 use memlab_base::findings::{self, Finding};
 use memlab_base::query::{Comparison, Cursor, Detail};
 use memlab_base::ranges::range_name;
+use memlab_base::text::missing_events;
 
 /// All processes that are followed.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +74,7 @@ impl ProcessState {
     /// In a word or two.
     pub fn short(self) -> String {
         match self {
-            Self::Opening { read, total } => format!("opening {}", memlab_base::format::percent(read, total)),
+            Self::Opening { read, total } => format!("opening {}", memlab_units::format::percent(read, total)),
             Self::Recording => "recording".to_owned(),
             Self::Stopped => "stopped".to_owned(),
             Self::Ended { signal: Some(signal), .. } => memlab_base::signals::describe(signal),
@@ -260,12 +261,7 @@ impl ProcessSnapshot {
             oom_count: model.oom_count(),
             sources: model.sources().clone(),
             findings: findings::of(model),
-            warnings: model
-                .warnings()
-                .iter()
-                .cloned()
-                .chain(memlab_base::format::missing_events(model.lost_events()))
-                .collect(),
+            warnings: model.warnings().iter().cloned().chain(missing_events(model.lost_events())).collect(),
             scope: model.scope(),
             dominant_library_call: dominant_library_call(model),
             ..Self::default()
@@ -287,7 +283,7 @@ impl ProcessSnapshot {
             ooms: summary.first_oom.iter().cloned().collect(),
             oom_count: summary.oom_count,
             scope: summary.scope,
-            warnings: memlab_base::format::missing_events(summary.lost_events).into_iter().collect(),
+            warnings: missing_events(summary.lost_events).into_iter().collect(),
             skipped_lines: summary.skipped_lines,
             is_summary: true,
             ..Self::default()

@@ -9,7 +9,6 @@ mod job;
 mod json;
 pub(crate) mod names;
 mod sections;
-pub(crate) mod table;
 mod text;
 mod training;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::screen::Screen;
-use memlab_base::format::Units;
+use crate::size_units::Units;
 use memlab_base::output;
 use memlab_base::theme::{Palette, Theme};
 

@@ -11,6 +11,7 @@
 //! widgets                                                          panes, tables, bars
 //! context                                                          what screens share
 //! config                                                           preferences
+//! size_units                                                       the units of sizes
 //! input, program_terminal, screen, terminal                        keys; the program's own terminal
 //! ```
 
@@ -23,5 +24,6 @@ pub mod program_terminal;
 pub mod screen;
 pub mod screens;
 pub mod session;
+pub mod size_units;
 pub mod terminal;
 pub mod widgets;

@@ -4,7 +4,8 @@
 use interpose_base::config::config;
 use std::path::Path;
 
-use memlab_sizes::{available_host_memory, format as size};
+use memlab_units::available_host_memory;
+use memlab_units::format::size;
 
 /// Host memory that is always left to the rest of the machine.
 const SPARE_HOST_BYTES: u64 = 512 << 20;

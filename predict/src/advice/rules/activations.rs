@@ -2,6 +2,7 @@
 
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
+use memlab_units::format::size;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 use crate::advice::cache;
@@ -32,7 +33,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
     }
     let least = (kept.largest * MIN_BUDGET_BLOCKS).next_multiple_of(BUDGET_UNIT);
     if kept.most <= least {
-        let [most, least] = [kept.most, least].map(memlab_sizes::format);
+        let [most, least] = [kept.most, least].map(size);
         let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
         candidates.reject(Kind::OffloadActivations, "what autograd keeps", because);
         return;
@@ -112,7 +113,6 @@ impl<'a> KeptActivations<'a> {
     }
 
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
-        let size = memlab_sizes::format;
         let bus = match (times.link_capacity(), outcome.waits_ns) {
             (Some(capacity), Some(waits)) => format!(
                 "beside its forward and its backward the link carries {} and {}{}",

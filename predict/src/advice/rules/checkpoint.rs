@@ -1,5 +1,6 @@
 //! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
 
+use memlab_units::format::size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -235,8 +236,8 @@ impl<'a> PeakPass<'a> {
             because: format!(
                 "they keep {} for backward in the pass with the peak, and take up to {} while one is computed again; \
                  {which}",
-                memlab_sizes::format(kept),
-                memlab_sizes::format(largest)
+                size(kept),
+                size(largest)
             ),
         }
     }

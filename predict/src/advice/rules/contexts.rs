@@ -2,6 +2,7 @@
 
 use crate::plan::Recording;
 use memlab_trace::{Category, DeviceView};
+use memlab_units::format::size;
 
 use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
@@ -26,7 +27,6 @@ pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {
         let lines = model.lines(device.index);
         let line = lines.iter().max_by_key(|line| line.allocated_bytes).and_then(|line| line.line.as_ref());
         let at = line.map_or(String::new(), |line| format!(", by {}", of_line(recording, line)));
-        let size = memlab_sizes::format;
         candidates.add(
             Advice {
                 kind: Kind::Context,

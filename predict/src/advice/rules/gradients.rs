@@ -2,6 +2,7 @@
 
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
+use memlab_units::format::size;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 use crate::advice::candidates::Candidates;
@@ -41,7 +42,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         how: "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()".to_owned(),
         because: format!(
             "{} of gradients a step are still there when the next forward begins",
-            memlab_sizes::format(longest_kept / steps)
+            size(longest_kept / steps)
         ),
     };
     candidates.add(advice, Some(change));

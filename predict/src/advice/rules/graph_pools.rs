@@ -3,6 +3,7 @@
 use crate::allocator::{PoolKey, Request, Requests};
 use crate::plan::{Recording, peak_live_bytes};
 use memlab_trace::PrivatePoolView;
+use memlab_units::format::size;
 use rustc_hash::FxHashSet;
 
 use crate::advice::allocator_replay::AllocatorReplay;
@@ -37,13 +38,12 @@ pub(crate) fn advise(
             None => {}
             Some(Err(because)) => {
                 let bound = reserved_bytes.saturating_sub(least(recording, &pools, &ids));
-                let bound = memlab_sizes::format(bound);
+                let bound = size(bound);
                 candidates.reject(Kind::SharePool, place, format!("{because}; at most {bound} less would be reserved"));
             }
             Some(Ok(replayed)) => {
                 let Some(bytes_after) = shared(replayed) else { continue };
-                let [reserved, free] =
-                    [reserved_bytes, pools.iter().map(|pool| pool.free_bytes).sum()].map(memlab_sizes::format);
+                let [reserved, free] = [reserved_bytes, pools.iter().map(|pool| pool.free_bytes).sum()].map(size);
                 let advice = Advice {
                     kind: Kind::SharePool,
                     place,

@@ -3,6 +3,7 @@
 use crate::plan::{Allocation, Event};
 use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, Category, Scope};
+use memlab_units::format::size;
 use rustc_hash::FxHashMap;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
@@ -80,8 +81,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         because: format!(
             "the logits have {}, and their cross-entropy keeps {} for backward, which then makes as much again; in \
              {PIECES} pieces, one of them is there at a time",
-            memlab_sizes::format(lifetimes.size(logits)),
-            memlab_sizes::format(lifetimes.size(kept))
+            size(lifetimes.size(logits)),
+            size(lifetimes.size(kept))
         ),
     };
     candidates.add(advice, Some(change));

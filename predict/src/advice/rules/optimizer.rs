@@ -3,6 +3,7 @@
 use crate::plan::Event;
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
+use memlab_units::format::size;
 use rustc_hash::FxHashSet;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
@@ -44,7 +45,7 @@ pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Cand
         how: "for group in optimizer.param_groups:  # right after the optimizer is made\n    \
               group.update(foreach=False, fused=True)"
             .to_owned(),
-        because: format!("its temporaries take up to {} in a step", memlab_sizes::format(most)),
+        because: format!("its temporaries take up to {} in a step", size(most)),
     };
     candidates.add(advice, Some(change));
 }
@@ -95,10 +96,7 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
               optimizer.register_step_pre_hook(lambda *_: move(\"cuda\"))\n\
               optimizer.register_step_post_hook(lambda *_: move(\"cpu\"))"
             .to_owned(),
-        because: format!(
-            "it holds {}, which only steps need; each step copies it both ways, {bus}",
-            memlab_sizes::format(bytes)
-        ),
+        because: format!("it holds {}, which only steps need; each step copies it both ways, {bus}", size(bytes)),
     };
     candidates.add(advice, Some(change));
 }

@@ -1,6 +1,7 @@
 //! Other settings of PyTorch's allocator, by carrying out the recorded requests with them.
 
 use crate::plan::SETTINGS_FOR_LENGTHS;
+use memlab_units::format::size;
 
 use crate::advice::allocator_replay::AllocatorReplay;
 use crate::advice::candidates::Candidates;
@@ -32,7 +33,7 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
                 because: format!(
                     "the recorded requests, carried out with these settings, reserve {} at most",
-                    memlab_sizes::format(after)
+                    size(after)
                 ),
             })
         })
@@ -42,10 +43,10 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
     tried.next().into_iter().for_each(|best| candidates.add(best, None));
     for advice in tried {
         let change = match advice.bytes_after > before {
-            true => format!("reserves {} more", memlab_sizes::format(advice.bytes_after - before)),
-            false => format!("saves {}", memlab_sizes::format(advice.saved_bytes)),
+            true => format!("reserves {} more", size(advice.bytes_after - before)),
+            false => format!("saves {}", size(advice.saved_bytes)),
         };
-        let after = memlab_sizes::format(advice.bytes_after);
+        let after = size(advice.bytes_after);
         candidates.reject(Kind::Settings, advice.place, format!("{change}: the peak would be {after} reserved"));
     }
 }

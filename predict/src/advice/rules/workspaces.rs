@@ -2,6 +2,7 @@
 //! (`CUBLAS_WORKSPACE_CONFIG`).
 
 use memlab_trace::record::Flags;
+use memlab_units::format::size;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change};
 use crate::advice::candidates::Candidates;
@@ -27,7 +28,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
     let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let saved_bytes = before.saturating_sub(after);
     if saved_bytes < MIN_SAVED_BYTES {
-        let saved = memlab_sizes::format(saved_bytes);
+        let saved = size(saved_bytes);
         candidates.reject(
             Kind::Workspaces,
             VARIABLE,
@@ -45,8 +46,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
         how: format!("export {VARIABLE}={setting}"),
         because: format!(
             "cuBLAS has workspaces of up to {}, and {} with this; products that use much of them become slower",
-            memlab_sizes::format(largest),
-            memlab_sizes::format(small)
+            size(largest),
+            size(small)
         ),
     };
     candidates.add(advice, Some(change));

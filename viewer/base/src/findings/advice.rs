@@ -1,8 +1,9 @@
 //! What to do after an out-of-memory: by what stood in the way and by what held most.
 
 use memlab_trace::{Category, OomView};
+use memlab_units::format::size;
 
-use super::finding::{processes, size};
+use super::finding::processes;
 
 /// The most pieces of advice: who reads ten follows none.
 const MAX_PIECES: usize = 4;

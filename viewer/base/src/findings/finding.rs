@@ -1,9 +1,9 @@
 //! One finding, and the words that findings share.
 
 use memlab_trace::DeviceView;
+use memlab_units::format::size;
 
 use super::words::Words;
-use crate::format::{self, Units};
 
 /// What a finding is about. In the order of their urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,10 +81,6 @@ pub struct Finding {
 /// Whether bytes are significant: at least a hundredth of the peak.
 pub(super) fn is_significant(bytes: u64, device: &DeviceView) -> bool {
     bytes > 0 && bytes >= device.peak_allocated_bytes.max(device.used_bytes_at_peak) / 100
-}
-
-pub(super) fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
 }
 
 /// ` on cuda:1`, where there are several.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use memlab_trace::{DeviceView, Line, Model, PrivatePoolView};
+use memlab_units::format::size;
 
-use super::finding::{Finding, Kind, is_significant, on, size};
+use super::finding::{Finding, Kind, is_significant, on};
 use super::words::Words;
 use crate::text;
 

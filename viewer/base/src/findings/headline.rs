@@ -1,11 +1,10 @@
 //! What the memory was at the peak, in two sentences.
 
 use memlab_trace::{Category, DeviceView, Model};
+use memlab_units::format::{self, size};
 
-use super::finding::size;
 use super::words::Words;
 use crate::category::category_names;
-use crate::format;
 use crate::text;
 
 /// How much was allocated at the peak of the fullest device, for what, and by which line; nothing where there is no

@@ -1,8 +1,9 @@
 //! JAX's pool: XLA takes three quarters of the card at the first operation, and serves all arrays from it.
 
 use memlab_trace::{DeviceView, Model};
+use memlab_units::format::size;
 
-use super::finding::{Finding, Kind, on, size};
+use super::finding::{Finding, Kind, on};
 use super::words::Words;
 
 /// A pool is reported from a quarter of the device.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
+use memlab_units::format::{self, size};
 
 use super::advice::Grows;
-use super::finding::{Finding, Kind, is_significant, on, size};
+use super::finding::{Finding, Kind, is_significant, on};
 use super::words::Words;
 use crate::category::category_names;
-use crate::format;
 use crate::text;
 
 /// How many places of one pile are shown.

@@ -2,12 +2,12 @@
 //! what the allocator keeps.
 
 use memlab_trace::{Category, DeviceView, Model, OomView};
+use memlab_units::format::{self, size};
 
 use super::advice::{self, Grows};
-use super::finding::{Finding, Kind, is_significant, on, processes, size};
+use super::finding::{Finding, Kind, is_significant, on, processes};
 use super::leak;
 use super::words::Words;
-use crate::format;
 use crate::text;
 
 /// Fragmentation is reported from a fifth of what the allocator has reserved.

@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// What PyTorch may allocate at most: what reaches this comes first, the cheapest before the others.
-    #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", value_parser = arguments::positive_size)]
     target: Option<u64>,
     /// Print JSON for scripts.
     #[arg(long)]

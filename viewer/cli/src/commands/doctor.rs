@@ -1,6 +1,5 @@
 //! `memlab doctor`: what works on this machine, and why not.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 
 use clap::Args;
@@ -9,6 +8,7 @@ use serde_json::json;
 
 use crate::doctor::check::{Check, CheckState};
 use crate::doctor::examine;
+use memlab_base::table::aligned;
 use memlab_base::text::{Color, Style};
 use memlab_base::{json, output, text};
 
@@ -71,9 +71,8 @@ fn system() -> String {
 }
 
 fn table(checks: &[Check], colored: bool) -> String {
-    let names = checks.iter().map(|check| text::width(check.name)).max().unwrap_or(0);
     let states = CheckState::Warning.as_str().len();
-    let mut table = String::new();
+    let mut rows = Vec::new();
     for Check { name, state, found, advice } in checks {
         let color = match state {
             CheckState::Ok => Color::Green,
@@ -82,12 +81,12 @@ fn table(checks: &[Check], colored: bool) -> String {
         };
         let state = format!("{:<states$}", state.as_str());
         let state = if colored { color.paint(&state) } else { state };
-        let _ = writeln!(table, "{state}  {name:<names$}  {}", text::clean(found));
-        if let Some(advice) = advice {
-            let _ = writeln!(table, "{:states$}  {:names$}  → {}", "", "", text::clean(advice));
-        }
+        rows.push(vec![state, (*name).to_owned(), text::clean(found).into_owned()]);
+        rows.extend(
+            advice.as_ref().map(|advice| vec![String::new(), String::new(), format!("→ {}", text::clean(advice))]),
+        );
     }
-    table
+    aligned(&rows, &[], |_| true).iter().map(|line| format!("{line}\n")).collect()
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ use memlab_base::arguments::Libraries;
 use memlab_base::moment::{NamedMoment, device_of, load_at};
 use memlab_base::save::Destination;
 use memlab_base::text::short_command;
-use memlab_base::{format, output, progress};
+use memlab_base::{output, progress};
 use memlab_report::export::flamegraph::{Measure, flamegraph};
 use memlab_report::export::{csv, json, memory_viz, perfetto, speedscope};
 use memlab_report::report::deep_stacks;
+use memlab_units::format;
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -5,12 +5,12 @@ use std::io::Write as _;
 
 use clap::Args;
 
-use memlab_base::arguments::{on_limit, pid, size};
+use memlab_base::arguments::{on_limit, pid, positive_size};
 use memlab_base::error::bad_input;
-use memlab_base::format::{self, Units};
 use memlab_base::output;
 use memlab_follow::offload::control::{Process, Status};
 use memlab_protocol::status::{LimitStatus, OnLimit};
+use memlab_units::format::size;
 
 /// A limit as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl std::str::FromStr for Size {
         if text.trim().eq_ignore_ascii_case("off") {
             return Ok(Self::Off);
         }
-        size(text).map(Self::Bytes)
+        positive_size(text).map(Self::Bytes)
     }
 }
 
@@ -75,7 +75,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn table(status: &Status, device: Option<u32>) -> String {
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut text = String::new();
     let wanted = |limit: &&LimitStatus| device.is_none_or(|device| i64::from(limit.device) == i64::from(device));
     for limit in status.limits.iter().filter(wanted) {

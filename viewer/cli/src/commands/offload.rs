@@ -11,7 +11,6 @@ use memlab_base::arguments::{parse_timeout, pid};
 use memlab_base::category::{category_list, parse_category};
 use memlab_base::clock::now_unix_ns;
 use memlab_base::error::{bad_input, interrupted};
-use memlab_base::format::{self, Units};
 use memlab_base::json::write_pretty;
 use memlab_base::output;
 use memlab_follow::offload::checkpoint::{self, Target};
@@ -21,6 +20,7 @@ use memlab_follow::offload::selection::Criteria;
 use memlab_follow::offload::selection::pages::Pages;
 use memlab_protocol::request::MAX_REQUEST_BYTES;
 use memlab_protocol::status::{MoveStatus, Operation};
+use memlab_units::format::{self, size};
 
 /// After the options in the help.
 pub const HELP: &str = "\
@@ -186,10 +186,6 @@ fn parts(
         }
     }
     Ok(())
-}
-
-fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
 }
 
 /// What moving parts has done: `moved 1.20 GiB (1.15 GiB of optimizer_state; 51.2 MiB of other memory share its pages

@@ -9,12 +9,13 @@ use memlab_trace::load;
 use serde::Serialize;
 
 use memlab_base::clock::patience;
-use memlab_base::format::{self, Units};
 use memlab_base::json::write_pretty;
+use memlab_base::table::aligned;
 use memlab_base::{output, progress, text};
 use memlab_follow::offload::control::{self, DeviceStatus, Status, Unreachable};
 use memlab_follow::offload::operation;
 use memlab_protocol::status::{LimitStatus, MoveStatus};
+use memlab_units::format::size;
 
 /// Reading a trace for its totals may take this long.
 const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -171,14 +172,13 @@ fn table(rows: &[ProcessRow]) -> String {
     let limits = rows.iter().flat_map(|row| &row.limits).filter(|limit| limit.limit_bytes.is_some());
     let (has_limits, has_spilled) =
         limits.fold((false, false), |(_, spilled), limit| (true, spilled || limit.spilled_bytes > 0));
-    let shown = |column: usize| match column {
-        LIMIT => has_limits,
-        SPILLED => has_spilled,
-        _ => true,
-    };
-    let mut cells = vec![HEADS.map(str::to_owned)];
+    let left_out: Vec<usize> = [(LIMIT, has_limits), (SPILLED, has_spilled)]
+        .into_iter()
+        .filter(|(_, has)| !has)
+        .map(|(column, _)| column)
+        .collect();
+    let mut cells = vec![HEADS.map(str::to_owned).to_vec()];
     for row in rows {
-        let size = |bytes| format::bytes(bytes, Units::Auto);
         let of_device = |device: &DeviceRow| {
             let limit = row.limits.iter().find(|limit| limit.device == device.index);
             let [most, spilled] = match limit.map(|limit| (limit.limit_bytes, limit)) {
@@ -194,7 +194,7 @@ fn table(rows: &[ProcessRow]) -> String {
         for (index, [device, allocated, reserved, limit, spilled]) in devices.into_iter().enumerate() {
             let once = |words: String| if index == 0 { words } else { String::new() };
             let command = text::short_command(&row.command);
-            cells.push([
+            cells.push(vec![
                 once(row.pid.to_string()),
                 once(row.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string())),
                 device,
@@ -208,22 +208,9 @@ fn table(rows: &[ProcessRow]) -> String {
             ]);
         }
     }
-    let widths: Vec<usize> =
-        (0..HEADS.len()).map(|column| cells.iter().map(|row| text::width(&row[column])).max().unwrap_or(0)).collect();
-    let mut table = String::new();
-    for row in cells {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate().filter(|(column, _)| shown(*column)) {
-            let padding = " ".repeat(widths[column] - text::width(cell));
-            // Numbers are right-aligned.
-            let (before, after) =
-                if matches!(column, 0 | 1 | 3..=SPILLED) { (padding.as_str(), "") } else { ("", padding.as_str()) };
-            line += &format!("{before}{cell}{after}  ");
-        }
-        table += line.trim_end();
-        table.push('\n');
-    }
-    table
+    // Numbers are right-aligned.
+    let lines = aligned(&cells, &left_out, |column| !matches!(column, 0 | 1 | 3..=SPILLED));
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use std::process::Command;
 use clap::{Args, ValueHint};
 use simgpu_cards::{MODELS, Model};
 
-use memlab_base::arguments::size;
+use memlab_base::arguments::positive_size;
 use memlab_base::error::CannotStart;
-use memlab_base::format::{self, Units};
 use memlab_base::output;
 use memlab_base::preload::check_program;
 use memlab_base::simulation::Simulation;
+use memlab_units::format::size;
 
 /// After the options in the help.
 pub const HELP: &str = "\
@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, value_name = "CARD", value_parser = known_card)]
     card: Option<String>,
     /// Another memory than the card's. Without a card: one with a small context [default: 8GiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     memory: Option<u64>,
     /// How many GPUs, at most 16.
     #[arg(
@@ -94,7 +94,7 @@ fn table() -> String {
 }
 
 fn approximate(bytes: u64, is_exact: bool) -> String {
-    format!("{}{}", if is_exact { "" } else { "~" }, format::bytes(bytes, Units::Auto))
+    format!("{}{}", if is_exact { "" } else { "~" }, size(bytes))
 }
 
 #[cfg(test)]

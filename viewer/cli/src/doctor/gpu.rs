@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use memlab_sizes::format as size;
+use memlab_units::format::size;
 
 use super::check::Check;
 use super::profiling;

@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use memlab_sizes::{available_host_memory, format as size};
+use memlab_units::available_host_memory;
+use memlab_units::format::size;
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use memlab_base::arguments::{Appearance, checked_limits, on_limit, size};
+use memlab_base::arguments::{Appearance, checked_limits, on_limit, positive_size};
 use memlab_follow::notices;
 use memlab_protocol::status::OnLimit;
 
@@ -86,7 +86,7 @@ pub struct Options {
     #[arg(long, value_parser = on_limit(), requires = "limit", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
     /// The most host memory for offloaded memory.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     host_max: Option<u64>,
     #[command(flatten)]
     pub(super) notices: notices::Options,

@@ -15,13 +15,13 @@ use super::launch::{Ended, lock};
 use super::traces::{Found, TraceFinder, is_gone};
 use super::untraced::{why_cut, why_no_trace};
 use memlab_base::clock::{now_unix_ns, patience};
-use memlab_base::format::{self, Units};
 use memlab_base::output;
 use memlab_base::progress;
 use memlab_base::query::Detail;
 use memlab_base::text;
 use memlab_base::trace_files::job;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
+use memlab_units::format::{self, size};
 
 /// Reading the traces for the summary may take this long.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -153,7 +153,6 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
 }
 
 fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnapshot, lines: usize) {
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let totals = &device.totals;
     let name = if totals.name.is_empty() { String::new() } else { format!(" {}", text::clean(&totals.name)) };
     let of_total = if totals.total_bytes > 0 { format!(" of {}", size(totals.total_bytes)) } else { String::new() };

@@ -7,11 +7,11 @@ use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 
 use super::traces::TraceFinder;
-use memlab_base::format::{self, Units};
 use memlab_base::preload::why_untraced;
 use memlab_base::shared_library::SharedLibrary;
 use memlab_base::text::typed_path;
 use memlab_follow::offload::cuda_driver::LIBRARY;
+use memlab_units::format::size;
 
 /// A trace needs so much to begin with, or to go on.
 const ROOM: u64 = 1 << 16;
@@ -52,6 +52,6 @@ fn obstacle(folder: &Path, written: u64) -> Option<String> {
         return Some(format!("the disk of {folder} is full: free some space, or choose another place with -o"));
     }
     let largest = getrlimit(Resource::Fsize).current.filter(|largest| *largest < written.saturating_add(ROOM))?;
-    let largest = format::bytes(largest, Units::Auto);
+    let largest = size(largest);
     Some(format!("files can have at most {largest} here: raise the limit with `ulimit -f`"))
 }

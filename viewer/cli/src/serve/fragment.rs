@@ -7,13 +7,13 @@ use memlab_trace::{Model, SeekTarget, StepView};
 use serde::Serialize;
 
 use super::figures::id_of;
-use memlab_base::format;
 use memlab_base::moment::{self, NamedMoment};
-use memlab_base::text::{fit_end, markup, short_command};
+use memlab_base::text::{fit_end, markup, missing_events, short_command};
 use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::ProcessState;
 use memlab_report::page::elements::{name, plural, short_name};
 pub use memlab_report::report::live::{self, PagePart, Shown};
+use memlab_units::format;
 
 /// What a page wants to show.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +124,7 @@ fn head(model: &Model, state: ProcessState, path: &Path, failure: Option<&str>) 
     }
     facts.extend(model.software().iter().take(4).map(|software| format!("{} {}", software.software, software.version)));
     facts.push(plural(model.events(), "event"));
-    facts.extend(format::missing_events(model.lost_events()));
+    facts.extend(missing_events(model.lost_events()));
     facts.push(path.display().to_string());
     let facts: String = facts.iter().map(|fact| format!("<li>{}</li>", name(fact))).collect();
     let failure = failure.map(|why| format!("<p class=\"problem\">{}</p>", markup(why))).unwrap_or_default();

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use memlab_job::median;
 
 use super::figures::{DeviceFigures, Figures, ProcessFigures};
-use memlab_base::format;
 use memlab_base::text::markup;
 use memlab_follow::offload::mover::MemoryLocation;
 use memlab_follow::offload::operation;
 use memlab_follow::snapshot::ProcessState;
 use memlab_report::page::elements::{name, share, size};
+use memlab_units::format;
 
 /// Draws it. `location`: where a process's memory is, by its own word.
 pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>) -> String {

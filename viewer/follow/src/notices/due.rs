@@ -10,7 +10,7 @@ use super::notice::{Notice, NoticeKind, NoticedProcess};
 use super::options::Options;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding};
-use memlab_base::format::{self, Units};
+use memlab_units::format::size;
 
 /// The shortest and the longest time between two looks for leaks, which take at most a fortieth of a core.
 const LEAK_INTERVAL: Duration = Duration::from_millis(500);
@@ -104,7 +104,6 @@ impl Due {
         if self.was_told(NoticeKind::LowMemory, device) {
             return None;
         }
-        let size = |bytes| format::bytes(bytes, Units::Auto);
         let most = model.categories(device.index).into_iter().max_by_key(|view| view.bytes)?;
         let message = format!(
             "Low memory on cuda:{}: {} of {} were free, less than {}; most is in use for {} ({}).",

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{ArgGroup, Args, ValueHint};
 
 use super::webhook::Address;
-use memlab_base::arguments::size;
+use memlab_base::arguments::positive_size;
 
 /// Who is told of what.
 #[derive(Clone, Debug, Default, Args)]
@@ -19,7 +19,7 @@ pub struct Options {
     #[arg(long, value_name = "URL", env = "MEMLAB_WEBHOOK", hide_env_values = true, value_hint = ValueHint::Url)]
     pub webhook: Option<Address>,
     /// Notice also when less than this is free on a device; what PyTorch caches is not free.
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "told")]
+    #[arg(long, value_name = "SIZE", value_parser = positive_size, requires = "told")]
     pub notify_free: Option<u64>,
     /// How many optimizer steps memory has to grow over, to be a leak.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..), requires = "told")]

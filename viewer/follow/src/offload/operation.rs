@@ -8,9 +8,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::offload::control::{Process, Status, Unreachable};
 use memlab_base::clock::patience;
-use memlab_base::format::{self, Units};
 use memlab_base::output::ProgressLine;
 use memlab_protocol::status::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
+use memlab_units::format::{self, size};
 
 /// How often a process is asked how it goes.
 const QUERY_INTERVAL: Duration = Duration::from_millis(50);
@@ -136,7 +136,7 @@ pub fn progress(operation: &Operation, columns: usize, unicode: bool) -> String 
 
 /// `1.72 of 4.00 GiB`.
 fn part_of(part: u64, whole: u64) -> String {
-    let (part, whole) = (format::bytes(part, Units::Auto), format::bytes(whole, Units::Auto));
+    let (part, whole) = (size(part), size(whole));
     match (part.split_once(' '), whole.split_once(' ')) {
         (Some((number, unit)), Some((_, same))) if unit == same => format!("{number} of {whole}"),
         _ => format!("{part} of {whole}"),
@@ -145,12 +145,7 @@ fn part_of(part: u64, whole: u64) -> String {
 
 /// What an operation has done: `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`.
 pub fn outcome_in_short(operation: &Operation) -> String {
-    let words = format!(
-        "{} {} in {}",
-        operation.kind.done(),
-        format::bytes(operation.done_bytes, Units::Auto),
-        seconds(operation.seconds)
-    );
+    let words = format!("{} {} in {}", operation.kind.done(), size(operation.done_bytes), seconds(operation.seconds));
     words + &operation.rate().map(|rate| format!(" ({rate})")).unwrap_or_default()
 }
 
@@ -158,7 +153,7 @@ pub fn outcome_in_short(operation: &Operation) -> String {
 pub fn outcome(operation: &Operation, moving: &MoveStatus) -> String {
     let mut words = outcome_in_short(operation);
     if operation.kind == OperationKind::Offload && moving.fixed_bytes > 0 {
-        let fixed = format::bytes(moving.fixed_bytes, Units::Auto);
+        let fixed = size(moving.fixed_bytes);
         words += &format!("; {fixed} that cannot be moved stay on the device, and so does the CUDA context");
     }
     words
@@ -175,7 +170,7 @@ pub fn seconds(seconds: f64) -> String {
 
 /// Where a process's memory is, in a few words: `offloaded 4.00 GiB`, `offloading 43 %`; `None`: on the devices.
 pub fn where_it_is(moving: &MoveStatus) -> Option<String> {
-    let host = format::bytes(moving.host_bytes, Units::Auto);
+    let host = size(moving.host_bytes);
     let running = moving.operation.as_ref().filter(|operation| !operation.phase.is_over() && operation.total_bytes > 0);
     match moving.state {
         MoveState::Resident | MoveState::Unknown => None,

@@ -13,7 +13,8 @@ use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, Record, Sink, r
 
 use self::pages::{Block, Pages, whole_pages};
 use memlab_base::error::bad_input;
-use memlab_base::{format, progress};
+use memlab_base::progress;
+use memlab_units::format;
 
 /// What memory must be to be selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

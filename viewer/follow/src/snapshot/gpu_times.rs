@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use memlab_trace::{BusyView, GpuWorkView, Line, Model, WorkTotals};
 
-use memlab_base::format;
 use memlab_base::kernels::KernelTime;
+use memlab_units::format;
 
 /// What a line or a layer had the GPU do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ pub struct Change {
 impl Change {
     /// How much more there is; below 0: how much less.
     pub fn by(self) -> i64 {
-        memlab_base::format::signed_difference(self.after, self.before)
+        memlab_units::format::signed_difference(self.after, self.before)
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use memlab_trace::{ByScope, DeviceView, GpuWorkView, Line, Model, Scope, load_whole};
 
-use memlab_base::format::timed_part;
 use memlab_base::holdings::Holdings;
 use memlab_base::moment::{NamedMoment, device_of, load_at};
 use memlab_base::progress;
 use memlab_base::trace_moment::TraceMoment;
+use memlab_units::format::timed_part;
 
 /// What was held at a moment, and what is to be known of the run to compare it.
 #[derive(Clone, Debug)]

@@ -11,15 +11,14 @@ use super::lines::{LineChange, Match};
 use super::side::Side;
 use super::times::TimeDifference;
 use memlab_base::category::category_names;
-use memlab_base::format::{self, Units};
 use memlab_base::moment::NamedMoment;
 use memlab_base::ranges::range_name;
-use memlab_base::text::{Color, Style, clean, fit_end, short_command, width};
+use memlab_base::table::Table;
+use memlab_base::text::{Color, Style, clean, fit_end, short_command};
+use memlab_units::format::{self, size};
 
 /// How many rows a table has.
 const ROWS: usize = 12;
-
-const GAP: &str = "  ";
 
 /// Writes it, in colour with more in red and less in green. No character in it steers a terminal, but for the colours.
 ///
@@ -83,18 +82,13 @@ enum Figure {
 impl Figure {
     fn text(self, figure: u64) -> String {
         match self {
-            Self::Bytes => format::bytes(figure, Units::Auto),
+            Self::Bytes => size(figure),
             Self::Time => format::time_spent(figure),
         }
     }
 
     fn change(self, change: i64) -> String {
-        match (self, change) {
-            (Self::Bytes, _) => format::change(change, Units::Auto),
-            (Self::Time, 0) => "–".to_owned(),
-            (Self::Time, 1..) => format!("+{}", format::time_spent(change.unsigned_abs())),
-            (Self::Time, _) => format!("-{}", format::time_spent(change.unsigned_abs())),
-        }
+        format::change(change, |figure| self.text(figure))
     }
 }
 
@@ -158,7 +152,7 @@ fn table(
     out: &mut impl Write,
     title: &str,
     rows: Vec<(Change, String)>,
-    last: &str,
+    last: &'static str,
     figure: Figure,
     style: Style,
 ) -> io::Result<()> {
@@ -168,33 +162,18 @@ fn table(
     let is_all = last.is_empty();
     let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(change, _)| is_all || change.by() != 0);
     writeln!(out, "\n{title}")?;
-    let cells: Vec<[String; 4]> = changed
-        .iter()
-        .take(ROWS)
-        .map(|(change, _)| {
-            [figure.text(change.before), figure.text(change.after), figure.change(change.by()), share(*change)]
-        })
-        .collect();
-    let head = ["before", "after", "change", ""];
-    let widths: [usize; 4] = std::array::from_fn(|column| {
-        cells.iter().map(|cells| width(&cells[column])).chain([width(head[column])]).max().unwrap_or(0)
-    });
-    let room = style.columns.saturating_sub(widths.iter().map(|width| width + GAP.len()).sum::<usize>() + 2).max(20);
-    if !cells.is_empty() {
-        let head: Vec<String> = std::iter::zip(head, widths).map(|(head, width)| format!("{head:>width$}")).collect();
-        writeln!(out, "{}", format!("  {}{GAP}{last}", head.join(GAP)).trim_end())?;
+    let mut table = Table::new(&["before", "after", "change", "", last]);
+    for (change, name) in changed.iter().take(ROWS) {
+        let painted = |cell: String| match change.by() {
+            1.. if style.colored => Color::Red.paint(&cell),
+            ..=-1 if style.colored => Color::Green.paint(&cell),
+            _ => cell,
+        };
+        let [before, after] = [change.before, change.after].map(|held| figure.text(held));
+        table.row(vec![before, after, painted(figure.change(change.by())), painted(share(*change)), name.clone()]);
     }
-    for (cells, (change, name)) in std::iter::zip(&cells, &changed) {
-        write!(out, "  ")?;
-        for (column, (cell, to)) in std::iter::zip(cells, widths).enumerate() {
-            let painted = match (column, change.by()) {
-                (2 | 3, by) if style.colored && by > 0 => Color::Red.paint(cell),
-                (2 | 3, by) if style.colored && by < 0 => Color::Green.paint(cell),
-                _ => cell.clone(),
-            };
-            write!(out, "{}{painted}{GAP}", " ".repeat(to - width(cell)))?;
-        }
-        writeln!(out, "{}", fit_end(name, room, "…"))?;
+    if !table.is_empty() {
+        table.lines(style.columns).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     if changed.len() > ROWS {
         let rest = changed[ROWS..].iter().fold(0_i64, |sum, (change, _)| sum.saturating_add(change.by()));

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use memlab_trace::{AllocationTotals, Call, CallTree, Line};
 
-use memlab_base::format::{self, Units};
 use memlab_base::text::{fit_end, markup};
+use memlab_units::format::{self, size};
 
 /// How flamegraphs look, light and dark.
 pub const STYLE: &str = include_str!("flamegraph/flamegraph.css");
@@ -105,7 +105,7 @@ pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usiz
             r#"<text class="foot" x="4" y="{:.0}">{} too small to draw: each below {} or deeper than {MAX_DEPTH} calls</text>"#,
             height - 8.0,
             if dropped == 1 { "1 call is".to_owned() } else { format!("{} calls are", format::grouped(dropped)) },
-            format::bytes(least, Units::Auto)
+            size(least)
         );
     }
     svg += "</svg>\n";
@@ -116,7 +116,7 @@ fn facts(total: u64) -> String {
     if total == 0 {
         return "nothing was allocated".to_owned();
     }
-    let total = format::bytes(total, Units::Auto);
+    let total = size(total);
     format!("{total} · your code in colour, by file; libraries in grey · click or Enter: zoom, Esc: back")
 }
 
@@ -195,7 +195,6 @@ impl Drawn<'_> {
     ) {
         let scale = if self.total > 0 { WIDTH / self.total as f64 } else { 0.0 };
         let (x, width) = (start as f64 * scale, bytes as f64 * scale);
-        let size = |bytes| format::bytes(bytes, Units::Auto);
         let mut share = format!("{} ({})", size(bytes), format::percent(bytes, self.total));
         if own > 0 && own < bytes {
             let _ = write!(share, ", {} of it by this line itself", size(own));

@@ -17,9 +17,9 @@ use memlab_trace::{DeviceView, Model, TotalsView};
 pub use course::EventCollector;
 use course::RangeChange;
 
-use memlab_base::format::{self, Units};
 use memlab_base::moment::LoadedMoment;
 use memlab_base::text::{clean, place, short_command};
+use memlab_units::format::size;
 use messages::{
     CounterDescriptor, DebugAnnotation, EventType, ProcessDescriptor, ThreadDescriptor, TrackDescriptor, TrackEvent,
     Unit,
@@ -211,7 +211,6 @@ fn instants(
     process: u64,
 ) -> io::Result<()> {
     let (moment, whole) = (&loaded.snapshot.model, &loaded.snapshot.final_model);
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut instants = Vec::new();
     if view.peak_event <= moment.events() && view.peak_allocated_bytes > 0 {
         let facts = vec![

@@ -2,8 +2,8 @@
 
 use memlab_trace::DeviceView;
 
-use memlab_base::format::{self, Units};
 use memlab_base::text::{fit_end, markup};
+pub use memlab_units::format::{counted as plural, size};
 
 /// The longest name shown, in columns.
 pub(crate) const MAX_NAME_COLUMNS: usize = 120;
@@ -11,15 +11,6 @@ pub(crate) const MAX_NAME_COLUMNS: usize = 120;
 /// A name out of a trace, cut to a length and escaped.
 pub fn name(text: &str) -> String {
     markup(&fit_end(text, MAX_NAME_COLUMNS, "…")).into_owned()
-}
-
-pub fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
-}
-
-/// `3 steps`, `1 step`.
-pub fn plural(count: u64, what: &str) -> String {
-    format!("{} {what}{}", format::grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// `width:12.34%`, of what may be larger than a number can count.

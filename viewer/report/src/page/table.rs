@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::elements::{name, plural, share, size};
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

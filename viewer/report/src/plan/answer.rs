@@ -14,9 +14,8 @@ use crate::plan::ranks;
 use crate::plan::sequence::SequenceAnswer;
 use crate::report::names;
 use memlab_base::category::category_names;
-use memlab_base::format;
-use memlab_base::format::Units;
 use memlab_base::text;
+use memlab_units::format::{self, size};
 
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
@@ -283,10 +282,7 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
     if let Some(best) = best {
         let gain = match (best.largest_batch, today.largest_batch) {
             (Some(then), Some(now)) if then > now => format!("the largest batch is {then} then, not {now}"),
-            _ => format!(
-                "the same run needs {} less",
-                format::bytes(today.needed_bytes.saturating_sub(best.needed_bytes), Units::Auto)
-            ),
+            _ => format!("the same run needs {} less", size(today.needed_bytes.saturating_sub(best.needed_bytes))),
         };
         let setting = if best.settings.is_empty() { "unset PYTORCH_ALLOC_CONF" } else { "set PYTORCH_ALLOC_CONF=" };
         advice.push(format!("{setting}{}: {gain} (replayed)", best.settings));
@@ -295,11 +291,11 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
     if does_not_fit {
         let missing = today.needed_bytes.saturating_sub(card_bytes);
         let largest_category = peak.categories.first().map(|(category, holding)| {
-            format!("; {} hold {} at the peak", category_names(*category).0, format::bytes(holding.bytes, Units::Auto))
+            format!("; {} hold {} at the peak", category_names(*category).0, size(holding.bytes))
         });
         advice.push(format!(
             "it does not fit: {} would have to go{}",
-            format::bytes(missing, Units::Auto),
+            size(missing),
             largest_category.unwrap_or_default()
         ));
     }
@@ -308,7 +304,7 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
         advice.push(format!(
             "with less than {} for the allocator, it runs but gives back unused memory now and then, which stops the GPU each \
              time",
-            format::bytes(without, Units::Auto)
+            size(without)
         ));
     }
     advice
@@ -330,13 +326,13 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
              same at every batch",
             family.unmatched,
             family.recording.allocations.len(),
-            format::bytes(family.unmatched_bytes, Units::Auto)
+            size(family.unmatched_bytes)
         ));
     }
     match needs.planned.steadiness {
         Steadiness::After(_) => {}
         Steadiness::Grows(bytes) => {
-            warnings.push(format!("each step keeps {} more: no card is large enough for ever", format::bytes(bytes, Units::Auto)));
+            warnings.push(format!("each step keeps {} more: no card is large enough for ever", size(bytes)));
         }
         Steadiness::NotYet => {
             warnings.push("the allocator did not become steady: a long run may reserve somewhat more".to_owned());
@@ -355,7 +351,7 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     if !card.context_is_measured {
         warnings.push(format!(
             "the context of this card, {}, is an estimate: some hundred MiB more or less",
-            format::bytes(card.context_bytes, Units::Auto)
+            size(card.context_bytes)
         ));
     }
     warnings.extend(phases::warning(&family.recording));
@@ -392,7 +388,7 @@ fn placement(rows: &[BatchRow]) -> Option<String> {
     let open = rows.iter().filter(|row| row.peak_reserved_range_bytes[0] < row.peak_reserved_range_bytes[1]);
     let open: Vec<String> = open
         .map(|row| {
-            let [least, most] = row.peak_reserved_range_bytes.map(|bytes| format::bytes(bytes, Units::Auto));
+            let [least, most] = row.peak_reserved_range_bytes.map(size);
             let batch = row.batch.map_or(String::new(), |batch| format!(" at batch {batch}"));
             format!("{least} to {most}{batch}")
         })

@@ -12,8 +12,8 @@ use super::answer::Answer;
 use super::pictures::Pictures;
 use crate::page;
 use crate::page::elements::{name, size};
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// Writes a plan as an HTML page. `command`: what was planned.
 ///

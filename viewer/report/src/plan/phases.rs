@@ -3,7 +3,7 @@
 use memlab_predict::plan::{Planned, Recording, Stage};
 use serde::Serialize;
 
-use memlab_base::format::{self, Units};
+use memlab_units::format::size;
 
 /// A phase of the program, at the batch of the peak.
 #[derive(Clone, Debug, Serialize)]
@@ -52,8 +52,8 @@ pub fn advice(rows: &[PhaseRow]) -> Option<String> {
     Some(format!(
         "{} takes {} more than training, which takes {}: {way} would make room",
         most.name,
-        format::bytes(more, Units::Auto),
-        format::bytes(training.peak_allocated_bytes, Units::Auto)
+        size(more),
+        size(training.peak_allocated_bytes)
     ))
 }
 

@@ -7,7 +7,7 @@ use memlab_predict::plan::{Family, Order, SETTINGS_FOR_LENGTHS, Sequence, thinne
 use serde::Serialize;
 
 use memlab_base::error::bad_input;
-use memlab_base::format::{self, Units};
+use memlab_units::format::{self, size};
 
 /// A change is recommended if it saves a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
@@ -184,7 +184,6 @@ fn advice(rows: &[SequenceRow], card_bytes: u64, outside: u64) -> String {
     // Of those that are about as good, the one that changes least.
     let rank = |row: &SequenceRow| (!row.fits, row.retries > 0, held(row) / worth, changes(row), held(row));
     let Some(best) = rows.iter().filter(keeps_order).min_by_key(|row| rank(row)) else { return String::new() };
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let saved = held(today).saturating_sub(held(best));
     let helps = (best.fits && !today.fits) || (best.retries == 0 && today.retries > 0) || saved >= worth;
     if !helps {

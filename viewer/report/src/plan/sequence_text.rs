@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::sequence::{SequenceAnswer, SequenceRow};
-use crate::report::table::Table;
-use memlab_base::format::{self, Units};
+use memlab_base::table::Table;
+use memlab_units::format::{self, size};
 
 /// Writes it for a terminal of `columns`.
 ///
@@ -31,7 +31,6 @@ pub fn write(out: &mut impl Write, answer: &SequenceAnswer, columns: usize) -> i
     let mut table =
         Table::new(&["allocated", "reserved", "smallest card", "retries", "fits", "longest", "padding", "order"]);
     for row in answer.rows.iter().filter(|row| row.settings == today.settings) {
-        let size = |bytes| format::bytes(bytes, Units::Auto);
         table.row(vec![
             size(row.peak_allocated_bytes),
             size(row.peak_reserved_bytes),
@@ -64,7 +63,7 @@ fn by_settings(rows: &[SequenceRow], today: &SequenceRow) -> Table {
     let of_order = rows.iter().filter(|row| row.order == today.order);
     for first in of_order {
         let with = rows.iter().filter(|row| row.settings == first.settings);
-        let mut cells: Vec<String> = with.map(|row| format::bytes(row.peak_reserved_bytes, Units::Auto)).collect();
+        let mut cells: Vec<String> = with.map(|row| size(row.peak_reserved_bytes)).collect();
         let settings = if first.settings.is_empty() { "PyTorch's default" } else { &first.settings };
         cells.push(format!("{settings}{}", if first.is_current { "  (today's)" } else { "" }));
         table.row(cells);

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use super::answer::{Answer, HoldingRow};
-use crate::report::table::Table;
-use memlab_base::format::{self, Units};
+use memlab_base::table::Table;
 use memlab_base::text;
+use memlab_units::format::{self, size};
 
 /// How many lines and layers are shown.
 const SHOWN_ROWS: usize = 8;
@@ -16,7 +16,6 @@ const SHOWN_ROWS: usize = 8;
 ///
 /// If it cannot be written.
 pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Result<()> {
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let card = &answer.card;
     let outside = card.context_bytes + answer.library_bytes;
     writeln!(
@@ -97,12 +96,12 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
 fn held(head: &'static str, rows: &[HoldingRow], all: u64) -> Table {
     let mut table = Table::new(&["at the peak", "of allocated", head]);
     for HoldingRow { name, bytes, .. } in rows.iter().take(SHOWN_ROWS) {
-        table.row(vec![format::bytes(*bytes, Units::Auto), format::percent(*bytes, all), name.clone()]);
+        table.row(vec![size(*bytes), format::percent(*bytes, all), name.clone()]);
     }
     let rest: u64 = rows.iter().skip(SHOWN_ROWS).map(|row| row.bytes).sum();
     if rest > 0 {
         let name = format!("{} more", rows.len() - SHOWN_ROWS);
-        table.row(vec![format::bytes(rest, Units::Auto), format::percent(rest, all), name]);
+        table.row(vec![size(rest), format::percent(rest, all), name]);
     }
     table
 }

@@ -3,12 +3,8 @@
 use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, RejectedAdvice};
 
 use super::sections::wrapped;
-use memlab_base::format::{self, Units};
 use memlab_base::text::clean;
-
-fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
-}
+use memlab_units::format::{self, size};
 
 /// What to do.
 pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {

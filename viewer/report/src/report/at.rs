@@ -8,20 +8,16 @@ use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
 use super::bar;
 use super::names::ReportNames;
 use super::sections;
-use super::table::Table;
 use super::text::{device_title, process, write_parts};
-use memlab_base::format::{self, Units};
 use memlab_base::holdings::Holdings;
 use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::ranges::range_name;
+use memlab_base::table::Table;
 use memlab_base::text::{Style, clean};
+use memlab_units::format::{self, size};
 
 /// How many lines and layers are shown.
 const ROWS: usize = 20;
-
-fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
-}
 
 /// Writes what was held at a moment. No character in it steers a terminal, but for the colours.
 ///

@@ -3,7 +3,7 @@
 use memlab_trace::{Category, DeviceView};
 
 use memlab_base::category::{LETTERS, category_index, category_names};
-use memlab_base::format::{self, Units};
+use memlab_units::format::{self, size};
 
 /// What the categories hold at a moment, and where.
 pub(super) struct Shares<'h> {
@@ -21,7 +21,6 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     // Only the driver knows the size of a device. Without it, the whole is what was in use.
     let whole = device.total_bytes.max(used);
     let free = whole - used;
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut lines = vec![format!("  [{}]", bar(&held, whole.max(sum), columns.saturating_sub(4).min(100)))];
     let mut entry = |letter: &str, name: &str, bytes: &str, part: u64| {
         lines.push(format!("  {letter} {name:<17} {bytes:>9} {:>7}", format::percent(part, whole)));

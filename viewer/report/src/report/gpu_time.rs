@@ -4,10 +4,10 @@ use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
 
 use super::names::ReportNames;
 use super::sections::section;
-use super::table::Table;
-use memlab_base::format::{self, Units};
 use memlab_base::kernels::{KernelKind, KernelTime};
+use memlab_base::table::Table;
 use memlab_base::text::clean;
+use memlab_units::format::{self, size};
 
 /// How many lines, layers and kernels are shown.
 const ROWS: usize = 12;
@@ -107,7 +107,7 @@ fn copies(copies: &[KernelTime], work: &GpuWorkView, link: Option<u64>, columns:
     let mut table = Table::new(&["GPU time", "of all", "calls", "bytes", "GB/s", "of the link", "copies and fills"]);
     for copy in copies {
         let mut row = times(copy.totals, work);
-        row.extend([format::grouped(copy.totals.calls), format::bytes(copy.totals.bytes, Units::Auto)]);
+        row.extend([format::grouped(copy.totals.calls), size(copy.totals.bytes)]);
         row.push(format!("{:.1}", copy.gigabytes_per_second()));
         row.push(copy.share_of_link(link).map(format::share).unwrap_or_default());
         row.push(clean(&copy.name).into_owned());

@@ -4,12 +4,12 @@ use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
 
 use super::bar;
 use super::names::ReportNames;
-use super::table::Table;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, Grows, PoolsOfLine, advice::advice};
-use memlab_base::format::{self, Units};
 use memlab_base::ranges::{self, RangeNode};
+use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean};
+use memlab_units::format::{self, size};
 
 /// How many lines and layers are shown.
 const ROWS: usize = 12;
@@ -22,10 +22,6 @@ const MAX_PROSE_COLUMNS: usize = 110;
 
 /// How many out-of-memory events are shown in full.
 const OOMS: usize = 3;
-
-fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
-}
 
 /// The peak, and when.
 pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {

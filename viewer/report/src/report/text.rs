@@ -10,8 +10,9 @@ use super::names::ReportNames;
 use super::{advice, gpu_time, sections, training};
 use crate::advice::on_report as advice_on;
 use memlab_base::findings::Kind;
-use memlab_base::text::{Color, Style, clean, short_command};
-use memlab_base::{format, parallel, signals};
+use memlab_base::text::{Color, Style, clean, missing_events, short_command};
+use memlab_base::{parallel, signals};
+use memlab_units::format::{self, size};
 
 /// Writes the report of a trace. No character in it steers a terminal, but for the colours.
 ///
@@ -62,11 +63,7 @@ pub fn write_advice(out: &mut impl Write, advices: &AdviceReport, style: Style) 
 
 /// The line that a device's part begins with.
 pub(super) fn device_title(device: &DeviceView, columns: usize) -> String {
-    let memory = if device.total_bytes > 0 {
-        format!(", {}", format::bytes(device.total_bytes, format::Units::Auto))
-    } else {
-        String::new()
-    };
+    let memory = if device.total_bytes > 0 { format!(", {}", size(device.total_bytes)) } else { String::new() };
     let name = if device.name.is_empty() { "unknown" } else { &device.name };
     let title = format!("=== Device {}: {}{memory} ", device.index, clean(name));
     let rule = "=".repeat(columns.saturating_sub(memlab_base::text::width(&title)).min(100));
@@ -167,7 +164,7 @@ pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
 pub(super) fn notes_of(model: &Model, skipped: &Skipped, truncated: bool) -> Vec<Vec<String>> {
     let mut notes: Vec<Vec<String>> =
         model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
-    notes.extend(format::missing_events(model.lost_events()).map(|note| vec![note]));
+    notes.extend(missing_events(model.lost_events()).map(|note| vec![note]));
     let Skipped { count, first } = skipped;
     if *count > 0 {
         let lines = if *count == 1 { "line was" } else { "lines were" };

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use memlab_trace::{Model, TrainingView};
 
 use super::sections::section;
-use super::table::Table;
-use memlab_base::format::{self, Units};
+use memlab_base::table::Table;
 use memlab_base::text::clean;
+use memlab_units::format::{self, size};
 
 /// The most epochs shown: the last ones.
 const EPOCHS: usize = 10;
@@ -62,7 +62,7 @@ pub(super) fn epochs(model: &Model, columns: usize) -> Vec<String> {
             loss.unwrap_or_else(|| "–".to_owned()),
             format::grouped(figures.samples),
             format::rate(figures.samples_per_second()),
-            format::bytes(figures.offloaded_bytes, Units::Auto),
+            size(figures.offloaded_bytes),
             figures.computed.clone(),
         ]);
     }

@@ -10,9 +10,9 @@ use crate::context::{HitTarget, ShownMoment};
 use crate::screen::Screen;
 use crate::screens::output::Program;
 use crate::widgets::pane::{put, put_spans};
-use memlab_base::format;
 use memlab_base::text;
 use memlab_follow::snapshot::ProcessState;
+use memlab_units::format;
 
 /// Draws both lines. The moment is always shown: beside the state where the tabs leave no room for it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
@@ -72,14 +72,13 @@ fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
 /// What fits on a screen too small for a dashboard.
 pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
-    let size = |bytes| format::bytes(bytes, app.context.units);
     let lines = match app.context.device() {
         // The peak has its own line.
         Some(device) => vec![
-            (size(device.totals.allocated_bytes) + &then(app), theme.accent),
-            (format!("peak {}", size(device.totals.peak_allocated_bytes)), theme.text),
-            (format!("resv {}", size(device.totals.reserved_bytes)), theme.text),
-            (format!("used {}", size(device.totals.used_bytes)), theme.text),
+            (app.context.size(device.totals.allocated_bytes) + &then(app), theme.accent),
+            (format!("peak {}", app.context.size(device.totals.peak_allocated_bytes)), theme.text),
+            (format!("resv {}", app.context.size(device.totals.reserved_bytes)), theme.text),
+            (format!("used {}", app.context.size(device.totals.used_bytes)), theme.text),
             (state_of(app).0, theme.dim),
         ],
         None => vec![("memlab".to_owned(), theme.accent), (app.waiting_for.clone(), theme.dim)],

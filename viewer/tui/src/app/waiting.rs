@@ -6,9 +6,9 @@ use ratatui::layout::Rect;
 use super::state::App;
 use crate::screens::output::Program;
 use crate::widgets::pane::{bar, put};
-use memlab_base::format::{self, Units};
 use memlab_base::text;
 use memlab_follow::snapshot::ProcessState;
+use memlab_units::format::size;
 
 /// Draws it in the middle.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
@@ -23,7 +23,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
             }
             ProcessState::Opening { read, total } => {
                 let share = if total == 0 { 0.0 } else { read as f64 / total as f64 };
-                let sizes = [read, total].map(|size| format::bytes(size, Units::Auto));
+                let sizes = [read, total].map(size);
                 lines.push((format!("opening {}", process.path.display()), theme.title));
                 lines.push((format!("{} of {}", sizes[0], sizes[1]), theme.dim));
                 lines.push((bar(share, 40, theme.glyphs.unicode), theme.accent));

@@ -4,10 +4,11 @@ use memlab_trace::SeekTarget;
 
 use super::moment::{ChartWindow, ShownMoment};
 use super::state::Context;
+use memlab_base::moment;
 use memlab_base::moment::NamedMoment;
 use memlab_base::query::Cursor;
-use memlab_base::{format, moment};
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
+use memlab_units::format;
 
 /// The shortest time the chart shows, in nanoseconds: a point of it is some microseconds long at best.
 const MIN_WINDOW_NS: u64 = 1_000_000;

@@ -7,8 +7,8 @@ use memlab_trace::{Line, Scope, SegmentMap};
 
 use super::hit_targets::HitTargets;
 use super::moment::{ChartWindow, ShownMoment};
+use crate::size_units::Units;
 use memlab_base::filter::Filter;
-use memlab_base::format::Units;
 use memlab_base::query::Cursor;
 use memlab_base::theme::Theme;
 use memlab_follow::offload::mover::MemoryLocation;
@@ -86,6 +86,16 @@ impl Context {
             now_unix_ns: 0,
             memory_locations: HashMap::new(),
         }
+    }
+
+    /// A size in the units that the user chose.
+    pub fn size(&self, bytes: u64) -> String {
+        self.units.size(bytes)
+    }
+
+    /// By how much a size changed, in these units.
+    pub fn change(&self, change: i64) -> String {
+        self.units.change(change)
     }
 
     /// All devices of all processes, and the processes without one.

@@ -9,7 +9,6 @@ use super::answer::Answer;
 use super::message::draw_box;
 use crate::context::Context;
 use crate::widgets::pane::put_spans;
-use memlab_base::format;
 use memlab_follow::offload::mover::MoveOrder;
 use memlab_follow::request::UiRequest;
 
@@ -41,8 +40,7 @@ impl OffloadQuestion {
                  too; it waits until you restore it. Started with `memlab run --offload` it would be faster."
             )
         } else {
-            let bytes =
-                self.bytes.map(|bytes| format!("{} of ", format::bytes(bytes, context.units))).unwrap_or_default();
+            let bytes = self.bytes.map(|bytes| format!("{} of ", context.size(bytes))).unwrap_or_default();
             format!("offload {bytes}{who} to host memory? the program waits until you restore it")
         };
         let inner = draw_box(buffer, area, context, "Offload", &words, "", 2);

@@ -11,7 +11,6 @@ use ratatui::layout::Rect;
 use super::answer::Answer;
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::widgets::pane::{clear, fact, frame, put, put_right};
-use memlab_base::format;
 use memlab_base::source_file::{self, Source, SourceLine};
 use memlab_base::text::place;
 use memlab_follow::snapshot::{LineFigures, ProcessSnapshot};
@@ -89,7 +88,7 @@ fn draw_lines(buffer: &mut Buffer, area: Rect, context: &Context, view: &SourceV
     let held = held(context, &view.line);
     for (y, line) in (area.y..area.bottom()).zip(&lines[first..]) {
         if let Some(bytes) = held.get(&line.number).filter(|bytes| **bytes > 0) {
-            put_right(buffer, area.x + BYTES, y, BYTES, &format::bytes(*bytes, context.units), theme.accent, theme);
+            put_right(buffer, area.x + BYTES, y, BYTES, &context.size(*bytes), theme.accent, theme);
         }
         let x = area.x + BYTES;
         put_right(buffer, x + NUMBER, y, NUMBER, &line.number.to_string(), theme.dim, theme);

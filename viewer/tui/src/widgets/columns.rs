@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 
 use crate::context::ShownMoment;
-use memlab_base::format::{self, Units};
+use crate::size_units::Units;
+use memlab_units::format;
 
 /// A column of a table whose rows are [`Column::Item`]s.
 pub trait Column: Copy + PartialEq + 'static {
@@ -37,7 +38,7 @@ pub trait Column: Copy + PartialEq + 'static {
 
 /// Bytes as a table shows them: nothing is a dash.
 pub fn bytes_text(bytes: u64, units: Units) -> String {
-    if bytes == 0 { "–".to_owned() } else { format::bytes(bytes, units) }
+    if bytes == 0 { "–".to_owned() } else { units.size(bytes) }
 }
 
 /// A column of GPU time is this wide.

@@ -7,10 +7,10 @@ use ratatui::style::Style;
 use ratatui::text::Span;
 
 use super::pane::{Fact, put, put_spans};
-use memlab_base::format;
 use memlab_base::text::{self, place};
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{GpuTime, ProcessSnapshot};
+use memlab_units::format;
 
 /// Columns between facts.
 const FACT_GAP: u16 = 3;

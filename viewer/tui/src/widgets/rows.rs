@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::columns::Column;
-use memlab_base::format::Units;
+use crate::size_units::Units;
 use memlab_report::export::rows::Rows;
 
 /// All columns, sizes in bytes; then the name and the columns `more`.

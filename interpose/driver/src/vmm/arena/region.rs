@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use memlab_sizes::format as size;
+use memlab_units::format::size;
 use parking_lot::{Condvar, Mutex};
 
 use super::span::Span;

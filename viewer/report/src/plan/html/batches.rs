@@ -6,7 +6,7 @@ use super::picture::{BOTTOM, HEIGHT, RIGHT, Scale, TOP, WIDTH};
 use crate::page::axes::decimal_step;
 use crate::page::elements::{name, size};
 use crate::plan::answer::{Answer, BatchRow};
-use memlab_base::format;
+use memlab_units::format;
 
 /// What is drawn, from the top: its class in the style, what it is, and its bytes.
 type Line = (&'static str, &'static str, fn(&BatchRow) -> u64);

@@ -9,7 +9,7 @@ use super::picture::{BOTTOM, HEIGHT, LEFT, RIGHT, Scale, TOP, WIDTH};
 use crate::page::elements::size;
 use crate::plan::answer::Answer;
 use memlab_base::category::category_names;
-use memlab_base::format;
+use memlab_units::format;
 
 /// Categories with less than this share of the peak are drawn, but not in the legend.
 const MIN_NAMED_SHARE: f64 = 0.002;

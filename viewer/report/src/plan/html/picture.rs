@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::page::axes::bytes_step;
-use memlab_base::format;
+use memlab_units::format;
 
 pub(super) const WIDTH: f64 = 1200.0;
 pub(super) const HEIGHT: f64 = 330.0;

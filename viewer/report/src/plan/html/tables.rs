@@ -6,8 +6,8 @@ use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Table, bytes, number, rest, text};
 use crate::plan::answer::{Answer, HoldingRow};
 use crate::plan::sequence::SequenceAnswer;
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// The most rows of lines and of layers.
 const ROWS: usize = 400;

@@ -12,10 +12,10 @@ use super::{device, layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::Measure;
 use crate::page::elements::{short_name, size};
 use memlab_base::findings::{Words, mostly};
-use memlab_base::format;
 use memlab_base::holdings::Holdings;
 use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::text::{markup, short_command};
+use memlab_units::format;
 
 /// Writes what was held at a moment as an HTML page.
 ///

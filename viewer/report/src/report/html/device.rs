@@ -8,8 +8,8 @@ use super::super::names::ReportNames;
 use super::{gpu_time, layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::{self, Measure};
 use crate::page::elements::{name, short_name, size};
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// The most calls drawn in both flamegraphs of all devices together.
 const CALLS: usize = 2400;

@@ -8,9 +8,9 @@ use memlab_trace::{DeviceView, Model};
 use super::super::text::ending;
 use crate::page;
 use crate::page::elements::{name, plural, short_name};
-use memlab_base::format;
 use memlab_base::parallel;
 use memlab_base::text::{fit_end, markup};
+use memlab_units::format;
 
 /// The most devices shown in full; a machine has sixteen.
 pub(super) const DEVICES: usize = 16;

@@ -7,9 +7,9 @@ use super::super::names::ReportNames;
 use super::tables::{place, rows};
 use crate::page::elements::{name, plural};
 use crate::page::table::{Column, Table, bytes, number, text, time};
-use memlab_base::format;
 use memlab_base::kernels::{KernelKind, KernelTime};
 use memlab_base::text::{fit_end, markup};
+use memlab_units::format;
 
 /// The longest whole name of a kernel that is told.
 const WHOLE_NAME: usize = 1000;

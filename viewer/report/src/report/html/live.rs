@@ -12,8 +12,8 @@ use super::device::{flamegraphs, put, tiled};
 use super::{gpu_time, layers, map, memory, ooms, tables, timeline};
 use crate::export::flamegraph::Measure;
 use crate::page::elements::size;
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// A part of the page, one of which is shown at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use memlab_trace::{BlockView, DeviceView, Segment, SegmentMap};
 use super::super::names::ReportNames;
 use crate::page::elements::{MAX_NAME_COLUMNS, plural, size};
 use memlab_base::category::{LETTERS, category_index, category_names};
-use memlab_base::format;
 use memlab_base::text::{fit_end, markup};
+use memlab_units::format;
 
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 18.0;

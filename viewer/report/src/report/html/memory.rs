@@ -9,8 +9,8 @@ use super::super::sections;
 use crate::page::elements::{share, size};
 use crate::report::bar::whole_of;
 use memlab_base::category::{LETTERS, category_index, category_names};
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// One moment: what every category held, what was free, and what they sum to.
 struct MomentMemory {

@@ -8,8 +8,8 @@ use super::super::names::ReportNames;
 use crate::page::elements::{name, plural, share, size};
 use memlab_base::category::{category_index, category_names};
 use memlab_base::findings::{advice::advice, grows};
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 /// How many are shown in full.
 const OOMS: usize = 3;

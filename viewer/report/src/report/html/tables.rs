@@ -10,9 +10,9 @@ use super::super::names::ReportNames;
 use super::training;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Table, bytes, number, rest, text};
-use memlab_base::format;
 use memlab_base::holdings::{HeldLine, Holdings};
 use memlab_base::ranges::{self, range_name};
+use memlab_units::format;
 
 /// The most rows of a table, of all devices together.
 const ROWS: usize = 800;

@@ -6,8 +6,8 @@ use memlab_trace::{DeviceView, Model, Range, StepView, Timeline};
 
 use crate::page::axes::{bytes_step, decimal_step};
 use crate::page::elements::size;
-use memlab_base::format;
 use memlab_base::text::markup;
+use memlab_units::format;
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 330.0;

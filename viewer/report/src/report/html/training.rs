@@ -4,7 +4,7 @@ use memlab_trace::TrainingView;
 
 use super::super::training::computed;
 use crate::page::table::{Column, bytes, text};
-use memlab_base::format;
+use memlab_units::format;
 
 /// The columns.
 pub(super) const HEAD: [(&str, Column); 4] = [

@@ -6,8 +6,8 @@ use memlab_job::{FigureKind, FirstOom, Held, Job, RankSummary};
 
 use super::names::RankNames;
 use memlab_base::findings::Words;
-use memlab_base::format::{self, Units};
 use memlab_base::text::typed_path;
+use memlab_units::format::{self, size};
 
 /// Growth is reported from this part of a rank's peak on.
 const GROWTH: u64 = 100;
@@ -61,10 +61,6 @@ fn typical_of(job: &Job, at: usize, median: u64) -> Option<usize> {
         rank.stages == job.ranks[at].stages && FigureKind::Allocated.of(rank, job.scope) == Some(median)
     };
     job.ranks.iter().position(has_median)
-}
-
-fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
 }
 
 fn report_of(rank: &RankSummary) -> String {

@@ -6,7 +6,7 @@ use memlab_job::{FigureKind, Job, RankSummary, STRIP};
 
 use crate::page::axes::decimal_step;
 use crate::page::elements::{name, size};
-use memlab_base::format;
+use memlab_units::format;
 
 /// The width of the picture and of its left margin, in its own units.
 const WIDTH: f64 = 1200.0;

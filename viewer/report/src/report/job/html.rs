@@ -13,9 +13,9 @@ use crate::page;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Table, bytes, number, rest, text};
 use crate::report::html::{markup_words, notes as notes_section};
-use memlab_base::format;
 use memlab_base::parallel::short;
 use memlab_base::text::{fit_end, markup, short_command};
+use memlab_units::format;
 
 /// The most rows of what differs.
 const ROWS: usize = 400;

@@ -333,7 +333,7 @@ fn difference_row(names: &RankNames<'_>, difference: &Difference, places: &Place
     let rank = |rank: &memlab_job::RankBytes| RankDifference {
         rank: names.rank(rank.at),
         bytes: rank.bytes,
-        difference_bytes: memlab_base::format::signed_difference(rank.bytes, median),
+        difference_bytes: memlab_units::format::signed_difference(rank.bytes, median),
     };
     let layer = |layer: &Layer| layer.name.as_ref().map(|name| name.to_string());
     let (name, line) = match &difference.held {

@@ -6,8 +6,8 @@ use memlab_job::{Held, Job, Layer, RankSummary};
 use memlab_trace::Line;
 
 use memlab_base::category::category_names;
-use memlab_base::format;
 use memlab_base::text::{NO_LAYER, NO_LINE, clean, place};
+use memlab_units::format;
 
 /// How many ranges of ranks are named.
 const RANGES: usize = 4;

@@ -9,11 +9,11 @@ use memlab_trace::record::MeshDimension;
 use super::findings::{findings, most_telling, typical};
 use super::names::{RankNames, ranges};
 use crate::report::sections::{section, wrapped};
-use crate::report::table::Table;
 use crate::report::text::write_parts;
-use memlab_base::format::{self, Units};
 use memlab_base::signals;
+use memlab_base::table::Table;
 use memlab_base::text::{Style, clean, short_command, typed_path};
+use memlab_units::format::{self, size};
 
 /// The bars of ranks, from the least to the most.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -49,10 +49,6 @@ pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Resu
         notes(&names),
     ];
     write_parts(out, parts, style)
-}
-
-fn size(bytes: u64) -> String {
-    format::bytes(bytes, Units::Auto)
 }
 
 /// Which job this is, and how its ranks ended.

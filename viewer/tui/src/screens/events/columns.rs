@@ -5,8 +5,9 @@ use std::cmp::Ordering;
 use memlab_trace::EventKind;
 
 use super::item::EventItem;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
-use memlab_base::format::{self, Units};
+use memlab_units::format;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,11 +14,11 @@ use crate::widgets::facts::{draw_with_stack, flow, labelled};
 use crate::widgets::pane::{Fact, fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
 use memlab_base::category::category_names;
-use memlab_base::format;
 use memlab_base::query::Detail;
 use memlab_base::text::{NO_LAYER, NO_LINE};
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::ProcessSnapshot;
+use memlab_units::format;
 
 impl EventsScreen {
     /// Draws it.

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::item::LayerItem;
 use crate::context::ShownMoment;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
-use memlab_base::format::Units;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

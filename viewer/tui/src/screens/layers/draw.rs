@@ -11,7 +11,6 @@ use crate::screen::{OverviewTable, TablePane};
 use crate::widgets::facts::gpu_time_words;
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
-use memlab_base::format;
 
 impl LayersScreen {
     /// The pane of the overview: the largest, flat.
@@ -100,7 +99,6 @@ fn label(row: &LayerItem, context: &Context, whole: u64, is_flat: bool) -> Label
 fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerItem) {
     let theme = &context.theme;
     let inner = frame(buffer, area, row.name(), Vec::new(), theme);
-    let size = |bytes| format::bytes(bytes, context.units);
     let is_outside = row.key.1.is_none();
     let class = if row.class().is_empty() { "part" } else { row.class() };
     let who = match row.root_name() {
@@ -110,7 +108,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     };
     let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
     let held = |view: &memlab_trace::LayerView| {
-        format!("{then} {}, at peak {}", size(view.live_bytes), size(view.live_bytes_at_peak))
+        format!("{then} {}, at peak {}", context.size(view.live_bytes), context.size(view.live_bytes_at_peak))
     };
     let mut lines = vec![(format!("{who}: {}", held(&row.own)), theme.text)];
     if !is_outside {
@@ -124,11 +122,11 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     lines.push((
         format!(
             "at most: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",
-            size(own.parameter_bytes),
-            size(own.gradient_bytes),
-            size(own.optimizer_state_bytes),
-            size(own.buffer_bytes),
-            size(own.activation_bytes)
+            context.size(own.parameter_bytes),
+            context.size(own.gradient_bytes),
+            context.size(own.optimizer_state_bytes),
+            context.size(own.buffer_bytes),
+            context.size(own.activation_bytes)
         ),
         theme.dim,
     ));

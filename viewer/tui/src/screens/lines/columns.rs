@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 
 use super::item::LineItem;
 use crate::context::ShownMoment;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
-use memlab_base::format::{self, Units};
+use memlab_units::format;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,10 +123,9 @@ impl Column for LineColumn {
             Self::Blocks => count(held.live_blocks),
             Self::Allocations => count(held.allocations),
             Self::Total => bytes_text(held.allocated_bytes, units),
-            Self::Growth => row
-                .figures
-                .growth_per_step
-                .map_or_else(String::new, |growth| format::change(growth.round() as i64, units)),
+            Self::Growth => {
+                row.figures.growth_per_step.map_or_else(String::new, |growth| units.change(growth.round() as i64))
+            }
             Self::GpuTime => row
                 .time
                 .map_or_else(String::new, |time| gpu_time_text(time.totals.nanoseconds, time.device_nanoseconds)),

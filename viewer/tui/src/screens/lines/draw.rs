@@ -12,8 +12,8 @@ use crate::screen::{OverviewTable, TablePane};
 use crate::widgets::facts::gpu_time_words;
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
-use memlab_base::format;
 use memlab_base::text::{COMPILED, NO_LINE, place};
+use memlab_units::format;
 
 impl LinesScreen {
     /// The pane of the overview.
@@ -108,14 +108,13 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
 
 /// What a line holds itself, and with what it calls.
 fn figures_in_words(context: &Context, row: &LineItem) -> String {
-    let size = |bytes| format::bytes(bytes, context.units);
     let own = &row.figures.own;
     let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
     let from_backward =
-        |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
+        |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", context.size(bytes)) };
     let live = |bytes: u64, blocks: u64| match bytes {
         0 => format!("{then} nothing"),
-        _ => format!("{then} {} in {}", size(bytes), format::counted(blocks, "block")),
+        _ => format!("{then} {} in {}", context.size(bytes), format::counted(blocks, "block")),
     };
     // What is shown first is what is there first: a narrow screen cuts the rest.
     let in_order = |live: String, at_peak: String| match context.moment {
@@ -128,15 +127,19 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
             "{}; {}, {} each",
             in_order(
                 live(own.live_bytes, own.live_blocks) + &from_backward(own.backward_bytes),
-                format!("at peak {}{}", size(own.live_bytes_at_peak), from_backward(own.backward_bytes_at_peak)),
+                format!(
+                    "at peak {}{}",
+                    context.size(own.live_bytes_at_peak),
+                    from_backward(own.backward_bytes_at_peak)
+                ),
             ),
             format::counted(allocations, "allocation"),
-            size(own.allocated_bytes / allocations),
+            context.size(own.allocated_bytes / allocations),
         ),
     };
     match &row.figures.inclusive {
         Some(held) => {
-            let at_peak = format!("at peak {}", size(held.live_bytes_at_peak));
+            let at_peak = format!("at peak {}", context.size(held.live_bytes_at_peak));
             format!("{itself}; with what it calls: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
         }
         None => itself,

@@ -6,10 +6,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::context::{Context, ShownMoment};
+use crate::size_units::Units;
 use crate::widgets::pane::{fact, frame, put, put_right};
 use memlab_base::category::{LETTERS, category_index, category_names};
-use memlab_base::format;
 use memlab_base::theme::Theme;
+use memlab_units::format;
 
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
@@ -23,22 +24,21 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let away = if context.moment == ShownMoment::Peak { totals.host_bytes_at_peak } else { totals.host_bytes };
     let in_use = used.saturating_sub(away);
     let total = device.totals.total_bytes;
-    let size = |bytes| format::bytes(bytes, context.units);
     let mut facts = Vec::new();
     if !device.totals.used_is_known {
         facts.push(fact("the driver did not tell the device's use", theme.warn));
     }
     if away > 0 {
-        facts.push(fact(format!("{} in host memory", size(away)), theme.warn));
+        facts.push(fact(format!("{} in host memory", context.size(away)), theme.warn));
     }
     if total > 0 {
-        facts.push(fact(format!("{} free", size(total.saturating_sub(in_use))), theme.dim));
+        facts.push(fact(format!("{} free", context.size(total.saturating_sub(in_use))), theme.dim));
         facts.push(fact(
-            format!("{} of {} in use, {}", size(in_use), size(total), format::percent(in_use, total)),
+            format!("{} of {} in use, {}", context.size(in_use), context.size(total), format::percent(in_use, total)),
             theme.text,
         ));
     } else {
-        facts.push(fact(format!("{} in use", size(in_use)), theme.text));
+        facts.push(fact(format!("{} in use", context.size(in_use)), theme.text));
     }
     facts.insert(0, fact("% of in use", theme.dim));
     let title = match context.moment {
@@ -129,8 +129,8 @@ fn draw_bar(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], whole: 
 type Form = (u16, bool, bool);
 
 /// From the widest to the narrowest.
-fn forms(units: format::Units) -> [Form; 3] {
-    let size_columns = if units == format::Units::Bytes { 16 } else { 11 };
+fn forms(units: Units) -> [Form; 3] {
+    let size_columns = if units == Units::Bytes { 16 } else { 11 };
     [(16 + 7, true, true), (16, true, false), (7, false, false)]
         .map(|(columns, long, share)| (2 + columns + size_columns, long, share))
 }
@@ -167,7 +167,7 @@ fn draw_legend(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], used
         if index + 1 == room && shares.len() > room {
             let rest = shares[index..].iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
             put(buffer, x, y, place.width, &format!("{} more", shares.len() - index), theme.dim, theme);
-            put_right(buffer, place.right(), y, 11, &format::bytes(rest, context.units), theme.dim, theme);
+            put_right(buffer, place.right(), y, 11, &context.size(rest), theme.dim, theme);
             return;
         }
         draw_entry(buffer, place, *category, *bytes, used, (long, with_share), context);
@@ -194,7 +194,7 @@ fn draw_entry(
     let style = if bytes == 0 { theme.dim } else { theme.text };
     put(buffer, area.x + 2, area.y, area.width.saturating_sub(2), if long { name } else { short }, style, theme);
     let share_columns = if with_share { 7 } else { 0 };
-    let size = format::bytes(bytes, context.units);
+    let size = context.size(bytes);
     put_right(
         buffer,
         area.right().saturating_sub(share_columns),

@@ -16,9 +16,9 @@ use self::scale::{Axis, byte_axis, column_width, time_step};
 use crate::context::{ChartWindow, Context, ShownMoment, TimeScale};
 use crate::widgets::pane::{Fact, fact, frame, put, put_right};
 use crate::widgets::resample::resample;
-use memlab_base::format;
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
+use memlab_units::format;
 
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, by_category: bool) {
@@ -56,13 +56,12 @@ fn title(context: &Context) -> String {
 fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: bool) -> Vec<Fact> {
     let theme = &context.theme;
     let totals = &device.totals;
-    let size = |bytes| format::bytes(bytes, context.units);
     // Without PyTorch nothing is allocated; its peak is when most was in use.
     let (peak_bytes, of) = match totals.peak_allocated_bytes {
         0 => (totals.peak_used_bytes, " used"),
         bytes => (bytes, ""),
     };
-    let mut peak = format!("{}{of} at {}", size(peak_bytes), format::duration(totals.peak_time));
+    let mut peak = format!("{}{of} at {}", context.size(peak_bytes), format::duration(totals.peak_time));
     if !short {
         peak = format!("peak {peak}");
         if !device.steps.is_empty() {
@@ -84,7 +83,7 @@ fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: 
         let swatch = if theme.is_mono() { theme.glyphs.bands[band] } else { theme.glyphs.swatch };
         let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(theme.bands[band]) };
         let mut entry = fact(format!("{swatch} "), tint);
-        entry.extend([Span::styled(format!("{name} "), theme.dim), Span::styled(size(bytes), theme.text)]);
+        entry.extend([Span::styled(format!("{name} "), theme.dim), Span::styled(context.size(bytes), theme.text)]);
         facts.push(entry);
     }
     facts

@@ -6,9 +6,10 @@ use ratatui::text::Span;
 
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::screens::ranks::{Imbalance, RankItem, device_items, draw_bar, imbalance_words, state_style};
+use crate::size_units::Units;
 use crate::widgets::pane::{Fact, frame, put, put_right};
-use memlab_base::format::{self, Units};
 use memlab_base::text;
+use memlab_units::format;
 
 /// Between entries.
 const GAP: u16 = 3;
@@ -121,7 +122,7 @@ fn draw_entry(
             0 => (theme.glyphs.peak, theme.dim),
             _ => (theme.glyphs.oom, theme.bad),
         };
-        let peak = format!("{sign}{}", format::bytes(item.peak_allocated_bytes, context.units));
+        let peak = format!("{sign}{}", context.size(item.peak_allocated_bytes));
         put_right(buffer, area.right(), area.y, peak_columns - 1, &peak, style, theme);
     }
 }

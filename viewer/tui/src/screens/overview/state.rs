@@ -5,7 +5,7 @@ use crossterm::event::KeyCode;
 use crate::context::{ChartWindow, Context};
 use crate::screen::{OverviewTable, Screen};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
-use memlab_base::format;
+use memlab_units::format;
 
 /// The screen with all at a glance.
 #[derive(Clone, Copy, Debug, Default)]

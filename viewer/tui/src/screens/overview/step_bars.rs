@@ -8,8 +8,8 @@ use ratatui::text::Span;
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::widgets::gauge::{Gauge, mark};
 use crate::widgets::pane::{Fact, fact, frame, put_right};
-use memlab_base::format;
 use memlab_follow::snapshot::DeviceSnapshot;
+use memlab_units::format;
 
 /// The column of the axis, as wide as the chart's.
 const AXIS: u16 = 10;
@@ -120,7 +120,6 @@ fn draw_bars(buffer: &mut Buffer, plot: Rect, context: &Context, device: &Device
 
 fn facts(context: &Context, device: &DeviceSnapshot, steps: &[StepView], shared: usize) -> Vec<Fact> {
     let theme = &context.theme;
-    let size = |bytes| format::bytes(bytes, context.units);
     let mut facts = Vec::new();
     if let (Some(first), Some(last)) = (steps.first(), steps.last()) {
         let from = (first.index + 1).saturating_sub(first.steps);
@@ -135,13 +134,17 @@ fn facts(context: &Context, device: &DeviceSnapshot, steps: &[StepView], shared:
             facts.push(fact(rate, theme.text));
         }
         facts.push(fact(
-            format!("last {}, kept {}", size(last.peak_allocated_bytes), size(last.allocated_bytes_at_end)),
+            format!(
+                "last {}, kept {}",
+                context.size(last.peak_allocated_bytes),
+                context.size(last.allocated_bytes_at_end)
+            ),
             theme.text,
         ));
     }
     if device.totals.peak_allocated_bytes > 0 {
         let reached = format::step_reached(device.totals.peak_step);
-        let peak = format!("{} {reached}", size(device.totals.peak_allocated_bytes));
+        let peak = format!("{} {reached}", context.size(device.totals.peak_allocated_bytes));
         facts.push(vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]);
     }
     facts

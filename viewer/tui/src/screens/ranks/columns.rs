@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use signal_hook::low_level::signal_name;
 
 use super::item::RankItem;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
-use memlab_base::format::Units;
 use memlab_follow::snapshot::ProcessState;
 
 /// The columns.

@@ -9,11 +9,11 @@ use super::item::RankItem;
 use super::look::state_style;
 use crate::context::Context;
 use crate::widgets::pane::{frame, put, put_right};
-use memlab_base::format;
 use memlab_base::text;
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{ProcessSnapshot, ProcessState};
 use memlab_report::report::{JobFinding, RankNames};
+use memlab_units::format::{self, size};
 
 /// Columns of the words before each fact of a process.
 const WORDS: u16 = 11;
@@ -117,7 +117,6 @@ fn differences(job: &Job, at: usize) -> Vec<String> {
         let by = rank.bytes.abs_diff(difference.median_bytes);
         let sign = if difference.is_more() { '+' } else { '-' };
         let (kind, name) = names.held(&difference.held);
-        let size = |bytes| format::bytes(bytes, format::Units::Auto);
         let words = format!(
             "{sign}{} {kind} {name} ({}, the median is {})",
             size(by),
@@ -149,17 +148,17 @@ fn state_words(process: &ProcessSnapshot, item: &RankItem, context: &Context) ->
 }
 
 fn device_words(totals: &memlab_trace::DeviceView, context: &Context) -> String {
-    let size = |bytes| format::bytes(bytes, context.units);
     let name = if totals.name.is_empty() { "device" } else { &totals.name };
     let mut words = format!("cuda:{} {name}", totals.index);
     if totals.total_bytes > 0 {
-        words += &format!(", {}", size(totals.total_bytes));
+        words += &format!(", {}", context.size(totals.total_bytes));
     }
     if totals.peak_allocated_bytes > 0 {
         let at = format::duration(totals.peak_time);
-        words += &format!("{}peak {} at {at}", context.theme.glyphs.separator, size(totals.peak_allocated_bytes));
+        words +=
+            &format!("{}peak {} at {at}", context.theme.glyphs.separator, context.size(totals.peak_allocated_bytes));
     }
-    words + &format!("{}at most {} in use", context.theme.glyphs.separator, size(totals.peak_used_bytes))
+    words + &format!("{}at most {} in use", context.theme.glyphs.separator, context.size(totals.peak_used_bytes))
 }
 
 fn started_words(process: &ProcessSnapshot, now_unix_ns: u64) -> String {

@@ -16,8 +16,8 @@ use crate::context::{Context, ShownMoment};
 use crate::widgets::columns::Column;
 use crate::widgets::pane::{Fact, fact, frame, put, put_right};
 use crate::widgets::table::{self, Label, TableStyle};
-use memlab_base::format;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
+use memlab_units::format;
 
 /// A heat map is at least this wide.
 const MIN_MAP_COLUMNS: u16 = 12;
@@ -252,7 +252,7 @@ impl HeatMap<'_> {
         let all = [("most", peak(last), most), ("median", peak(middle), median), ("least", peak(0), least)];
         let shown = if area.height < 3 { &all[1..2] } else { &all[..] };
         for (y, (name, peak, course)) in (area.y..area.bottom()).zip(shown) {
-            let words = format!("{name} peak {}", format::bytes(*peak, self.context.units));
+            let words = format!("{name} peak {}", self.context.size(*peak));
             let room = self.area.x.saturating_sub(area.x + 1);
             put_right(buffer, area.x + room, y, room, &words, theme.dim, theme);
             draw_cells(buffer, Rect { y, ..self.area }, course, whole, theme);

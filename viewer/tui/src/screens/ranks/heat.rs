@@ -5,9 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::course::JobTime;
+use crate::size_units::Units;
 use crate::widgets::pane::{put, put_right};
-use memlab_base::format::{self, Units};
 use memlab_base::theme::Theme;
+use memlab_units::format;
 
 const HEIGHTS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII_HEIGHTS: [&str; 8] = [".", ":", "-", "=", "+", "*", "#", "@"];
@@ -97,7 +98,7 @@ pub fn draw_legend(
     }
     let lasted = format::duration(time.duration);
     let words = match scale {
-        HeatScale::HighestPeak => format!(" {}", format::bytes(highest, units)),
+        HeatScale::HighestPeak => format!(" {}", units.size(highest)),
         HeatScale::Device => " all of the device".to_owned(),
     };
     let right = lasted.len() as u16 + 2;

@@ -8,9 +8,9 @@ use super::imbalance::Imbalance;
 use super::item::RankItem;
 use crate::context::Context;
 use crate::widgets::gauge::Gauge;
-use memlab_base::format;
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::ProcessState;
+use memlab_units::format;
 
 /// A device's allocated, reserved and used memory and its peak, of all there is.
 pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &RankItem, theme: &Theme) {
@@ -28,15 +28,17 @@ pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &RankItem, theme: &Theme)
 pub fn imbalance_words(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> (String, Style) {
     let theme = &context.theme;
     let over = imbalance.peak_bytes.saturating_sub(imbalance.median_bytes);
-    let size = |bytes| format::bytes(bytes, context.units);
     let name = items.iter().find(|item| item.target == imbalance.highest).map_or("", |item| &item.name);
     // A hundredth is noise.
     if over < imbalance.median_bytes / 100 {
-        return (format!("peaks are alike: {}", size(imbalance.peak_bytes)), theme.dim);
+        return (format!("peaks are alike: {}", context.size(imbalance.peak_bytes)), theme.dim);
     }
     let percent = format::percent(over, imbalance.median_bytes);
-    let words =
-        format!("{name} peaks highest: {}, {percent} ({}) over the median", size(imbalance.peak_bytes), size(over));
+    let words = format!(
+        "{name} peaks highest: {}, {percent} ({}) over the median",
+        context.size(imbalance.peak_bytes),
+        context.size(over)
+    );
     (words, if over > imbalance.median_bytes / 10 { theme.warn } else { theme.text })
 }
 

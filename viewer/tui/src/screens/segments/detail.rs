@@ -12,9 +12,9 @@ use crate::context::Context;
 use crate::widgets::facts::{draw_with_stack, flow, labelled};
 use crate::widgets::pane::{Fact, fact, frame};
 use memlab_base::category::category_names;
-use memlab_base::format;
 use memlab_base::text::{NO_LAYER, phase_name, place};
 use memlab_follow::snapshot::ProcessSnapshot;
+use memlab_units::format;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, screen: &SegmentsScreen, context: &Context) {
@@ -31,8 +31,8 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &SegmentsScreen, context: &
         "segment {} of {}: {}, {} free",
         format::grouped(index as u64 + 1),
         format::grouped(all as u64),
-        format::bytes(segment.bytes, context.units),
-        format::bytes(segment.free_bytes, context.units)
+        context.size(segment.bytes),
+        context.size(segment.free_bytes)
     );
     let inner = frame(buffer, area, title, vec![fact(of, theme.dim)], theme);
     let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
@@ -58,7 +58,7 @@ fn facts_of_block(context: &Context, process: &ProcessSnapshot, block: &BlockVie
     let mut facts = vec![
         vec![
             Span::styled(theme.glyphs.swatch, category_style(theme, block.category)),
-            Span::styled(format!(" {}", format::bytes(block.bytes, context.units)), theme.accent),
+            Span::styled(format!(" {}", context.size(block.bytes)), theme.accent),
             Span::styled(format!(" {category}"), theme.text),
         ],
         labelled("layer", layer.unwrap_or(NO_LAYER), theme),
@@ -75,11 +75,10 @@ fn facts_of_block(context: &Context, process: &ProcessSnapshot, block: &BlockVie
 
 fn facts_of_hole(context: &Context, process: &ProcessSnapshot, segment: &Segment, hole: &Piece<'_>) -> Vec<Fact> {
     let theme = &context.theme;
-    let size = |bytes| format::bytes(bytes, context.units);
     let mut facts = vec![
         vec![
             Span::styled(theme.glyphs.free, theme.dim),
-            Span::styled(format!(" {}", size(hole.bytes)), theme.accent),
+            Span::styled(format!(" {}", context.size(hole.bytes)), theme.accent),
             Span::styled(" free", theme.text),
         ],
         labelled("address", format!("{:#x}", hole.address), theme),
@@ -98,7 +97,7 @@ fn facts_of_hole(context: &Context, process: &ProcessSnapshot, segment: &Segment
         let line = process.names.lines.get(&block.stack);
         let by = line.map_or_else(String::new, |line| format!(" by {}", place(line, &process.header.directory)));
         let (category, _) = category_names(block.category);
-        facts.push(labelled(side, format!("{} {category}{by}", size(block.bytes)), theme));
+        facts.push(labelled(side, format!("{} {category}{by}", context.size(block.bytes)), theme));
     }
     facts
 }

@@ -15,8 +15,8 @@ use crate::context::{Context, ShownMoment};
 use crate::widgets::facts::{self, flow};
 use crate::widgets::pane::{Fact, fact, frame, put};
 use memlab_base::category::{LETTERS, category_names};
-use memlab_base::format;
 use memlab_base::theme::Theme;
+use memlab_units::format::{self, size};
 
 impl SegmentsScreen {
     /// Draws it.
@@ -94,33 +94,33 @@ fn about(screen: &SegmentsScreen, area: Rect, context: &Context) -> About {
 /// The map in figures.
 fn figures(context: &Context, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
     let theme = &context.theme;
-    let size = |bytes| format::bytes(bytes, context.units);
     let figure = |figure: String, style: Style, words: String| -> Fact {
         vec![Span::styled(figure, style), Span::styled(words, theme.dim)]
     };
     let count = format::counted;
     let segments = count(map.segments.len() as u64, "segment");
     let mut facts = vec![
-        figure(size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),
-        figure(size(digest.blocks.bytes), theme.text, format!(" in {}", count(digest.blocks.count, "block"))),
+        figure(context.size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),
+        figure(context.size(digest.blocks.bytes), theme.text, format!(" in {}", count(digest.blocks.count, "block"))),
     ];
     // The one figure of fragmentation, here as in reports: what is not handed out, as a share of what is reserved.
     let style = if map.free_bytes > map.reserved_bytes / 5 { theme.warn } else { theme.text };
-    let share = format!("{} free, {}", size(map.free_bytes), format::percent(map.free_bytes, map.reserved_bytes));
+    let share =
+        format!("{} free, {}", context.size(map.free_bytes), format::percent(map.free_bytes, map.reserved_bytes));
     facts.push(figure(share, style, " of it".to_owned()));
     if map.free_bytes > 0 {
-        facts.push(figure(size(map.largest_free_bytes), theme.text, " largest free block".to_owned()));
+        facts.push(figure(context.size(map.largest_free_bytes), theme.text, " largest free block".to_owned()));
     }
     if digest.empty.count > 0 {
         let words = format!(" in {} without a block", count(digest.empty.count, "segment"));
-        facts.push(figure(size(digest.empty.bytes), theme.text, words));
+        facts.push(figure(context.size(digest.empty.bytes), theme.text, words));
     }
     if map.stray_blocks > 0 {
         facts.push(fact(format!("{} in no segment known", count(map.stray_blocks, "block")), theme.warn));
     }
     if !context.filter.is_empty() {
         let words = format!(" in {} that pass the filter", count(digest.passing.count, "block"));
-        facts.push(figure(size(digest.passing.bytes), theme.warn, words));
+        facts.push(figure(context.size(digest.passing.bytes), theme.warn, words));
     }
     facts
 }
@@ -139,7 +139,7 @@ fn legend(context: &Context, digest: &Digest, with_sizes: bool) -> Vec<Fact> {
             false => Span::styled(theme.glyphs.swatch, category_style(theme, category)),
         };
         let words = match with_sizes {
-            true => format!(" {long} {}", format::bytes(sum.bytes, context.units)),
+            true => format!(" {long} {}", context.size(sum.bytes)),
             false => format!(" {short}"),
         };
         facts.push(vec![swatch, Span::styled(words, theme.text)]);
@@ -174,7 +174,7 @@ fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
 
 fn facts_of_frame(screen: &SegmentsScreen, context: &Context) -> Vec<Fact> {
     let theme = &context.theme;
-    let scale = format::bytes(screen.drawn().layout.scale, format::Units::Auto);
+    let scale = size(screen.drawn().layout.scale);
     let order = screen.order.as_str();
     let mut zoom = vec![Span::styled("+ -", theme.key), Span::styled(format!(" {scale} a column"), theme.dim)];
     if screen.is_zoomed() {

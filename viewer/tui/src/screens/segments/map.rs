@@ -14,9 +14,9 @@ use super::look::{category_style, has_letters};
 use super::pieces::{Piece, piece_at};
 use super::state::SegmentsScreen;
 use crate::context::{Context, HitTarget};
+use crate::size_units::Units;
 use crate::widgets::pane::{put, put_right};
 use memlab_base::category::{LETTERS, category_index};
-use memlab_base::format::{self, Units};
 use memlab_base::text;
 use memlab_base::theme::{Palette, Theme};
 
@@ -110,10 +110,9 @@ fn draw_facts(
     context: &Context,
 ) {
     let theme = &context.theme;
-    let size = |bytes| format::bytes(bytes, context.units);
     let sum = |of: fn(&Segment) -> u64| sharing.iter().fold(0, |sum: u64, segment| sum.saturating_add(of(segment)));
     if begins_at > 0 {
-        let words = format!("+{}", size(begins_at));
+        let words = format!("+{}", context.size(begins_at));
         draw_margin(buffer, line, columns, [&words, "", ""], theme.border, theme);
         return;
     }
@@ -122,9 +121,9 @@ fn draw_facts(
         _ => format!("{} segments", sharing.len()),
     };
     let free = sum(|segment| segment.free_bytes);
-    let free = if free == 0 { "–".to_owned() } else { size(free) };
+    let free = if free == 0 { "–".to_owned() } else { context.size(free) };
     let style = if sharing.len() == 1 { theme.text } else { theme.dim };
-    draw_margin(buffer, line, columns, [&who, &size(sum(|segment| segment.bytes)), &free], style, theme);
+    draw_margin(buffer, line, columns, [&who, &context.size(sum(|segment| segment.bytes)), &free], style, theme);
 }
 
 fn draw_margin(buffer: &mut Buffer, line: Rect, columns: [u16; 3], words: [&str; 3], style: Style, theme: &Theme) {
@@ -203,7 +202,7 @@ impl Bar<'_> {
     /// Its size, and with more room its layer; nothing if there is no room even for that.
     fn words(&self, piece: &Piece<'_>, room: usize) -> String {
         let theme = &self.context.theme;
-        let size = format::bytes(piece.bytes, self.context.units);
+        let size = self.context.size(piece.bytes);
         // Between letters and dots there are blanks.
         let padding = if piece.block.is_none() || has_letters(theme) { " " } else { "" };
         let more = match piece.block {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use memlab_trace::{Category, Line};
 
-use memlab_base::format::signed_difference;
 use memlab_base::query::MomentHoldings;
 use memlab_base::text::layer_name;
+use memlab_units::format::signed_difference;
 
 /// What one of them held at two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use std::cmp::Ordering;
 use memlab_trace::TrainingView;
 
 use super::item::StepItem;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
-use memlab_base::format::{self, Units};
+use memlab_units::format;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +130,7 @@ impl Column for StepColumn {
             Self::Duration => row.duration.map(format::duration).unwrap_or_else(|| "–".to_owned()),
             Self::Peak => bytes_text(row.step.peak_allocated_bytes, units),
             Self::Kept => bytes_text(row.step.allocated_bytes_at_end, units),
-            Self::Growth => row.growth.map_or_else(|| "–".to_owned(), |growth| format::change(growth, units)),
+            Self::Growth => row.growth.map_or_else(|| "–".to_owned(), |growth| units.change(growth)),
             Self::Loss => {
                 let loss = row.training.as_ref().and_then(|training| training.loss);
                 loss.map_or_else(|| "–".to_owned(), format::loss)

@@ -10,13 +10,14 @@ use ratatui::style::Style;
 use super::changes::{Change, Changes, LayerName, total};
 use super::state::StepsScreen;
 use crate::context::Context;
+use crate::size_units::Units;
 use crate::widgets::pane::{fact, frame, put, put_right};
 use memlab_base::category::category_names;
-use memlab_base::format::{self, Units};
 use memlab_base::query::Comparison;
 use memlab_base::text::{self, NO_LINE, place};
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::DeviceSnapshot;
+use memlab_units::format;
 
 /// Columns of a change, between it and the sizes, and of the arrow between those.
 const GAP: u16 = 2;
@@ -72,7 +73,6 @@ fn notes(
     comparison: &Comparison,
 ) -> Vec<(String, Style)> {
     let theme = &context.theme;
-    let size = |bytes| format::bytes(bytes, context.units);
     let directory = context.directory();
     let mut notes = Vec::new();
     let is_gone = before.is_some_and(|before| comparison.before.time > before.end_time);
@@ -86,7 +86,7 @@ fn notes(
     if let Some(oom) = ooms.filter(|oom| oom.device == device.totals.index).find(|oom| of_step(oom.time)) {
         let who = oom.line.as_ref().map(|line| format!(" by {}", place(line, directory))).unwrap_or_default();
         let words = format!("{} out of memory at {}", theme.glyphs.oom, format::duration(oom.time));
-        notes.push((format!("{words}: {} asked for{who}", size(oom.requested_bytes)), theme.bad));
+        notes.push((format!("{words}: {} asked for{who}", context.size(oom.requested_bytes)), theme.bad));
     }
     if let Some(training) = index.and_then(|index| device.trainings.get(index)?.as_ref()) {
         notes.push((trained(training, context), theme.text));
@@ -96,7 +96,7 @@ fn notes(
         lines.sort_by_key(|row| std::cmp::Reverse(row.own.live_bytes_at_peak));
         let held = lines.iter().take(4).map(|row| {
             let line = row.own.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, directory));
-            format!("{} {line}", size(row.own.live_bytes_at_peak))
+            format!("{} {line}", context.size(row.own.live_bytes_at_peak))
         });
         let held = held.collect::<Vec<_>>().join(theme.glyphs.separator);
         notes.push((format!("{} the peak is in it: {held}", theme.glyphs.peak), theme.text));
@@ -105,7 +105,7 @@ fn notes(
     let grows = |growth: &&GrowthView| growth.is_steady && growth.to_bytes - growth.from_bytes >= least.max(1);
     let leak = device.growth.iter().filter(grows).map(|growth| {
         let line = growth.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, directory));
-        format!("over the run: {} a step by {line}", format::change(growth.bytes_per_step as i64, context.units))
+        format!("over the run: {} a step by {line}", context.change(growth.bytes_per_step as i64))
     });
     notes.extend(leak.take(1).map(|words| (words, theme.warn)));
     notes
@@ -124,8 +124,8 @@ fn trained(training: &TrainingView, context: &Context) -> String {
     let phase = training.phase.as_ref().map(|phase| format!("phase {}", text::clean(phase)));
     let loss = training.loss.map(|loss| format!("loss {}", format::loss(loss)));
     let speed = training.samples_per_second().map(|speed| format!("{} samples/s", format::rate(speed)));
-    let offloaded = (training.offloaded_bytes > 0)
-        .then(|| format!("{} offloaded", format::bytes(training.offloaded_bytes, context.units)));
+    let offloaded =
+        (training.offloaded_bytes > 0).then(|| format!("{} offloaded", context.size(training.offloaded_bytes)));
     let place = format!("epoch {}, batch {}", training.epoch, training.batch);
     let parts = [Some(place), phase, Some(samples), offloaded, loss, speed];
     parts.into_iter().flatten().collect::<Vec<_>>().join(context.theme.glyphs.separator)
@@ -255,27 +255,18 @@ fn draw_section(buffer: &mut Buffer, area: Rect, section: &Section, context: &Co
 /// One change: by how much, from what to what where there is room, and who.
 fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (Style, u16), context: &Context) {
     let theme = &context.theme;
-    let size = |bytes| format::bytes(bytes, context.units);
     let columns = size_columns(context.units);
     let change = row.change.bytes();
     let mut x = area.x;
-    put_right(
-        buffer,
-        x + columns + 1,
-        area.y,
-        columns + 1,
-        &format::change(change, context.units),
-        tint(change, theme),
-        theme,
-    );
+    put_right(buffer, x + columns + 1, area.y, columns + 1, &context.change(change), tint(change, theme), theme);
     x += columns + 1 + GAP;
     if area.width >= 4 * columns + 12 {
-        put_right(buffer, x + columns, area.y, columns, &size(row.change.before), theme.dim, theme);
+        put_right(buffer, x + columns, area.y, columns, &context.size(row.change.before), theme.dim, theme);
         put(buffer, x + columns + 1, area.y, 2, if theme.glyphs.unicode { "→" } else { "->" }, theme.dim, theme);
         x += columns + 3;
     }
     let after = if style == theme.title { theme.text } else { style };
-    put_right(buffer, x + columns, area.y, columns, &size(row.change.after), after, theme);
+    put_right(buffer, x + columns, area.y, columns, &context.size(row.change.after), after, theme);
     x += columns + GAP + indent;
     let room = area.right().saturating_sub(x);
     let name = text::clean(&row.name);
@@ -292,13 +283,12 @@ fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (
 /// The changes of a section in one line.
 fn draw_in_a_line(buffer: &mut Buffer, area: Rect, section: &Section, context: &Context) {
     let theme = &context.theme;
-    let size = format::bytes(section.total.after, context.units);
+    let size = context.size(section.total.after);
     let change = section.total.bytes();
-    let change = if change == 0 { "as before".to_owned() } else { format::change(change, context.units) };
+    let change = if change == 0 { "as before".to_owned() } else { context.change(change) };
     let mut words = format!("{}: {size} {}, {change}", section.title, section.of);
     for row in section.rows.iter().filter(|row| row.change.bytes() != 0) {
-        words +=
-            &format!("{}{} {}", theme.glyphs.separator, format::change(row.change.bytes(), context.units), row.name);
+        words += &format!("{}{} {}", theme.glyphs.separator, context.change(row.change.bytes()), row.name);
     }
     put(buffer, area.x, area.y, area.width, &words, theme.text, theme);
 }

@@ -14,9 +14,9 @@ use crate::widgets::columns::{Column, TableState};
 use crate::widgets::gauge::Gauge;
 use crate::widgets::pane::{Fact, fact, frame, put, put_right};
 use crate::widgets::table::{self, Label, TableStyle};
-use memlab_base::format;
 use memlab_base::text;
 use memlab_base::theme::Theme;
+use memlab_units::format;
 
 /// From this width on the comparison is beside the table, else below it.
 const SIDE_BY_SIDE_COLUMNS: u16 = 150;
@@ -162,7 +162,7 @@ fn facts(context: &Context, shown: usize) -> Vec<Fact> {
         facts.push(fact(format!("{} out of memory{after}", theme.glyphs.oom), theme.bad));
     }
     if device.totals.peak_allocated_bytes > 0 {
-        let peak = format::bytes(device.totals.peak_allocated_bytes, context.units);
+        let peak = context.size(device.totals.peak_allocated_bytes);
         let at = format::step_reached(device.totals.peak_step);
         facts.push(vec![
             Span::styled(format!("{} ", theme.glyphs.peak), theme.accent),

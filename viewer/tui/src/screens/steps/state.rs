@@ -9,8 +9,8 @@ use crate::context::{Context, ShownMoment};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
-use memlab_base::format;
 use memlab_report::export::rows::Rows;
+use memlab_units::format;
 
 /// The screen of the steps.
 #[derive(Clone, Debug)]

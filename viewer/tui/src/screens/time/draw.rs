@@ -12,9 +12,9 @@ use crate::widgets::columns::{Column, TableState};
 use crate::widgets::facts::{flow, gpu_time_words, labelled};
 use crate::widgets::pane::{Fact, fact, frame, put, wrapped};
 use crate::widgets::table::{self, Label, TableStyle};
-use memlab_base::format;
 use memlab_base::text;
 use memlab_follow::snapshot::GpuTimes;
+use memlab_units::format;
 
 /// How to get what the screen shows.
 const NOT_RECORDED: &str = "No GPU time was recorded: start the program with `memlab run --time`.";

@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 
 use super::kernel_item::KernelItem;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, gpu_time_text};
-use memlab_base::format::{self, Units};
+use memlab_units::format;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

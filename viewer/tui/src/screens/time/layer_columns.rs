@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 
 use crate::screens::layers::{LayerItem, compare_layer_names};
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, gpu_time_text};
-use memlab_base::format::{self, Units};
 use memlab_follow::snapshot::GpuTime;
+use memlab_units::format;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 
 use super::item::RangeItem;
 use crate::context::ShownMoment;
+use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
-use memlab_base::format::{self, Units};
+use memlab_units::format;
 
 /// The columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use crate::context::{Context, ShownMoment};
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
 use memlab_base::category::category_names;
-use memlab_base::format;
 use memlab_base::text::clean;
+use memlab_units::format;
 
 impl RangeTable {
     /// The whole screen.
@@ -63,14 +63,13 @@ fn label(item: &RangeItem, context: &Context, whole: u64, is_flat: bool) -> Labe
 fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeItem) {
     let theme = &context.theme;
     let inner = frame(buffer, area, &item.name(), Vec::new(), theme);
-    let size = |bytes| format::bytes(bytes, context.units);
     let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
     let held = |view: &RangeView| {
         format!(
             "{then} {}, at peak {}, in all {} ({} blocks)",
-            size(view.live_bytes),
-            size(view.live_bytes_at_peak),
-            size(view.allocated_bytes),
+            context.size(view.live_bytes),
+            context.size(view.live_bytes_at_peak),
+            context.size(view.allocated_bytes),
             format::grouped(view.allocations)
         )
     };
@@ -86,8 +85,10 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeI
         std::iter::zip(Category::ALL, at_peak).filter(|(_, bytes)| *bytes > 0).collect();
     held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     if !held.is_empty() {
-        let held: Vec<String> =
-            held.iter().map(|(category, bytes)| format!("{} {}", category_names(*category).0, size(*bytes))).collect();
+        let held: Vec<String> = held
+            .iter()
+            .map(|(category, bytes)| format!("{} {}", category_names(*category).0, context.size(*bytes)))
+            .collect();
         lines.push((format!("at the peak: {}", held.join(", ")), theme.dim));
     }
     for (y, (line, style)) in (inner.y..inner.bottom()).zip(lines) {

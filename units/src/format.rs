@@ -1,61 +1,34 @@
-//! Numbers for people: sizes in binary units, as PyTorch's messages have them, counts and durations.
+//! Numbers for people: sizes in binary units, as PyTorch's messages have them, counts, durations and dates.
 
-use memlab_sizes::three_digits;
-use serde::Deserialize;
+/// Units from bytes upwards, each 1024 of the one before.
+const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// How sizes are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum Units {
-    /// The unit that fits each size: KiB, MiB, GiB …
-    #[default]
-    #[serde(rename = "auto")]
-    Auto,
-    /// All in MiB, so that a column compares at a glance.
-    #[serde(rename = "MiB")]
-    Mebibytes,
-    /// All in GiB.
-    #[serde(rename = "GiB")]
-    Gibibytes,
-    /// Bytes, exactly.
-    #[serde(rename = "bytes")]
-    Bytes,
+/// A size: three significant digits in the unit that fits, as in `1.50 GiB`; bytes are exact.
+pub fn size(bytes: u64) -> String {
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    // 1023.6 KiB would be written "1024 KiB".
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", if unit == 0 { bytes.to_string() } else { three_digits(value) }, UNITS[unit])
 }
 
-impl Units {
-    /// The next of the four.
-    pub fn next(self) -> Self {
-        match self {
-            Self::Auto => Self::Mebibytes,
-            Self::Mebibytes => Self::Gibibytes,
-            Self::Gibibytes => Self::Bytes,
-            Self::Bytes => Self::Auto,
-        }
-    }
-
-    /// Its name for the footer.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Mebibytes => "MiB",
-            Self::Gibibytes => "GiB",
-            Self::Bytes => "bytes",
-        }
-    }
-}
-
-/// A size: three significant digits and the unit (`1.50 GiB`), or as `units` wants it.
-pub fn bytes(bytes: u64, units: Units) -> String {
-    match units {
-        Units::Auto => memlab_sizes::format(bytes),
-        Units::Mebibytes => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-        Units::Gibibytes => format!("{:.3} GiB", bytes as f64 / f64::from(1 << 30)),
-        Units::Bytes => grouped(bytes),
+/// A number below 1024 with three significant digits: `1.50`, `12.3`, `456`.
+fn three_digits(value: f64) -> String {
+    if value < 9.995 {
+        format!("{value:.2}")
+    } else if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
     }
 }
 
 /// A tick of an axis: a whole number of its unit where it is one (`4 GiB`, `512 MiB`, `1.5 GiB`).
 pub fn tick(bytes: u64) -> String {
-    let text = self::bytes(bytes, Units::Auto);
+    let text = size(bytes);
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
             format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
@@ -162,60 +135,18 @@ pub fn signed_difference(a: u64, b: u64) -> i64 {
     if a >= b { magnitude } else { -magnitude }
 }
 
-/// By how much a size changed, with its sign: `+1.50 GiB`, `-512 B`, `–`.
-pub fn change(change: i64, units: Units) -> String {
+/// A change with its sign, its magnitude as `text` writes it: `+1.50 GiB`, `-512 B`, `–`.
+pub fn change(change: i64, text: impl FnOnce(u64) -> String) -> String {
     match change {
         0 => "–".to_owned(),
-        1.. => format!("+{}", bytes(change.unsigned_abs(), units)),
-        _ => format!("-{}", bytes(change.unsigned_abs(), units)),
+        1.. => format!("+{}", text(change.unsigned_abs())),
+        _ => format!("-{}", text(change.unsigned_abs())),
     }
 }
 
 /// What times are of, if those of so many steps were recorded.
 pub fn timed_part(timed: u64, steps: u64) -> String {
     if timed == steps { "the whole run".to_owned() } else { format!("{} of {} steps", grouped(timed), grouped(steps)) }
-}
-
-/// A time as people type it, in nanoseconds: `12.5`, `12.5s`, `850ms`, `1m30s`, `2d 04h`, `1:30`, `1:02:03.5`.
-pub fn parse_duration(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let nanoseconds = |seconds: f64| (seconds.is_finite() && seconds >= 0.0).then_some((seconds * 1e9).round() as u64);
-    let number = |digits: &str| {
-        let plain =
-            !digits.is_empty() && digits.chars().all(|character| character.is_ascii_digit() || character == '.');
-        plain.then(|| digits.parse::<f64>().ok()).flatten()
-    };
-    if text.contains(':') {
-        let parts: Option<Vec<f64>> = text.split(':').map(number).collect();
-        return match parts?[..] {
-            [minutes, seconds] => nanoseconds(minutes * 60.0 + seconds),
-            [hours, minutes, seconds] => nanoseconds(hours * 3600.0 + minutes * 60.0 + seconds),
-            _ => None,
-        };
-    }
-    if let Some(seconds) = number(text) {
-        return nanoseconds(seconds);
-    }
-    let mut rest = text;
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
-        let value = number(&rest[..digits])?;
-        rest = rest[digits..].trim_start();
-        let letters = rest.find(|character: char| !character.is_alphabetic()).unwrap_or(rest.len());
-        total += value
-            * match &rest[..letters] {
-                "d" => 86_400.0,
-                "h" => 3600.0,
-                "m" | "min" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                "us" | "µs" => 1e-6,
-                _ => return None,
-            };
-        rest = rest[letters..].trim_start();
-    }
-    (!text.is_empty()).then(|| nanoseconds(total)).flatten()
 }
 
 /// A running clock, of steady width: `0:07`, `2:05`, `3:07:09`.
@@ -253,20 +184,10 @@ pub fn step_reached(ended: u64) -> String {
 }
 
 /// A moment of history, in UTC: `2026-11-20 10:22:28 UTC`.
+#[cfg(feature = "dates")]
 pub fn date(unix_ns: u64) -> String {
-    let seconds = unix_ns / 1_000_000_000;
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March have their leap day at the end, and every 400 of them as many days (Howard Hinnant,
-    // "chrono-compatible low-level date algorithms").
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = 400 * era + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", time / 3600, time / 60 % 60, time % 60)
+    let moment = jiff::Timestamp::from_nanosecond(unix_ns.into()).unwrap_or_default();
+    moment.strftime("%F %T UTC").to_string()
 }
 
 /// `part` of `whole` in percent: one decimal below 10.
@@ -286,41 +207,16 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// What to say of a trace that lacks events; `None`: it lacks none.
-pub fn missing_events(count: u64) -> Option<String> {
-    let events = if count == 1 { "event is" } else { "events are" };
-    let count = (count > 0).then(|| grouped(count))?;
-    Some(format!(
-        "{count} {events} missing: they came faster than the trace could be kept below MEMLAB_TRACE_MAX. Figures after the \
-         first of them are not exact; a larger maximum helps."
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_people_type_them() {
-        let seconds = |text| parse_duration(text).map(|ns| ns as f64 / 1e9);
-        assert_eq!(seconds("12.5"), Some(12.5));
-        assert_eq!(seconds("12.5s"), Some(12.5));
-        assert_eq!(seconds("850ms"), Some(0.85));
-        assert_eq!(seconds("1m30s"), Some(90.0));
-        assert_eq!(seconds("1m 30 s"), Some(90.0));
-        assert_eq!(seconds("1:30"), Some(90.0));
-        assert_eq!(seconds("1:00:01.5"), Some(3601.5));
-        for wrong in ["", "s", "1x", "-1", "1:2:3:4", "nan", "inf", "1..2", "5 parsecs", "1:"] {
-            assert_eq!(parse_duration(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
     fn changes_have_a_sign() {
-        assert_eq!(change(1 << 30, Units::Auto), "+1.00 GiB");
-        assert_eq!(change(-512, Units::Auto), "-512 B");
-        assert_eq!(change(0, Units::Auto), "–");
-        assert_eq!(change(i64::MIN, Units::Auto), "-8.00 EiB");
+        assert_eq!(change(1 << 30, size), "+1.00 GiB");
+        assert_eq!(change(-512, size), "-512 B");
+        assert_eq!(change(0, size), "–");
+        assert_eq!(change(i64::MIN, size), "-8.00 EiB");
         assert_eq!(
             [rate(0.0), rate(f64::NAN), rate(0.25), rate(123.4), rate(45_600.0)].join(" "),
             "– – 0.25 123 45.6k"
@@ -334,22 +230,19 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_three_digits() {
-        let auto = |size| bytes(size, Units::Auto);
-        assert_eq!(auto(0), "0 B");
-        assert_eq!(auto(512), "512 B");
-        assert_eq!(auto(1536), "1.50 KiB");
-        assert_eq!(auto((1 << 20) - 1), "1.00 MiB", "never 1024 KiB");
-        assert_eq!(auto(12 * (1 << 30)), "12.0 GiB");
-        assert_eq!(auto(150_754_820_096), "140 GiB");
-        assert_eq!(auto(u64::MAX), "16.0 EiB");
-    }
-
-    #[test]
-    fn sizes_in_a_unit() {
-        assert_eq!(bytes(1 << 20, Units::Mebibytes), "1.0 MiB");
-        assert_eq!(bytes(3 << 29, Units::Gibibytes), "1.500 GiB");
-        assert_eq!(bytes(1_234_567, Units::Bytes), "1,234,567");
+    fn sizes_have_three_significant_digits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (1536, "1.50 KiB"),
+            (1_048_064, "1.00 MiB"),
+            (12 << 30, "12.0 GiB"),
+            (150_754_820_096, "140 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
         assert_eq!([tick(4 << 30), tick(3 << 29), tick(10 << 20), tick(0)], ["4 GiB", "1.5 GiB", "10 MiB", "0 B"]);
     }
 
@@ -371,6 +264,7 @@ mod tests {
         assert_eq!([clock(7_000_000_000), clock(11_229_000_000_000)], ["0:07", "3:07:09"]);
     }
 
+    #[cfg(feature = "dates")]
     #[test]
     fn dates() {
         assert_eq!(date(0), "1970-01-01 00:00:00 UTC");

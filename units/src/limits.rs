@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::size::{self, ParseError};
+use crate::size::{ParseError, parse_size};
 
 /// A limit for one device, or for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl std::error::Error for LimitError {}
 /// device but the first. The limit for every device comes first in the answer.
 ///
 /// ```
-/// use memlab_sizes::{Limit, parse_limits};
+/// use memlab_units::{Limit, parse_limits};
 ///
 /// assert_eq!(parse_limits("8GiB"), Ok(vec![Limit { device: None, bytes: 8 << 30 }]));
 /// assert_eq!(parse_limits("1:4GiB"), Ok(vec![Limit { device: Some(1), bytes: 4 << 30 }]));
@@ -78,7 +78,7 @@ pub fn parse_limits(text: &str) -> Result<Vec<Limit>, LimitError> {
 ///
 /// If the text is not a size, or the size is 0.
 pub fn parse_limit(text: &str) -> Result<u64, LimitError> {
-    match size::parse(text).map_err(LimitError::Size)? {
+    match parse_size(text).map_err(LimitError::Size)? {
         0 => Err(LimitError::Zero(text.trim().to_owned())),
         bytes => Ok(bytes),
     }

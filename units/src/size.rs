@@ -1,4 +1,4 @@
-//! One size: read from text and written for people.
+//! One size, read from text.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ impl std::error::Error for ParseError {}
 /// # Errors
 ///
 /// If the text is not a number with a unit from B to EiB or EB, or is 2⁶⁴ bytes or more.
-pub fn parse(text: &str) -> Result<u64, ParseError> {
+pub fn parse_size(text: &str) -> Result<u64, ParseError> {
     let text = text.trim();
     let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..digits], text[digits..].trim_start());
@@ -81,35 +81,10 @@ fn likely_unit(number: &str) -> &'static str {
     }
 }
 
-/// Units from bytes upwards, each 1024 of the one before.
-const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-
-/// A size for people: three significant digits in the unit that fits, as in `1.50 GiB`; bytes are exact.
-pub fn format(bytes: u64) -> String {
-    let mut unit = 0;
-    let mut value = bytes as f64;
-    // 1023.6 KiB would be written "1024 KiB".
-    while value >= 1023.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{} {}", if unit == 0 { bytes.to_string() } else { three_digits(value) }, UNITS[unit])
-}
-
-/// A number below 1024 with three significant digits: `1.50`, `12.3`, `456`.
-pub fn three_digits(value: f64) -> String {
-    if value < 9.995 {
-        format!("{value:.2}")
-    } else if value < 99.95 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.0}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format;
 
     #[test]
     fn units_are_binary_with_an_i_and_decimal_without() {
@@ -125,7 +100,7 @@ mod tests {
             ("0B", 0),
             ("9007199254740993b", 9_007_199_254_740_993),
         ] {
-            assert_eq!(parse(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
     }
 
@@ -143,44 +118,29 @@ mod tests {
             ("much", "\"much\" is not a size: write a number and a unit, as in 8GiB or 512MiB"),
             ("", "\"\" is not a size: write a number and a unit, as in 8GiB or 512MiB"),
         ] {
-            assert_eq!(parse(text).unwrap_err().to_string(), said);
+            assert_eq!(parse_size(text).unwrap_err().to_string(), said);
         }
         for nonsense in ["-1GiB", "1.2.3GiB", "8GB8", "GiB", ".", "8 apples", "1e9GiB", "8GiBs", "∞GiB", "8ＧＢ"] {
-            assert!(matches!(parse(nonsense), Err(ParseError::NotASize(_))), "{nonsense}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_three_significant_digits() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
-            (1_048_064, "1.00 MiB"),
-            (12 << 30, "12.0 GiB"),
-            (150_754_820_096, "140 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(format(bytes), text);
+            assert!(matches!(parse_size(nonsense), Err(ParseError::NotASize(_))), "{nonsense}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_panics(text: String) {
-            if let Err(error) = parse(&text) {
+            if let Err(error) = parse_size(&text) {
                 assert!(!error.to_string().is_empty());
             }
         }
 
         #[test]
         fn a_size_in_bytes_is_exact(bytes in 0..u64::MAX) {
-            assert_eq!(parse(&format!("{bytes}B")), Ok(bytes));
+            assert_eq!(parse_size(&format!("{bytes}B")), Ok(bytes));
         }
 
         #[test]
         fn what_is_formatted_is_read_back_to_its_three_digits(bytes in 0..1u64 << 62) {
-            let read = parse(&format(bytes)).unwrap();
+            let read = parse_size(&format::size(bytes)).unwrap();
             assert!(read.abs_diff(bytes) as f64 <= bytes as f64 * 0.005, "{bytes} {read}");
         }
     }

@@ -1,8 +1,8 @@
-//! Tables of a report: numbers to the right, the last column is text and takes what room is left.
+//! Tables as text.
 
 use std::borrow::Cow;
 
-use memlab_base::text;
+use crate::text::{self, Color};
 
 /// Spaces between columns.
 const GAP: usize = 2;
@@ -13,8 +13,37 @@ const ROOM_OF_LINES: usize = 44;
 const ROOM_OF_LAYERS: usize = 30;
 const MIN_ROOM: usize = 20;
 
-/// A table under construction.
-pub(crate) struct Table {
+/// Rows as lines, without the columns that are left out. Each cell is padded to the widest one of its column: behind it where
+/// `is_left`, else before it.
+pub fn aligned(rows: &[Vec<String>], left_out: &[usize], is_left: impl Fn(usize) -> bool) -> Vec<String> {
+    let columns = 0..rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = columns.map(|column| column_width(rows, column)).collect();
+    let line = |row: &Vec<String>| {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate().filter(|(column, _)| !left_out.contains(column)) {
+            let padding = " ".repeat(widths[column] - width(cell));
+            let (before, after) = if is_left(column) { ("", padding.as_str()) } else { (padding.as_str(), "") };
+            line += &format!("{before}{cell}{after}{:GAP$}", "");
+        }
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+fn column_width(rows: &[Vec<String>], column: usize) -> usize {
+    rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
+}
+
+/// Columns that a cell takes; its colours take none.
+fn width(cell: &str) -> usize {
+    if !cell.contains('\u{1b}') {
+        return text::width(cell);
+    }
+    text::width(&Color::CODES.iter().fold(cell.to_owned(), |cell, code| cell.replace(code, "")))
+}
+
+/// A table of a report, under construction: numbers to the right, the last column is text and takes what room is left.
+pub struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
     is_of_layers: bool,
@@ -23,65 +52,53 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(head: &[&'static str]) -> Self {
+    pub fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new(), is_of_layers: false, spare: &[] }
     }
 
     /// The same, of which these columns are left out, one by one and said to be, where names would have too little
     /// room.
-    pub(crate) fn sparing(self, columns: &'static [usize]) -> Self {
+    pub fn sparing(self, columns: &'static [usize]) -> Self {
         Self { spare: columns, ..self }
     }
 
     /// The same of layers, whose names are cut in the middle.
-    pub(crate) fn of_layers(head: &[&'static str]) -> Self {
+    pub fn of_layers(head: &[&'static str]) -> Self {
         Self { is_of_layers: true, ..Self::new(head) }
     }
 
     /// Adds a row of as many cells as the head has.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which
     /// distinguishes paths, or both ends, which distinguish layers.
-    pub(crate) fn lines(&self, columns: usize) -> Vec<String> {
+    pub fn lines(&self, columns: usize) -> Vec<String> {
         let Some(last) = self.head.len().checked_sub(1) else { return Vec::new() };
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| text::width(cell));
-            cells.chain([text::width(self.head[column])]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..last).map(width).collect();
+        let head = self.head.iter().map(|&name| name.to_owned()).collect();
+        let mut rows: Vec<Vec<String>> = std::iter::once(head).chain(self.rows.iter().cloned()).collect();
+        let width = |column| column_width(&rows, column);
         let wanted = width(last).min(if self.is_of_layers { ROOM_OF_LAYERS } else { ROOM_OF_LINES });
         let room = |left_out: &[usize]| {
             let shown = (0..last).filter(|column| !left_out.contains(column));
-            columns.saturating_sub(2 + shown.map(|column| widths[column] + GAP).sum::<usize>())
+            columns.saturating_sub(2 + shown.map(|column| width(column) + GAP).sum::<usize>())
         };
         let fits = |count: &usize| room(&self.spare[..*count]) >= wanted;
         let left_out = &self.spare[..(0..=self.spare.len()).find(fits).unwrap_or(self.spare.len())];
         let room = room(left_out).max(MIN_ROOM);
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
-            let mut line = " ".repeat(2);
-            for (column, cell) in cells.enumerate().filter(|(column, _)| !left_out.contains(column)) {
-                match widths.get(column) {
-                    Some(width) => {
-                        line += &" ".repeat(width - text::width(cell));
-                        line += cell;
-                        line += &" ".repeat(GAP);
-                    }
-                    None if self.is_of_layers => line += &layer(cell, room),
-                    None => line += &text::fit_end(cell, room, "…"),
-                }
+        for row in &mut rows {
+            if let Some(name) = row.get_mut(last) {
+                let fitted = if self.is_of_layers { layer(name, room) } else { text::fit_end(name, room, "…") };
+                *name = fitted.into_owned();
             }
-            line.trim_end().to_owned()
-        };
-        let head = line(&mut self.head.iter().copied());
-        let rows = self.rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
-        let mut lines: Vec<String> = std::iter::once(head).chain(rows).collect();
+        }
+        let lines = aligned(&rows, left_out, |column| column == last);
+        let mut lines: Vec<String> = lines.into_iter().map(|line| format!("  {line}").trim_end().to_owned()).collect();
         let mut names: Vec<&str> = left_out
             .iter()
             .map(|column| self.head[*column])
@@ -127,5 +144,14 @@ mod tests {
             assert!(table.lines(columns).iter().all(|line| text::width(line) <= columns), "{}", at(columns));
             assert!(at(columns).lines().next().unwrap().ends_with("line"));
         }
+    }
+
+    #[test]
+    fn colours_take_no_columns() {
+        let rows = [["ok", "a", "1"], ["cannot", "bb", "22"]].map(|row| row.map(str::to_owned).to_vec());
+        let painted = rows.clone().map(|row| vec![Color::Red.paint(&row[0]), row[1].clone(), row[2].clone()]);
+        let lines = |rows: &[Vec<String>]| aligned(rows, &[1], |column| column == 0);
+        assert_eq!(lines(&rows), ["ok       1", "cannot  22"]);
+        assert_eq!(lines(&painted), ["\u{1b}[31mok\u{1b}[0m       1", "\u{1b}[31mcannot\u{1b}[0m  22"]);
     }
 }

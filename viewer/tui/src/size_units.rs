@@ -1,0 +1,71 @@
+//! The units that the user chooses for sizes.
+
+use memlab_units::format;
+use serde::Deserialize;
+
+/// How sizes are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Units {
+    /// The unit that fits each size: KiB, MiB, GiB …
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// All in MiB, so that a column compares at a glance.
+    #[serde(rename = "MiB")]
+    Mebibytes,
+    /// All in GiB.
+    #[serde(rename = "GiB")]
+    Gibibytes,
+    /// Bytes, exactly.
+    #[serde(rename = "bytes")]
+    Bytes,
+}
+
+impl Units {
+    /// The next of the four.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Auto => Self::Mebibytes,
+            Self::Mebibytes => Self::Gibibytes,
+            Self::Gibibytes => Self::Bytes,
+            Self::Bytes => Self::Auto,
+        }
+    }
+
+    /// Its name for the footer.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mebibytes => "MiB",
+            Self::Gibibytes => "GiB",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// A size, in this unit.
+    pub fn size(self, bytes: u64) -> String {
+        match self {
+            Self::Auto => format::size(bytes),
+            Self::Mebibytes => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+            Self::Gibibytes => format!("{:.3} GiB", bytes as f64 / f64::from(1 << 30)),
+            Self::Bytes => format::grouped(bytes),
+        }
+    }
+
+    /// By how much a size changed, with its sign.
+    pub fn change(self, change: i64) -> String {
+        format::change(change, |bytes| self.size(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_in_a_unit() {
+        assert_eq!(Units::Mebibytes.size(1 << 20), "1.0 MiB");
+        assert_eq!(Units::Gibibytes.size(3 << 29), "1.500 GiB");
+        assert_eq!(Units::Bytes.size(1_234_567), "1,234,567");
+    }
+}
