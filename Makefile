@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel ready packages test test-long test-full mutants test-rust test-python test-old lint bench bench-overhead bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-inside bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer peers fuzz clean
+.PHONY: all demo wheel ready packages test test-long test-full mutants test-rust test-python test-old lint bench peers fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -79,7 +79,7 @@ $(WHEEL_VENV)/.zig: python/requirements-zig.txt $(WHEEL_VENV)/.installed
 # where they lead in the repository.
 DOCS := target/docs
 DOCS_PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs simgpu/README.md benches/RESULTS.md
-DOCS_LINKED := LICENSE-MIT LICENSE-APACHE examples trace/src/record.rs interpose/include/memlab.h
+DOCS_LINKED := LICENSE-MIT LICENSE-APACHE benches/history.csv benches/history.svg examples trace/src/record.rs interpose/include/memlab.h
 .PHONY: docs
 docs:
 	@rm -rf $(DOCS) && mkdir -p $(DOCS)/src
@@ -143,73 +143,19 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: bench-append bench-batch bench-cold bench-compiling bench-feed bench-gate bench-inside bench-replay bench-overhead bench-schedule bench-tools bench-viewer
+# Benchmarks that need no GPU, or some: `make bench BENCH="append viewer"`. `benches/run.py --list` has a sentence for each.
+# `make bench BENCH="--record append"` keeps the figures: in benches/history.csv, its tables in benches/RESULTS.md, and its plot.
+bench: all
+	$(PYTHON) benches/run.py $(BENCH)
 
-# What memlab adds to a block event, beside PyTorch's own recorder.
-bench-overhead: all $(VENV)/.installed
-	$(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/overhead.py
-
-# What appending one event costs by itself.
-bench-append: all
-	@mkdir -p target/bench
-	$(CC) -O2 -Wall -o target/bench/append benches/append.c -lpthread
-	MEMLAB_OUTPUT=target/bench/append.jsonl LD_PRELOAD=$(CURDIR)/target/release/libmemlab.so target/bench/append
-	@rm -f target/bench/append.jsonl
-
-# What one event costs after other work has used the processor's caches.
-bench-cold: all $(VENV)/.installed
-	@mkdir -p target/bench
-	$(CC) -O2 -Wall -shared -fPIC -o target/bench/cold.so benches/cold.c -ldl
-	$(SIMGPU) env MEMLAB_OUTPUT=target/bench/cold.jsonl LD_PRELOAD=$(CURDIR)/target/release/libmemlab.so $(VENV)/bin/python benches/cold.py $(CURDIR)/target/bench/cold.so
-	@rm -f target/bench/cold.jsonl
-
-# What memlab's hooks take inside a training.
-bench-inside: all $(VENV)/.installed
-	@mkdir -p target/bench
-	$(CC) -O2 -Wall -shared -fPIC -o target/bench/inside.so benches/inside.c -ldl
-	$(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/inside.py target/bench/inside.so
-
-# What torch.compile takes under memlab, beside alone.
-bench-compiling: all $(VENV)/.installed
-	$(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/compiling.py
-
-# What the open gate adds to a launch of a program started for offloading.
-bench-gate: all
-	@mkdir -p target/bench
-	$(CC) -O2 -Wall -o target/bench/gate benches/gate.c -ldl
-	$(PYTHON) benches/gate.py target/bench/gate $(SIMGPU)
-
-# How fast memory leaves a GPU and comes back, beside what people use instead. Needs a GPU.
-bench-move: all
-	$(PYTHON) benches/move.py
-
-bench-page: all
-	$(PYTHON) benches/page.py
-
-bench-schedule: all $(VENV)/.installed
-	$(VENV)/bin/python benches/page.py --schedule
-
-bench-replay: all
-	$(CARGO) run --release --quiet --example replay_bench
-
-# What the Python tools take, beside pytorch_memlab, in an environment that has that too.
+# Environments of benchmarks that compare memlab with packages of others. That of plans shares the packages of the tests.
 TOOLS_VENV := target/tools-venv
-bench-tools: export PYTHONPATH := $(CURDIR)/python
-bench-tools: all $(TOOLS_VENV)/.installed
-	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/line_profiler.py
-	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/reporter.py
-	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/tracker.py
-
 $(TOOLS_VENV)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --clear $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/pip install --quiet --disable-pip-version-check pytorch_memlab==0.3.2 numpy $$($(VENV)/bin/pip freeze | grep ^torch==)
 	touch $@
 
-# Plans of memory beside what others say, in an environment that has those too and shares the packages of the tests.
 PLAN_VENV := target/plan-venv
-bench-plan: all $(PLAN_VENV)/.installed
-	PYTHONPATH=$(CURDIR)/python $(PLAN_VENV)/bin/python benches/plan_peers.py
-
 $(PLAN_VENV)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --clear $(PLAN_VENV)
 	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -217,29 +163,13 @@ $(PLAN_VENV)/.installed: $(VENV)/.installed
 	$(PLAN_VENV)/bin/pip install --quiet --disable-pip-version-check lightning==2.6.6
 	touch $@
 
-# Batches in pieces and activations off the GPU beside other people's packages, which `make peers` fetches without what they
-# need: they can be carried to a machine without a network. Needs a GPU.
+# Packages without what they need, so that they can be carried to a machine without a network.
 PEERS := target/peers
 peers: $(PEERS)/.installed
-bench-batch: all peers
-	PYTHONPATH=$(CURDIR)/python $(PYTHON) benches/batch.py
-
 $(PEERS)/.installed: benches/peers.txt
 	rm -rf $(PEERS)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(PEERS) --requirement $<
 	touch $@
-
-# How fast a feeder feeds, beside PyTorch's DataLoader.
-bench-feed: all $(VENV)/.installed
-	OMP_NUM_THREADS=1 PYTHONPATH=python $(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/feeder.py
-
-# What the dashboard costs, how soon it answers and opens, and what PyTorch's viewer makes of the same run.
-bench-viewer: all $(VENV)/.installed
-	@mkdir -p target/bench
-	$(CARGO) run --release --quiet --example viewer_bench
-	$(CARGO) run --release --quiet --example viewer_bench -- --write target/bench/viewer.jsonl
-	$(VENV)/bin/python benches/memory_viz.py target/bench/viewer.jsonl
-	@rm -f target/bench/viewer.jsonl
 
 # CUPTI's declarations, from NVIDIA's headers and with the libclang that PyPI has. The headers stay in a throw-away folder.
 BINDINGS_VENV := target/bindings-venv

@@ -1,6 +1,6 @@
 """Measures what an event costs after other work has used the processor's caches, as PyTorch's does between two events.
 
-    make bench-cold
+    make bench BENCH=cold
 
 calls memlab's hooks from within a model of some depth on the simulated GPU (see cold.c), and prints nanoseconds:
 
@@ -53,6 +53,8 @@ def main():
     for evicted in EVICTED:
         frames, (node, allocated, freed) = min((model(evicted) for _ in range(3)), key=lambda found: found[1])
         print(f"{frames:6} {evicted // KIB:4} KiB {node:10.0f} {allocated:10.0f} {freed:8.0f}", flush=True)
+        for kind, taken in (("node", node), ("allocated", allocated), ("freed", freed)):
+            print(f"= {evicted // KIB} KiB read before, {kind}: {taken:.0f} ns", flush=True)
     os._exit(0)  # The blocks that memlab was told of do not exist.
 
 

@@ -1,6 +1,6 @@
 """Measures what memlab adds to torch.compile: compiles one model in fresh processes, with and without it in turn.
 
-    make bench-compiling        (or, on a machine with a GPU: python benches/compiling.py)
+    make bench BENCH=compiling        (or, on a machine with a GPU: python benches/compiling.py)
 
 Prints the processor time of the first compiled forward and backward as medians, and their ratio. Required: 1.02.
 It is processor time because the machines are shared. Compilation has one process, so that none is left uncounted.
@@ -63,6 +63,7 @@ def main():
             times[with_memlab].append(in_process(with_memlab))
     without, under = (statistics.median(times[with_memlab]) for with_memlab in (False, True))
     print(f"compilation: {without:.2f} s, under memlab {under:.2f} s, ratio {under / without:.3f}")
+    print(f"= alone: {without:.2f} s\n= under memlab: {under:.2f} s\n= ratio: {under / without:.3f}")
 
 
 if __name__ == "__main__":

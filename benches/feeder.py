@@ -174,6 +174,9 @@ def main() -> None:
             ratio = statistics.median(rates["processes"]) / statistics.median(rates["DataLoader"])
             row = [workload.what, workers, figure(rates["DataLoader"]), figure(rates["processes"]), f"×{ratio:.2f}"]
             print("|", " | ".join(map(str, [*row, figure(rates["threads"])])), "|", flush=True)
+            for which, values in rates.items():
+                print(f"= {name}, {workers} workers, {which}: {statistics.median(values):.0f} samples/s")
+            print(f"= {name}, {workers} workers, processes to DataLoader: {ratio:.2f}")
             for loader in loaders.values():
                 if isinstance(loader, memlab.Feeder):
                     loader.close()

@@ -1,6 +1,6 @@
 """Measures what the open gate adds to a launch: runs benches/gate.c with and without offloading, interleaved.
 
-    make bench-gate
+    make bench BENCH=gate
 
 Prints the nanoseconds of a call for both, and their difference, as medians of the rounds. Required: at most 20 ns.
 """
@@ -32,8 +32,10 @@ def main():
             times[kind].append(float(done.stdout))
     for kind, values in times.items():
         print(f"{kind}: {statistics.median(values):.1f} ns a call ({min(values):.1f} to {max(values):.1f})")
+        print(f"= a launch, {kind}: {statistics.median(values):.1f} ns")
     added = statistics.median(gated - alone for gated, alone in zip(times["--offload"], times["alone"], strict=True))
     print(f"the gate adds {added:.1f} ns a launch")
+    print(f"= the gate adds: {added:.1f} ns")
 
 
 main()

@@ -1,7 +1,7 @@
 """Measures what memlab's hooks take inside a training that runs, where PyTorch's own code and data have used the processor's
 caches before each of them.
 
-    make bench-inside                        (on a GPU: python benches/inside.py target/bench/inside.so)
+    make bench BENCH=inside                  (on a GPU: python benches/inside.py target/bench/inside.so)
 
 trains the launch-bound step of benches/gpu_step.py in interleaved processes with and without libmemlab.so. PyTorch's calls
 of the hooked functions go through inside.c, which takes the time. Prints, in nanoseconds, what PyTorch's function takes
@@ -83,7 +83,10 @@ def main():
         total += count * mean
         alone = statistics.median(plain[kind][2] for plain, _ in rounds)
         print(f"{kind:12} {count:7.0f} {alone:10.0f} {median:10.0f} {mean:10.0f}")
+        print(f"= {kind}, PyTorch's function alone: {alone:.0f} ns")
+        print(f"= {kind}, added: {mean:.0f} ns")
     print(f"a step: {total / 1e6:.2f} ms")
+    print(f"= a step, added: {total / 1e6:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures what profiling a function by line adds, beside pytorch_memlab, in one run.
 
-    make bench-tools           (or, on a machine with a GPU: python benches/line_profiler.py)
+    make bench BENCH=tools           (or, on a machine with a GPU: python benches/line_profiler.py)
 
 Profiles a function whose loop allocates, computes and frees, in fresh processes, interleaved: without a profiler, with
 pytorch_memlab's LineProfiler and with memlab's, which loads the library late. Prints microseconds for each line that ran:
@@ -73,6 +73,10 @@ def main():
         f"a profiled line: without {base:.2f} µs, pytorch_memlab +{theirs - base:.2f} µs, memlab +{ours - base:.2f} µs, "
         f"ratio {(ours - base) / (theirs - base):.4f}"
     )
+    print(f"= a line, without a profiler: {base:.2f} µs")
+    print(f"= a line, pytorch_memlab adds: {theirs - base:.2f} µs")
+    print(f"= a line, memlab adds: {ours - base:.2f} µs")
+    print(f"= a line, ratio: {(ours - base) / (theirs - base):.4f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures what memlab adds to a block event, compared with PyTorch's own recorder, in one run.
 
-    make bench-overhead        (or, on a machine with a GPU: python benches/overhead.py)
+    make bench BENCH=overhead        (or, on a machine with a GPU: python benches/overhead.py)
 
 Trains a 12-layer transformer in fresh processes, interleaved: without recorder, with
 `_record_memory_history(stacks="python")`, and under memlab. Kernels take no time on the simulated GPU, so a step is Python,
@@ -124,6 +124,10 @@ def main():
             f"PyTorch's recorder +{theirs:.0f} ns an event, memlab +{ours:.0f} ns an event, ratio {ratios[shape]:.2f}",
             flush=True,
         )
+        print(f"= {shape}, a step without recorder: {statistics.median(bases) * 1e3:.1f} ms")
+        print(f"= {shape}, PyTorch's recorder: {theirs:.0f} ns")
+        print(f"= {shape}, memlab: {ours:.0f} ns")
+        print(f"= {shape}, ratio: {ratios[shape]:.2f}", flush=True)
     print(f"ratio: {max(ratios.values()):.2f}")
 
 

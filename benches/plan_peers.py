@@ -1,6 +1,6 @@
 """Measures plans of memory beside what others say, in one run on simulated cards.
 
-    make bench-plan
+    make bench BENCH=plan
 
 Prints for 5 programs at 2 batches what PyTorch reserves at most, the error and the seconds of `memlab plan`,
 `memlab.inspect`, accelerate's estimate and PyTorch's MemTracker; then the largest batch on a card of 16 GiB that `memlab

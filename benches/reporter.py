@@ -1,6 +1,6 @@
 """Measures what a report of 10,000 live tensors takes, beside pytorch_memlab, in one run.
 
-    make bench-tools           (or, on a machine with a GPU: python benches/reporter.py)
+    make bench BENCH=tools           (or, on a machine with a GPU: python benches/reporter.py)
 
 Reports in fresh processes, interleaved: 10,000 tensors without names, and a training with as many (parameters, gradients
 and the state of Adam, all named). The report is written to a file and to a terminal. Prints for each
@@ -98,6 +98,9 @@ def main():
         for sink in SINKS:
             theirs, ours = (median[tool][sink] for tool in TOOLS)
             print(f"{scene}, to a {sink}: pytorch_memlab {theirs:.1f} ms, memlab {ours:.1f} ms, ratio {ours / theirs:.2f}")
+            print(f"= {scene}, to a {sink}, pytorch_memlab: {theirs:.1f} ms")
+            print(f"= {scene}, to a {sink}, memlab: {ours:.1f} ms")
+            print(f"= {scene}, to a {sink}, ratio: {ours / theirs:.2f}")
         for tool in TOOLS:
             objects, alone = median[tool]["objects"], median[tool]["get_objects"]
             print(f"{scene}, {tool}: {objects:.0f} objects, gc.get_objects() alone {alone:.1f} ms")

@@ -1,6 +1,6 @@
 """Measures what asking memlab.tracker takes, with many live blocks.
 
-    make bench-tools           (or, on a machine with a GPU: python benches/tracker.py)
+    make bench BENCH=tools           (or, on a machine with a GPU: python benches/tracker.py)
 
 Holds 100,000 blocks allocated by 50 lines, and prints the median time of `totals()` and `by_line()` with nothing new to
 read, of `totals()` after one allocation, of `live_blocks()`, and of beginning and ending a watch.
@@ -47,13 +47,13 @@ def main():
             pass
 
     print(f"{blocks} live blocks of {len(tracker.by_line())} lines")
-    print(f"totals()              {median_us(tracker.totals, 10_000):8.2f} µs")
+    print(f"= totals(): {median_us(tracker.totals, 10_000):.2f} µs")
     after = median_us(allocate_and_ask, 2000) - median_us(allocate, 2000)
-    print(f"totals() after a call {after:8.2f} µs")
-    print(f"by_line()             {median_us(tracker.by_line, 200):8.2f} µs")
-    print(f"by_layer()            {median_us(tracker.by_layer, 20):8.2f} µs")
-    print(f"live_blocks()         {median_us(tracker.live_blocks, 5):8.2f} µs")
-    print(f"watch()               {median_us(watch, 20):8.2f} µs")
+    print(f"= totals() after a call: {after:.2f} µs")
+    print(f"= by_line(): {median_us(tracker.by_line, 200):.2f} µs")
+    print(f"= by_layer(): {median_us(tracker.by_layer, 20):.2f} µs")
+    print(f"= live_blocks(): {median_us(tracker.live_blocks, 5):.2f} µs")
+    print(f"= watch(): {median_us(watch, 20):.2f} µs")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def check_append(harness, folder):
     for trace in folder.glob("*.jsonl"):
         trace.unlink()  # Too large to keep.
     if harness.simulated:
-        return Skip("ran; measured by make bench-append")
+        return Skip("ran; measured by make bench BENCH=append")
     slow = int(nanoseconds[1]) > APPEND_NS
     return [f"{nanoseconds[1]} ns an event, more than {APPEND_NS}"] if slow else []
 

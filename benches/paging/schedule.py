@@ -129,8 +129,10 @@ def main(device):
             f"  {ratio:<12}  {residents:>2} of {LAYERS}  {wanted * 1e3:14.1f}  {taken * 1e3:10.1f}  {reached:5.1f} %{word}",
             flush=True,
         )
+        print(f"= compute/copy {ratio}, {residents} of {LAYERS} resident, reached: {reached:.1f} %")
     print(f"{UNITS} layers of 1 KiB, what paging adds to each on device {device}:")
     for budget, what in (("1GiB", "all resident"), ("min", "through two slots, unpaced")):
         units, cost = overhead(device, budget)
         word = "" if cost <= WANTED_MICROSECONDS else f"   more than {WANTED_MICROSECONDS} µs"
         print(f"  {what}, {units} units: {cost:.1f} µs{word}", flush=True)
+        print(f"= a unit, {what}: {cost:.1f} µs")

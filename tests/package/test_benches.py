@@ -1,10 +1,18 @@
-"""The benchmarks of `make bench` start: their commands name what there is, and their programs find what they import."""
+"""The benchmarks of `make bench` start, and their tables in RESULTS.md are those of their history."""
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 
 from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benches"))
+import history
+from run import BENCHES, FIGURE
+
+COMMANDS = "\n".join(bench.commands for bench in BENCHES.values())
 
 IMPORTS = """
 import json, runpy, sys
@@ -25,18 +33,52 @@ def test_every_example_has_a_name_of_its_own():
     examples = [*ROOT.glob("*/examples/*.rs"), *ROOT.glob("*/*/examples/*.rs")]
     names = Counter(path.stem for path in examples)
     assert [name for name, count in names.items() if count > 1] == []
-    # AND those that the Makefile and the results name are there
-    named = {name for file in ("Makefile", "benches/RESULTS.md") for name in example_names((ROOT / file).read_text())}
+    # AND those that the benchmarks and the results name are there
+    named = set(re.findall(r"cargo run[^`\n]*--example (\w+)", COMMANDS + (ROOT / "benches" / "RESULTS.md").read_text()))
     assert named - names.keys() == set()
+    assert "replay_bench" in named
 
 
-def example_names(text):
-    return re.findall(r"cargo run[^`\n]*--example (\w+)", text.replace("$(CARGO)", "cargo"))
+def test_every_benchmark_finds_its_environment():
+    # GIVEN what benchmarks need; WHEN make is asked how it is built THEN it knows
+    needs = sorted({need for bench in BENCHES.values() for need in bench.needs})
+    done = subprocess.run(["make", "--dry-run", *needs], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_mention_names_a_benchmark():
+    # GIVEN the texts; WHEN they name `make bench BENCH=…` THEN that is one
+    texts = [path for pattern in ("*.md", "docs/**/*.md", "benches/**/*.*") for path in ROOT.glob(pattern)]
+    found = {name for path in texts if path.suffix in (".md", ".py", ".c") for name in mentions(path.read_text())}
+    assert found - BENCHES.keys() == set()
+    assert "append" in found
+
+
+def mentions(text):
+    return re.findall(r"BENCH=(\w+)", text)
+
+
+def test_the_tables_of_the_results_are_those_of_the_history():
+    # GIVEN the history; WHEN tables and plot are made of it THEN they are those that are checked in: benches/history.py
+    rows = history.read()
+    text = history.RESULTS.read_text()
+    assert history.with_tables(text, rows) == text
+    assert history.plot(rows) == history.PLOT.read_text()
+    # AND each benchmark with a history has a table and a place in the plot
+    benches = {row.bench for row in rows}
+    assert benches == {bench for _, bench, _, _ in history.TABLE.findall(text)}
+    assert benches == history.PLOTTED.keys() <= BENCHES.keys()
+
+
+def test_a_figure_is_a_line_with_a_name_a_value_and_a_unit():
+    assert FIGURE.fullmatch("= a launch, --offload: 20.7 ns").groups() == ("a launch, --offload", "20.7", "ns")
+    assert FIGURE.fullmatch("= ratio: -0.03").groups() == ("ratio", "-0.03", None)
+    assert FIGURE.fullmatch("append: 81 ns an event") is None
 
 
 def test_every_benchmark_finds_the_modules_of_this_repository(memlab):
-    # GIVEN the programs that the Makefile runs; WHEN those are imported that can be, without a run
-    programs = sorted(set(re.findall(r"benches/\w+\.py", (ROOT / "Makefile").read_text())))
+    # GIVEN the programs that benchmarks run; WHEN those are imported that can be, without a run
+    programs = sorted(set(re.findall(r"benches/\w+\.py", COMMANDS)))
     paths = [ROOT / program for program in programs if "if __name__ ==" in (ROOT / program).read_text()]
     assert ROOT / "benches" / "batch.py" in paths
     run = memlab.python("-c", IMPORTS, *paths, preload=False, env={"PYTHONPATH": ROOT / "python"})

@@ -79,6 +79,9 @@ fn read(path: &Path) -> io::Result<()> {
         peak_rss_kib()? / 1024,
         loaded.model.anomalies().total(),
     );
+    println!("= {events} events: {seconds:.2} s");
+    println!("= an event: {:.0} ns", processor * 1e9 / events as f64);
+    println!("= peak memory: {} MiB", peak_rss_kib()? / 1024);
     Ok(())
 }
 

@@ -39,15 +39,15 @@ const LAYERS: u32 = 200;
 const ERASE: &str = "\u{7f}";
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const SEGMENT: u64 = 20 << 20;
-/// Keys of the screens, and a text that each shows when it is complete.
-const SCREENS: [(&str, &str); 7] = [
-    ("1", "Device memory"),
-    ("2", "allocs/s"),
-    ("3", "params"),
-    ("4", "Memory map"),
-    ("5", "ended at"),
-    ("6", "who asked"),
-    ("7", "per step"),
+/// Keys of the screens, a text that each shows when it is complete, and their names.
+const SCREENS: [(&str, &str, &str); 7] = [
+    ("1", "Device memory", "Overview"),
+    ("2", "allocs/s", "Lines"),
+    ("3", "params", "Layers"),
+    ("4", "Memory map", "Segments"),
+    ("5", "ended at", "Steps"),
+    ("6", "who asked", "Events"),
+    ("7", "per step", "Processes"),
 ];
 
 fn main() -> io::Result<()> {
@@ -299,11 +299,11 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
     let started = Instant::now();
     let mut dashboard = Dashboard::start(&["view", &path])?;
     dashboard.wait("dashboard", |text| text.contains("memlab"))?;
-    println!("first screen after {:.0} ms", started.elapsed().as_secs_f64() * 1000.0);
+    println!("= first screen: {:.0} ms", started.elapsed().as_secs_f64() * 1000.0);
     dashboard.wait("recording", |text| text.contains("recording") && text.contains("Device memory"))?;
     std::thread::sleep(Duration::from_secs(2));
     println!("{EVENTS_PER_SECOND} events a second, {LIVE} blocks alive, {seconds} s a screen:");
-    for (key, words) in SCREENS {
+    for (key, words, name) in SCREENS {
         let mut answers = Vec::new();
         for _ in 0..9 {
             // From another screen to this one.
@@ -329,8 +329,10 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
             answers[4].as_secs_f64() * 1000.0,
             answers[8].as_secs_f64() * 1000.0
         );
+        println!("= {name}, share of a core: {share:.1} %");
+        println!("= {name}, answer to a key: {:.1} ms", answers[4].as_secs_f64() * 1000.0);
     }
-    println!("  peak memory {} MiB", dashboard.peak_mib()?);
+    println!("= peak memory: {} MiB", dashboard.peak_mib()?);
     stop.store(true, Ordering::Relaxed);
     drop(dashboard);
     producer.join().map_err(|_| failed("the writer failed"))?
@@ -375,14 +377,17 @@ fn job(folder: &Path, seconds: u64) -> io::Result<()> {
     let mut dashboard = Dashboard::start(&["view", &path])?;
     dashboard.wait("dashboard", |text| text.contains("memlab"))?;
     println!("{RANKS} ranks, {LIVE_OF_RANK} blocks alive in each, {EVENTS_PER_SECOND} events a second together");
-    println!("  first screen after {:.0} ms", started.elapsed().as_secs_f64() * 1000.0);
+    println!("= dashboard, first screen: {:.0} ms", started.elapsed().as_secs_f64() * 1000.0);
     dashboard.wait("ranks", |text| text.contains("per step") && !text.contains("reading"))?;
-    println!("  all read after {:.2} s", started.elapsed().as_secs_f64());
+    println!("= dashboard, all ranks read: {:.2} s", started.elapsed().as_secs_f64());
     std::thread::sleep(Duration::from_secs(2));
     let share = |dashboard: &Dashboard, what: &str| -> io::Result<()> {
         let (cpu, since) = (dashboard.cpu()?, Instant::now());
         std::thread::sleep(Duration::from_secs(seconds));
-        println!("  {what}: {:.1} % of a core", (dashboard.cpu()? - cpu) / since.elapsed().as_secs_f64() * 100.0);
+        println!(
+            "= dashboard, {what}, share of a core: {:.1} %",
+            (dashboard.cpu()? - cpu) / since.elapsed().as_secs_f64() * 100.0
+        );
         Ok(())
     };
     share(&dashboard, "the ranks")?;
@@ -428,7 +433,7 @@ fn job(folder: &Path, seconds: u64) -> io::Result<()> {
     dashboard.press("7")?;
     std::thread::sleep(Duration::from_secs(8));
     share(&dashboard, "the ranks, none of which writes")?;
-    println!("  peak memory {} MiB", dashboard.peak_mib()?);
+    println!("= dashboard, peak memory: {} MiB", dashboard.peak_mib()?);
     stop.store(true, Ordering::Relaxed);
     drop(dashboard);
     producer.join().map_err(|_| failed("the writer failed"))?
@@ -459,13 +464,14 @@ fn open(folder: &Path) -> io::Result<()> {
         dashboard.wait("peak", |text| {
             text.contains(" at the peak ") && text.contains(words) && !text.contains("looking it up")
         })?;
+        let seconds = started.elapsed().as_secs_f64();
         println!(
-            "a trace of {:.2} GB opened at its peak ({screen}): {:.2} s, peak memory {} MiB; first screen after {:.0} ms",
+            "a trace of {:.2} GB at its peak ({screen}): first screen after {:.0} ms",
             bytes as f64 / 1e9,
-            started.elapsed().as_secs_f64(),
-            dashboard.peak_mib()?,
             first.as_secs_f64() * 1000.0
         );
+        println!("= finished trace, {screen}, opened: {seconds:.1} s");
+        println!("= finished trace, {screen}, peak memory: {} MiB", dashboard.peak_mib()?);
         jump(&mut dashboard, screen)?;
     }
     Ok(())
@@ -491,5 +497,6 @@ fn jump(dashboard: &mut Dashboard, screen: &str) -> io::Result<()> {
         answers[4].as_secs_f64() * 1000.0,
         slowest.as_secs_f64() * 1000.0
     );
+    println!("= finished trace, {screen}, jump to a step: {:.0} ms", answers[4].as_secs_f64() * 1000.0);
     Ok(())
 }

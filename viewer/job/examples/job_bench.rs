@@ -41,10 +41,10 @@ fn main() -> io::Result<()> {
         let mut report = Command::new(&program);
         report.arg("report").args(arguments).arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
         most_memory = most_memory.max(memory_of(&mut report)?);
-        println!("{name}: {:.2} s", began.elapsed().as_secs_f64());
+        println!("= report of {ranks} ranks, {name}: {:.2} s", began.elapsed().as_secs_f64());
     }
     println!("the page has {:.1} MB", fs::metadata(&page)?.len() as f64 / 1e6);
-    println!("the most memory: {} MiB", most_memory / MIB);
+    println!("= report of {ranks} ranks, peak memory: {} MiB", most_memory / MIB);
     Ok(())
 }
 
