@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memlab.cuda_history import CudaHistory, CudaMemorySnapShot, MemoryDifference
     from memlab.feeding import Feeder, SampleError
     from memlab.infinity_batch import InfinityBatch
-    from memlab.inspection import CannotTravel, InspectionError, inspect
+    from memlab.inspection import InspectionError, UnpicklableModelError, inspect
     from memlab.iteration_profiler import memory_profiler
     from memlab.lightning_batches import big_batches_callback
     from memlab.line_profiler import (
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BigBatches",
-    "CannotTravel",
     "Config",
     "Courtesy",
     "CudaHistory",
@@ -76,6 +75,7 @@ __all__ = [
     "Plan",
     "SampleError",
     "TrainingWarning",
+    "UnpicklableModelError",
     "accumulate",
     "allocator",
     "annotate",
@@ -111,7 +111,7 @@ __all__ = [
 # IPython calls is not in `__all__`: it needs IPython.)
 _MODULES = {
     "BigBatches": "trainers",
-    "CannotTravel": "inspection",
+    "UnpicklableModelError": "inspection",
     "Config": "config",
     "Courtesy": "courtesy",
     "CudaHistory": "cuda_history",

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from memlab import _native
-from memlab._tools.say import say_once
+from memlab._tools.messages import warn_once
 
 if TYPE_CHECKING:
     from memlab._courtesy.result import Yielded
@@ -142,7 +142,7 @@ def _uses_gpu() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         why_not = "this program has not imported torch" if torch is None else "PyTorch finds no CUDA device"
-        say_once(f"{why_not}: there is no GPU memory to yield")
+        warn_once(f"{why_not}: there is no GPU memory to yield")
         return False
     return bool(torch.cuda.is_initialized())
 

@@ -22,11 +22,11 @@ from memlab._inspection.peak import Peak
 from memlab._inspection.recorded import InspectionError, recorded, recorded_lengths
 from memlab._inspection.report import Report, Setting
 from memlab._inspection.sequence import SequenceRow, StepSequence, lengths_in, sequence_of
-from memlab._inspection.structure import CannotTravel
 from memlab._inspection.table import listed
 from memlab._inspection.training import OPTIMIZERS, Training
+from memlab._inspection.weightless_pickle import UnpicklableModelError
 
-__all__ = ["CannotTravel", "InspectionError", "Peak", "Report", "SequenceRow", "Setting", "StepSequence", "inspect"]
+__all__ = ["InspectionError", "Peak", "Report", "SequenceRow", "Setting", "StepSequence", "UnpicklableModelError", "inspect"]
 
 Optimizer = str | Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None
 

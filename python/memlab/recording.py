@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab import _native
-from memlab._tools.say import say_once
+from memlab._tools.messages import warn_once
 
 _PACKAGE = Path(__file__).resolve().parent
 _IN_MEMORY = ":memory:"
@@ -49,7 +49,7 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
             _why_not = _load(wanted)
             _loaded_here = _why_not is None
         if _why_not is not None:
-            say_once(_why_not)
+            warn_once(_why_not)
             return False
     elif wanted is not None:
         if not _loaded_here:
@@ -57,15 +57,15 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
         _native.set_output(wanted)
     if os.environ.get("MEMLAB") == "0":
         _why_not = "memlab is switched off (MEMLAB=0): the tools return empty results"
-        say_once(_why_not)
+        warn_once(_why_not)
         return False
     if offload and not can_offload():
-        say_once("memory cannot be moved: the program was not started with `memlab run --offload`")
+        warn_once("memory cannot be moved: the program was not started with `memlab run --offload`")
     _native.books_start()
     error = _native.books_error()
     if error is not None:
         _why_not = error
-        say_once(error)
+        warn_once(error)
         return False
     _why_not = None
     return True

@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 def held_elsewhere(device: int, known: list[Memory]) -> list[StayedMemory]:
     """What PyTorch still has allocated on a device, but for the blocks of `known`."""
-    places: Counter[_Place] = Counter()
+    places: Counter[_BlockOrigin] = Counter()
     for block, place in _recorded(device) if _native.library_found() else _snapshot(device):
         if not any(block.overlaps(memory) for memory in known):
             places[place] += block.nbytes
@@ -44,7 +44,7 @@ def held_elsewhere(device: int, known: list[Memory]) -> list[StayedMemory]:
     return [StayedMemory(device, nbytes, UNREACHABLE + hidden, *place) for place, nbytes in places.items()]
 
 
-class _Place(NamedTuple):
+class _BlockOrigin(NamedTuple):
     """Which memory a block is, as far as that is known."""
 
     category: str | None = None
@@ -52,14 +52,14 @@ class _Place(NamedTuple):
     layer: str | None = None
 
 
-def _recorded(device: int) -> Iterator[tuple[Memory, _Place]]:
+def _recorded(device: int) -> Iterator[tuple[Memory, _BlockOrigin]]:
     """The live blocks, as memlab has recorded them."""
     for block in tracker.live_blocks(device):
         line = f"{block.file}:{block.line} {block.function or ''}".rstrip() if block.file else None
-        yield Memory(device, block.address, block.nbytes), _Place(block.category, line, block.layer)
+        yield Memory(device, block.address, block.nbytes), _BlockOrigin(block.category, line, block.layer)
 
 
-def _snapshot(device: int) -> Iterator[tuple[Memory, _Place]]:
+def _snapshot(device: int) -> Iterator[tuple[Memory, _BlockOrigin]]:
     """The live blocks of PyTorch's caching allocator; none where another allocator is used."""
     try:
         segments = torch.cuda.memory_snapshot()
@@ -68,4 +68,4 @@ def _snapshot(device: int) -> Iterator[tuple[Memory, _Place]]:
     for segment in segments:
         for block in segment["blocks"]:
             if segment["device"] == device and block["state"] == "active_allocated":
-                yield Memory(device, block["address"], block["size"]), _Place()
+                yield Memory(device, block["address"], block["size"]), _BlockOrigin()

@@ -17,7 +17,7 @@ from memlab import _native
 from memlab._paging.sizes import readable
 from memlab._paging.tensor_memory import all_bytes
 from memlab._paging.torch_private import storage_key, use_count
-from memlab._tools.host_room import host_room
+from memlab._tools.host_memory import available_host_memory
 
 ALIGNMENT = 512  # Of each storage's place in host memory.
 
@@ -34,7 +34,7 @@ class _Copy:
 
 
 @dataclass
-class _Away:
+class _MovedStorages:
     """All that was moved at one time."""
 
     copies: list[_Copy]
@@ -45,7 +45,7 @@ class _Away:
         return all_bytes(self.host[copy.offset : copy.offset + copy.nbytes])
 
 
-_away: list[_Away] = []
+_away: list[_MovedStorages] = []
 _lock = threading.Lock()
 
 
@@ -67,7 +67,7 @@ def move_out(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> i
         if not storages:
             return 0
         total: int = sum(storage.nbytes() for storage in storages)
-        room = host_room()
+        room = available_host_memory()
         if total > room:
             raise MemoryError(
                 f"{readable(total)} of GPU memory do not fit into host memory, which has {readable(room)}: nothing was moved"
@@ -117,7 +117,7 @@ def bring_back() -> int:
         return sum(copy.nbytes for _, copy in copies)
 
 
-def _host_memory_for(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> _Away:
+def _host_memory_for(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> _MovedStorages:
     """An arena with a place for each storage, pinned where the system allows it.
 
     The driver refuses a copy across the border of two pinned pieces, so borders are between storages.
@@ -136,7 +136,7 @@ def _host_memory_for(storages: list[torch.UntypedStorage], streams: dict[int, in
     arena.pin(storages[0].device.index)
     memory = (ctypes.c_char * arena.nbytes).from_address(arena.address)
     memory.arena = arena  # type: ignore[attr-defined]  # The storage keeps its memory alive.
-    return _Away(copies, arena, torch.frombuffer(memory, dtype=torch.uint8).untyped_storage())
+    return _MovedStorages(copies, arena, torch.frombuffer(memory, dtype=torch.uint8).untyped_storage())
 
 
 def _is_waited_for(copy: _Copy) -> bool:

@@ -10,7 +10,7 @@ import torch
 from memlab._courtesy.attribution import Memory, held_elsewhere
 from memlab._courtesy.host_copies import move_out
 from memlab._courtesy.result import StayedMemory, Yielded
-from memlab._courtesy.storages import Found, find_storages
+from memlab._courtesy.storages import ReachableStorages, find_storages
 from memlab._paging.torch_private import clear_cublas_workspaces, storage_key
 
 SHARED = "shared with other processes (CUDA IPC)"
@@ -47,7 +47,7 @@ def yield_in_place() -> Yielded:
     return Yielded(moved, stayed=sorted(stayed, key=lambda row: -row.nbytes))
 
 
-def _sorted_out(found: Found, segments: Segments) -> tuple[list[torch.UntypedStorage], list[tuple[Memory, str]]]:
+def _sorted_out(found: ReachableStorages, segments: Segments) -> tuple[list[torch.UntypedStorage], list[tuple[Memory, str]]]:
     """The storages that can be moved, and the memory of the others, with the reason."""
     shared = _shared_storages()
     pools = [Memory(s["device"], s["address"], s["total_size"]) for s in segments if _is_own_pool(s)]
@@ -98,7 +98,7 @@ def _is_own_pool(segment: dict[str, Any]) -> bool:
     return tuple(segment["segment_pool_id"]) != _DEFAULT_POOL
 
 
-def _refuse_graphs(found: Found, segments: Segments) -> None:
+def _refuse_graphs(found: ReachableStorages, segments: Segments) -> None:
     """A captured graph reads and writes the addresses it was captured with: also those of parameters outside of its pool."""
     of_pools = {tuple(torch.cuda.MemPool.id.__get__(pool)) for pool in found.pools}  # type: ignore[attr-defined]
     unknown = {tuple(segment["segment_pool_id"]) for segment in segments if _is_own_pool(segment)} - of_pools

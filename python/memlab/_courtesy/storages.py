@@ -22,10 +22,10 @@ from memlab._paging.torch_private import (
     storage_key,
 )
 from memlab._tools.heap import say_what_is_frozen
-from memlab._tools.kinds import is_subclass
+from memlab._tools.safe_classes import is_subclass
 
 
-class Kind(Enum):
+class ObjectKind(Enum):
     """What a Python object is, as far as the search for storages goes."""
 
     TENSOR = "tensor"
@@ -37,7 +37,7 @@ class Kind(Enum):
     OTHER = "none of these"
 
 
-class Found:
+class ReachableStorages:
     """The CUDA storages of this process that Python can reach, and what else stands in the way of moving them."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Found:
         self.pools: list[Any] = []
 
 
-_BASES: tuple[tuple[type, Kind], ...] = (
-    (Tensor, Kind.TENSOR),
-    (torch.UntypedStorage, Kind.STORAGE),
-    (torch.jit.ScriptModule, Kind.SCRIPT_MODULE),
-    (torch.cuda.CUDAGraph, Kind.GRAPH),
-    *(((torch.cuda.MemPool, Kind.POOL),) if hasattr(torch.cuda, "MemPool") else ()),  # From PyTorch 2.5 on.
+_BASES: tuple[tuple[type, ObjectKind], ...] = (
+    (Tensor, ObjectKind.TENSOR),
+    (torch.UntypedStorage, ObjectKind.STORAGE),
+    (torch.jit.ScriptModule, ObjectKind.SCRIPT_MODULE),
+    (torch.cuda.CUDAGraph, ObjectKind.GRAPH),
+    *(((torch.cuda.MemPool, ObjectKind.POOL),) if hasattr(torch.cuda, "MemPool") else ()),  # From PyTorch 2.5 on.
 )
 
 
@@ -63,11 +63,11 @@ _GRAD: Any = Tensor.grad.__get__  # type: ignore[attr-defined]
 _LAYOUT: Any = Tensor.layout.__get__  # type: ignore[attr-defined]
 
 
-def find_storages() -> Found:
+def find_storages() -> ReachableStorages:
     """Searches all objects that Python's garbage collector knows."""
     say_what_is_frozen()
-    found = Found()
-    kinds: dict[int, Kind] = {}  # By the id of the class: its hash asks a metaclass of the program's.
+    found = ReachableStorages()
+    kinds: dict[int, ObjectKind] = {}  # By the id of the class: its hash asks a metaclass of the program's.
     tensors: list[Tensor] = []
     nodes: list[Any] = []
     for thing in gc.get_objects():
@@ -76,27 +76,27 @@ def find_storages() -> Found:
         kind = kinds.get(id(cls))
         if kind is None:
             kind = kinds[id(cls)] = _kind_of(cls)
-        if kind is Kind.OTHER:
+        if kind is ObjectKind.OTHER:
             continue
-        if kind is Kind.TENSOR:
+        if kind is ObjectKind.TENSOR:
             tensors.append(thing)
-        elif kind is Kind.STORAGE:
+        elif kind is ObjectKind.STORAGE:
             _add(found, thing)
-        elif kind is Kind.NODE:
+        elif kind is ObjectKind.NODE:
             nodes.append(thing)
-        elif kind is Kind.SCRIPT_MODULE:
+        elif kind is ObjectKind.SCRIPT_MODULE:
             tensors.extend(_script_tensors(thing))
-        elif kind is Kind.GRAPH:
+        elif kind is ObjectKind.GRAPH:
             found.graphs.append(thing)
-        elif kind is Kind.POOL:
+        elif kind is ObjectKind.POOL:
             found.pools.append(thing)
     _follow(found, tensors, nodes)
     return found
 
 
-def _kind_of(cls: type) -> Kind:
+def _kind_of(cls: type) -> ObjectKind:
     kinds = (kind for base, kind in _BASES if is_subclass(cls, base))
-    return next(kinds, Kind.NODE if is_node_type(cls) else Kind.OTHER)
+    return next(kinds, ObjectKind.NODE if is_node_type(cls) else ObjectKind.OTHER)
 
 
 def _script_tensors(module: Any) -> list[Tensor]:
@@ -106,7 +106,7 @@ def _script_tensors(module: Any) -> list[Tensor]:
         return []
 
 
-def _follow(found: Found, tensors: list[Tensor], nodes: list[Any]) -> None:
+def _follow(found: ReachableStorages, tensors: list[Tensor], nodes: list[Any]) -> None:
     """Adds the storages of tensors, and of all that can be reached from them and from nodes of autograd graphs."""
     seen_tensors: set[int] = set()
     # By identity: a node must stay alive, or another gets its id.
@@ -161,7 +161,7 @@ def storages_of(tensor: Tensor) -> Iterable[torch.UntypedStorage]:
     return [storage for storage in parts if storage is not None]
 
 
-def _add(found: Found, storage: torch.UntypedStorage) -> None:
+def _add(found: ReachableStorages, storage: torch.UntypedStorage) -> None:
     if storage.device.type != "cuda":
         return
     try:

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from memlab import _native
-from memlab._tools.say import say_once
+from memlab._tools.messages import warn_once
 
 # PyTorch's counters that cannot be computed from events; the native module keeps them in this order.
 SAMPLED = ("requested_bytes", "inactive_split", "inactive_split_bytes")
@@ -118,7 +118,7 @@ def add(code: CodeType, first_line: int, profile: int, function: int) -> None:
         marks.register(code, first_line, profile, function)
         _counts[code] = _counts.get(code, 0) + 1
         if not _hooks.add(code):
-            say_once("another tool traces this program: the line profiler shows figures only for lines that allocate")
+            warn_once("another tool traces this program: the line profiler shows figures only for lines that allocate")
 
 
 def remove(code: CodeType, profile: int) -> None:

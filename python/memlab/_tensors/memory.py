@@ -10,7 +10,7 @@ from torch import Tensor, UntypedStorage, nn
 
 from memlab import _native
 from memlab._paging.torch_private import storage_key
-from memlab._tools.kinds import bases, class_name, is_kind
+from memlab._tools.safe_classes import bases, class_name, is_kind
 
 # Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
 _PLAIN_TYPES: list[type] = [Tensor, nn.Parameter]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from memlab._tools.kinds import is_kind
+from memlab._tools.safe_classes import is_kind
 
 
 def tensors_in(value: Any, depth: int = 8) -> Iterator[Tensor]:

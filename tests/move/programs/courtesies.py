@@ -439,7 +439,7 @@ def host():
 
     tensor = filled(torch.empty(MIB, device="cuda"))
     before, start, courtesy = digest(tensor), allocated(), memlab.Courtesy()
-    host_copies.host_room = lambda: MIB
+    host_copies.available_host_memory = lambda: MIB
     error = raised(courtesy.yield_memory)
     return {"error": error, "unmoved": allocated() == start and digest(tensor) == before, "restored": courtesy.restore()}
 

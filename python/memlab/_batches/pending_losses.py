@@ -26,10 +26,10 @@ class _Waiting(NamedTuple):
     write: Callable[[float | None], None]
 
 
-class LateLosses:
+class PendingLosses:
     """Losses of which some are still being computed.
 
-    >>> late, written = LateLosses(), []
+    >>> late, written = PendingLosses(), []
     >>> late.add([(torch.tensor(1.0), 4), (torch.tensor(4.0), 8)], written.append)
     >>> late.add([], written.append)
     >>> written

@@ -9,20 +9,20 @@ from typing import Any
 from torch import Tensor
 
 from memlab import _native
+from memlab._batches.disk_store import DiskStore, EpochValues, nbytes_of
 from memlab._batches.nested import joined
 from memlab._batches.records import Records
-from memlab._batches.stored import Entries, Folder, nbytes_of
 from memlab._paging.torch_private import tree_map_only
 
 #: Nothing; the last batch; losses only, of all batches; everything, on the CPU or on the disk.
 POLICIES = ("none", "last", "metrics", "host", "disk")
 
 
-class PiecesKept:
+class PieceOutputs:
     """What a model returns for the pieces of a batch, on the CPU.
 
     >>> import torch
-    >>> pieces = PiecesKept()
+    >>> pieces = PieceOutputs()
     >>> pieces.add(range(2, 3), torch.zeros(1, 2))
     >>> pieces.add(range(2), torch.ones(2, 2))
     >>> pieces.whole()
@@ -47,11 +47,11 @@ class PiecesKept:
             return None
 
 
-class Kept:
+class KeptBatches:
     """Inputs, targets, outputs and losses of batches, by epoch and batch. Nothing in it has a graph.
 
     >>> import torch
-    >>> kept = Kept("metrics")
+    >>> kept = KeptBatches("metrics")
     >>> kept.begin_epoch()
     >>> record = kept.records.add(torch.tensor(0.5), 8)
     >>> kept.add(inputs=[1], targets=[2], outputs=None)
@@ -67,7 +67,7 @@ class Kept:
         if folder is not None and policy != "disk":
             raise ValueError(f'keep_folder is for keep="disk", and keep is {policy!r}')
         self.policy, self.folder, self.nbytes = policy, folder, _size(nbytes)
-        self._files = Folder(folder) if policy == "disk" else None
+        self._files = DiskStore(folder) if policy == "disk" else None
         self.records = Records()
         self._forget_tensors()
 
@@ -137,9 +137,9 @@ class Kept:
             container[epoch].drop(batch)
 
     def _forget_tensors(self) -> None:
-        self.inputs: list[Entries] = []
-        self.targets: list[Entries] = []
-        self.outputs: list[Entries] = []
+        self.inputs: list[EpochValues] = []
+        self.targets: list[EpochValues] = []
+        self.outputs: list[EpochValues] = []
         # Which batches are held, as epoch and batch, and the bytes of each: the oldest first.
         self._held: deque[tuple[int, int]] = deque()
         self._sizes: deque[int] = deque()
@@ -148,9 +148,9 @@ class Kept:
         if self.policy in ("none", "last"):
             self._forget_tensors()
         for container in self._containers():
-            container.append(Entries())
+            container.append(EpochValues())
 
-    def _containers(self) -> tuple[list[Entries], list[Entries], list[Entries]]:
+    def _containers(self) -> tuple[list[EpochValues], list[EpochValues], list[EpochValues]]:
         return self.inputs, self.targets, self.outputs
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def host_room() -> int:
+def available_host_memory() -> int:
     """Bytes that can be allocated without swapping or exceeding the memory limit of a control group."""
     return min([_available(), *_left_in_groups()])
 

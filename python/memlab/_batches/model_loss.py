@@ -13,7 +13,7 @@ from memlab._batches.nested import Samples
 from memlab._batches.out_of_memory import make_room
 from memlab._batches.ranks import Ranks
 from memlab._batches.state import evaluating
-from memlab._batches.trial import Kind, Trial, weighted_sum
+from memlab._batches.trial import Trial, TrialForm, weighted_sum
 
 # What such models do not count.
 _IGNORED = -100
@@ -40,7 +40,7 @@ _OVER: dict[str, Callable[[Tensor], Tensor]] = {"samples": _samples, "labels": _
 _SUM = "the sum"
 
 
-class OwnLoss:
+class ModelLoss:
     """What a model returns as its loss, for pieces: a mean over samples or labels, or a sum."""
 
     def __init__(self, over: str) -> None:
@@ -48,7 +48,9 @@ class OwnLoss:
         self.is_sum = over == _SUM
 
     @staticmethod
-    def of(model: nn.Module, samples: Samples, device: torch.device, memory: int | None, instead: str = _INSTEAD) -> OwnLoss:
+    def of(
+        model: nn.Module, samples: Samples, device: torch.device, memory: int | None, instead: str = _INSTEAD
+    ) -> ModelLoss:
         """Finds out of what the model's loss is the mean: from the losses of two samples, apart and together.
 
         `instead`: what to do if it is no mean, for the message.
@@ -57,10 +59,10 @@ class OwnLoss:
             ValueError: it returns no loss, or one that is no such mean.
         """
         if len(samples) < 2:
-            return OwnLoss("samples")  # There is one piece.
+            return ModelLoss("samples")  # There is one piece.
         if model not in _FOUND:
             _FOUND[model] = _found(model, samples, device, memory, instead)
-        return OwnLoss(_FOUND[model])
+        return ModelLoss(_FOUND[model])
 
     def weight(self, samples: int, labels: Any) -> Tensor | int:
         """D of a piece."""
@@ -100,7 +102,7 @@ def _found(model: nn.Module, samples: Samples, device: torch.device, memory: int
         inputs = {**inputs, "labels": _unlike(labels)}
     both = Samples(inputs)
     with evaluating(model):  # Without dropout, whose masks would differ.
-        kinds = Kind.of(model, is_sharded=Ranks(model).are_in_step)
+        kinds = TrialForm.of(model, is_sharded=Ranks(model).are_in_step)
         for kind in kinds:
             try:
                 name, losses = _mean_of(Trial(model, both, device, memory, kind), both, over)

@@ -7,36 +7,36 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Step:
+class SimulatedOperation:
     """An operation of a forward, by the numbers of its values."""
 
     inputs: Sequence[int]
     outputs: Sequence[int]
 
 
-class Rehearsal:
+class BackwardSimulation:
     """Plays the reads of a backward, with some values stored and the others made again.
 
-    A value that is made again stays until its last reader has it, as in `Forward`.
+    A value that is made again stays until its last reader has it, as in `OffloadedForward`.
     """
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[SimulatedOperation],
         nbytes: Sequence[int],
         reads: Sequence[int],
         stored: Sequence[bool],
-        repeated: Sequence[bool],
+        recomputed: Sequence[bool],
     ) -> None:
         self._steps = steps
         self._nbytes = nbytes
         self._stored = stored
-        self._maker = {value: index for index, step in enumerate(steps) if repeated[index] for value in step.outputs}
+        self._maker = {value: index for index, step in enumerate(steps) if recomputed[index] for value in step.outputs}
         self._uses = [0] * len(nbytes)
         for value in reads:
             self._uses[value] += 1
         for index, step in enumerate(steps):
-            if repeated[index]:
+            if recomputed[index]:
                 for value in step.inputs:
                     self._uses[value] += 1
         self._left = list(self._uses)

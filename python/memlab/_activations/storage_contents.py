@@ -20,7 +20,7 @@ from memlab._paging.torch_private import StorageWeakRef, tree_leaves, tree_map_o
 Key = tuple[Any, int]
 
 
-class Kept:
+class KeptTensor:
     """A tensor that stays in memory until backward, as autograd would keep it."""
 
     __slots__ = ("__weakref__", "tensor", "version")
@@ -59,7 +59,7 @@ def _described(tensor: Tensor) -> str:
     return f"[{tensor.device.type} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}]"
 
 
-class Flight:
+class PendingCopy:
     """A storage that is being copied to the host, and must stay until it is there."""
 
     __slots__ = ("copy", "nbytes", "storage")
@@ -69,7 +69,7 @@ class Flight:
         self.storage: torch.UntypedStorage | None = storage
         self.nbytes = storage.nbytes()
 
-    def land(self, stream: int) -> int:
+    def release_copied(self, stream: int) -> int:
         """Has `stream` wait for the copy, after which the storage may go. Returns the bytes that are free then."""
         if self.storage is None:
             return 0
@@ -78,12 +78,12 @@ class Flight:
         return self.nbytes
 
 
-class Content:
+class StorageContent:
     """What one storage holds between two writes to it."""
 
     __slots__ = (
-        "__weakref__", "copy", "flight", "is_loading", "is_saved", "is_written", "kept", "key", "left", "may_leave",
-        "nbytes", "number", "repeat", "restored", "stream", "uses", "version", "weak",
+        "__weakref__", "copy", "is_loading", "is_saved", "is_written", "kept", "key", "left", "may_leave", "nbytes",
+        "number", "pending_copy", "recomputation", "restored", "stream", "uses", "version", "weak",
     )  # fmt: skip
 
     def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int, *, is_written: bool) -> None:
@@ -99,12 +99,12 @@ class Content:
         # Whether autograd has saved a tensor over it.
         self.is_saved = False
         # One of these says how it comes back.
-        self.kept: Kept | None = None
+        self.kept: KeptTensor | None = None
         # Whether what is kept may be copied to the host later.
         self.may_leave = False
         self.copy: _native.HostCopy | None = None
-        self.repeat: Repeat | None = None
-        self.flight: Flight | None = None
+        self.recomputation: Recomputation | None = None
+        self.pending_copy: PendingCopy | None = None
         # The memory that it is in again, as long as something is still to read it there.
         self.restored: torch.UntypedStorage | None = None
         # Whether a copy to there is not waited for yet, and the stream whose memory it is.
@@ -124,11 +124,11 @@ class Content:
         return False
 
     @property
-    def has_way_back(self) -> bool:
-        return self.kept is not None or self.copy is not None or self.repeat is not None
+    def is_restorable(self) -> bool:
+        return self.kept is not None or self.copy is not None or self.recomputation is not None
 
     @property
-    def is_to_be_made(self) -> bool:
+    def needs_recomputation(self) -> bool:
         """Whether an operation has to run again before it can be read."""
         return self.kept is None and self.copy is None and self.restored is None
 
@@ -152,17 +152,17 @@ class Content:
             self.left = self.uses
 
 
-class Reference:
+class ViewArgument:
     """An argument of an operation that will run again: a view of a content."""
 
     __slots__ = ("content", "view")
 
-    def __init__(self, content: Content, view: View) -> None:
+    def __init__(self, content: StorageContent, view: View) -> None:
         self.content = content
         self.view = view
 
 
-class Scratch:
+class ScratchArgument:
     """An argument that an operation only writes to: running statistics of a batch norm in training."""
 
     __slots__ = ("tensor",)
@@ -171,7 +171,7 @@ class Scratch:
         self.tensor = tensor
 
 
-class Repeat:
+class Recomputation:
     """An operation that runs again in backward, as its results are not kept."""
 
     __slots__ = ("arguments", "is_in_place", "keywords", "operation", "outputs")
@@ -181,8 +181,8 @@ class Repeat:
         operation: Any,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        argument_of: Callable[[Tensor], Reference | Kept | Scratch],
-        outputs: list[Content | None],
+        argument_of: Callable[[Tensor], ViewArgument | KeptTensor | ScratchArgument],
+        outputs: list[StorageContent | None],
         *,
         is_in_place: bool,
     ) -> None:
@@ -191,22 +191,24 @@ class Repeat:
         self.arguments, self.keywords = tree_map_only(Tensor, argument_of, (arguments, keywords))
         self.outputs = [None if content is None else weakref.ref(content) for content in outputs]
 
-    def missing(self) -> list[Content]:
+    def missing(self) -> list[StorageContent]:
         """What has to be made again before this can run."""
         noted = tree_leaves((self.arguments, self.keywords))
-        return [one.content for one in noted if isinstance(one, Reference) and one.content.is_to_be_made]
+        return [one.content for one in noted if isinstance(one, ViewArgument) and one.content.needs_recomputation]
 
-    def run(self, restore: Callable[[Content], torch.UntypedStorage]) -> None:
+    def run(self, restore: Callable[[StorageContent], torch.UntypedStorage]) -> None:
         """Gives the contents that it makes their memory."""
 
-        def argument(noted: Reference | Kept | Scratch) -> Tensor:
-            if isinstance(noted, Kept):
+        def argument(noted: ViewArgument | KeptTensor | ScratchArgument) -> Tensor:
+            if isinstance(noted, KeptTensor):
                 return noted.unpack()
-            if isinstance(noted, Scratch):
+            if isinstance(noted, ScratchArgument):
                 return torch.zeros_like(noted.tensor)
             return noted.view.over(restore(noted.content))
 
-        arguments, keywords = tree_map_only((Reference, Kept, Scratch), argument, (self.arguments, self.keywords))
+        arguments, keywords = tree_map_only(
+            (ViewArgument, KeptTensor, ScratchArgument), argument, (self.arguments, self.keywords)
+        )
         if self.is_in_place:
             # In a copy, as others read what it overwrites. (Another operation would have other types or strides.)
             arguments = (duplicate(arguments[0]), *arguments[1:])
@@ -214,7 +216,7 @@ class Repeat:
             results = self.operation(*arguments, **keywords)
         for reference, tensor in zip(self.outputs, outputs_of(results), strict=True):
             content = None if reference is None else reference()
-            if content is not None and content.repeat is self and content.left > 0:
+            if content is not None and content.recomputation is self and content.left > 0:
                 storage = tensor.untyped_storage()
                 if storage.nbytes() != content.nbytes:
                     raise RuntimeError(f"{self.operation} gave something else when it ran again; use recompute=False")

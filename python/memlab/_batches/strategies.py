@@ -17,7 +17,7 @@ from memlab._batches.criteria import Mean
 PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "lockstep"
 
 #: What each way is, for those who read a plan.
-WAYS = {
+STRATEGIES = {
     PIECES: "each piece forward and backward, weighted by its part of the mean",
     REPLAY: "all pieces forward, the loss of all outputs, each piece forward again and backward",
     WHOLE: "one forward, its activations off the GPU as far as they do not fit",
@@ -38,7 +38,7 @@ _INSTEAD = {
 
 
 @dataclass(frozen=True)
-class Way:
+class Strategy:
     """How a batch is computed, and why."""
 
     name: str
@@ -62,7 +62,7 @@ class Way:
 
     def __str__(self) -> str:
         """The ways, of which one is marked, the reason, why not the others, and how large pieces are."""
-        rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in WAYS.items()]
+        rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in STRATEGIES.items()]
         others = [f"not {names}: {why}" for names, why in _INSTEAD[self.name].items()]
         pieces = [] if self.pieces is None else [f"pieces: {self.pieces}"]
         return "\n".join([*rows, "", f"{self.name}: {self.reason}", *others, *pieces])
@@ -74,7 +74,7 @@ def check_exact(exact: bool) -> None:
         raise ValueError(f"exact={exact!r}: must be True or False")
 
 
-def way_of(
+def strategy_of(
     model: nn.Module,
     loss_fn: Callable[..., Any] | None,
     *,
@@ -84,7 +84,7 @@ def way_of(
     batchnorm: str,
     has_own_loop: bool = False,
     samples: int | None = None,
-) -> Way:
+) -> Strategy:
     """The way of a batch of so many samples (None: not known). `in_pieces`: that is what the caller wants; `has_own_loop`:
     the caller computes the loss.
 
@@ -105,23 +105,23 @@ def way_of(
         without = next((name for name, layer in layers.items() if layer.running_mean is None), None)
         if without is not None:
             raise RuntimeError(f"batchnorm='frozen': {without} keeps no running statistics (track_running_stats=False)")
-        return Way(by_loss.name, f"{by_loss.reason}; BatchNorm keeps its statistics (batchnorm='frozen')", "frozen")
+        return Strategy(by_loss.name, f"{by_loss.reason}; BatchNorm keeps its statistics (batchnorm='frozen')", "frozen")
     if batchnorm == "ghost":
         why = f"{by_loss.reason}; each piece has statistics of its own (batchnorm='ghost')"
-        return Way(by_loss.name, why, "ghost")
+        return Strategy(by_loss.name, why, "ghost")
     if batchnorm == "refuse":
         raise RuntimeError(
             f"pieces of this batch would not give its gradients: {mixes}. batchnorm='exact' computes it exactly, 'frozen' "
             "keeps the statistics, 'ghost' takes those of each piece"
         )
     if at_once:
-        return Way(WHOLE, mixes)
+        return Strategy(WHOLE, mixes)
     if not exact:
-        return Way(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
-    return Way(LOCKSTEP, mixes)
+        return Strategy(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
+    return Strategy(LOCKSTEP, mixes)
 
 
-def _by_statistics(model: nn.Module, by_loss: Way, *, exact: bool, at_once: bool) -> Way:
+def _by_statistics(model: nn.Module, by_loss: Strategy, *, exact: bool, at_once: bool) -> Strategy:
     """The way of a model without BatchNorm: by its loss, if no layer has running statistics of all samples."""
     tracking = next(iter(tracking_layers(model).items()), None)
     if tracking is None:
@@ -131,19 +131,19 @@ def _by_statistics(model: nn.Module, by_loss: Way, *, exact: bool, at_once: bool
         f"{name or 'the model'} is a {type(layer).__name__} with running statistics, which are of all samples of a batch"
     )
     if at_once:
-        return Way(WHOLE, tracks)
+        return Strategy(WHOLE, tracks)
     # (In pieces they are refused when they differ.)
     return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they move with each piece")
 
 
-def _by_loss(loss_fn: Callable[..., Any] | None, samples: int | None, *, has_own_loop: bool) -> Way:
+def _by_loss(loss_fn: Callable[..., Any] | None, samples: int | None, *, has_own_loop: bool) -> Strategy:
     if has_own_loop:
-        return Way(REPLAY, "the loss is computed outside, and may compare samples with each other")
+        return Strategy(REPLAY, "the loss is computed outside, and may compare samples with each other")
     if loss_fn is None:
-        return Way(PIECES, "the model's own loss is a mean over samples or labels")
+        return Strategy(PIECES, "the model's own loss is a mean over samples or labels")
     what = getattr(loss_fn, "__name__", type(loss_fn).__name__)
     if Mean.of(loss_fn, samples) is not None:
-        return Way(PIECES, f"{what} is a mean or a sum over samples")
+        return Strategy(PIECES, f"{what} is a mean or a sum over samples")
     if Mean.is_weighted(loss_fn):
-        return Way(REPLAY, f"{what} has weights of samples, which belong to the whole batch")
-    return Way(REPLAY, f"{what} is no criterion of PyTorch's, and may compare samples with each other")
+        return Strategy(REPLAY, f"{what} has weights of samples, which belong to the whole batch")
+    return Strategy(REPLAY, f"{what} is no criterion of PyTorch's, and may compare samples with each other")

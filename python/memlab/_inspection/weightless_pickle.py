@@ -21,11 +21,11 @@ from memlab._paging.torch_private import TENSOR_DICTS, storage_key
 _DEVICE = "cuda"
 
 
-class CannotTravel(RuntimeError):
+class UnpicklableModelError(RuntimeError):
     """Something cannot be sent to another process. Says what, and what to do.
 
     >>> import memlab
-    >>> issubclass(memlab.CannotTravel, RuntimeError)
+    >>> issubclass(memlab.UnpicklableModelError, RuntimeError)
     True
     """
 
@@ -77,7 +77,7 @@ def packed(model: torch.nn.Module, payload: Any, by_value: list[torch.Tensor]) -
     try:
         _pickler_class()(file, tensors, by_value).dump((tensors, payload))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise CannotTravel(
+        raise UnpicklableModelError(
             f"the model, its batch, loss or optimizer cannot be sent to another process ({error}). "
             "`memlab plan -- python script.py --batch {batch}` plans a program as it is"
         ) from error

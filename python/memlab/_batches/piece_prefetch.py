@@ -26,7 +26,7 @@ _PARTS = 2
 Leaves = list[tuple[Any, Any]]
 
 
-class Ahead:
+class PiecePrefetcher:
     """Pieces of samples and their targets, on a device."""
 
     def __init__(self, device: torch.device, batches: Sequence[Samples | None]) -> None:
@@ -38,7 +38,7 @@ class Ahead:
         is_useful = device.type == "cuda" and all(_is_plain(leaf) for _, leaf in on_host)
         #: What a sample of the next piece takes on the device, while this one is computed.
         self.sample_bytes = sum(leaf[0].nbytes for leaf in waiting) if is_useful else 0
-        self._copies = Copies(device) if self.sample_bytes else None
+        self._copies = PieceCopies(device) if self.sample_bytes else None
         self._rows: range | None = None
         self._is_copied = False
         self._allocated: list[Leaves] = []
@@ -97,7 +97,7 @@ class Ahead:
         return torch.empty_like(leaf, device=self._device, requires_grad=False)
 
 
-class Copies:
+class PieceCopies:
     """Copies to a device on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor
 from memlab._paging.torch_private import tree_flatten, tree_map_only
 
 
-class Folder:
+class DiskStore:
     """Where values are stored: a temporary folder, removed with this object, or a new one `within` another, which stays.
 
-    >>> folder = Folder(None)
+    >>> folder = DiskStore(None)
     >>> entry = folder.store({"image": torch.ones(2)})
     >>> entry.load()
     {'image': tensor([1., 1.])}
@@ -34,18 +34,18 @@ class Folder:
             Path(within).mkdir(parents=True, exist_ok=True)
             self.path = Path(tempfile.mkdtemp(prefix="batches-", dir=within))
 
-    def store(self, value: Any) -> Entry:
+    def store(self, value: Any) -> StoredValue:
         """Writes a value, without graphs."""
         path = self.path / f"{self._count:08}.pt"
         self._count += 1
         torch.save(tree_map_only(Tensor, _alone, value), path)
-        return Entry(path, self)
+        return StoredValue(path, self)
 
 
-class Entry:
+class StoredValue:
     """A stored value."""
 
-    def __init__(self, path: Path, folder: Folder) -> None:
+    def __init__(self, path: Path, folder: DiskStore) -> None:
         self._path = path
         self._folder = folder  # Removed when nothing is in it that can be read.
 
@@ -58,7 +58,7 @@ class Entry:
         self._path.unlink(missing_ok=True)
 
 
-class Entries(Sequence[Any]):
+class EpochValues(Sequence[Any]):
     """The values of an epoch's batches, read from the disk when they are asked for. None: it was dropped."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Entries(Sequence[Any]):
     def drop(self, index: int) -> None:
         """Forgets one, and its file. Those after it keep their places."""
         entry, self._entries[index] = self._entries[index], None
-        if isinstance(entry, Entry):
+        if isinstance(entry, StoredValue):
             entry.drop()
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ def nbytes_of(value: Any) -> int:
 
 
 def _read(entry: Any) -> Any:
-    return entry.load() if isinstance(entry, Entry) else entry
+    return entry.load() if isinstance(entry, StoredValue) else entry
 
 
 def _alone(tensor: Tensor) -> Tensor:

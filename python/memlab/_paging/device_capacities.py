@@ -10,22 +10,22 @@ from memlab import _native
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.device_memory import capacity
 from memlab._paging.settings import Settings
-from memlab._paging.split import Room
+from memlab._paging.split import DeviceCapacity
 from memlab._paging.torch_private import raw_stream
 
 _MEASURED = 64 << 20  # Bytes of the copy that is timed, at most.
 
 
-def room_of(settings: Settings, memory: ArenaMemory, largest: int, activations: int) -> Room:
+def capacity_of(settings: Settings, memory: ArenaMemory, largest: int, activations: int) -> DeviceCapacity:
     """`largest`: bytes of the largest weight; `activations`: what a forward was seen to need beside the weights."""
     free = capacity(settings.device, activations)
     budget = free if settings.budget is None else largest if settings.budget == "min" else min(int(settings.budget), free)
-    return Room(budget, _bandwidth(settings, memory))
+    return DeviceCapacity(budget, _bandwidth(settings, memory))
 
 
-def settings_for(settings: Settings, room: Room) -> Settings:
+def settings_for(settings: Settings, device_capacity: DeviceCapacity) -> Settings:
     """A stretch that fits in what is free stays on its device: None is not the least that hides the copies here."""
-    return dataclasses.replace(settings, budget=room.budget) if settings.budget is None else settings
+    return dataclasses.replace(settings, budget=device_capacity.budget) if settings.budget is None else settings
 
 
 def _bandwidth(settings: Settings, memory: ArenaMemory) -> float:

@@ -12,10 +12,10 @@ from torch import Tensor
 _TOGETHER: dict[str, Callable[[Any, Any], Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
-class Logged:
+class LoggedValues:
     """Values by name, each with the weight of its piece.
 
-    >>> logged = Logged()
+    >>> logged = LoggedValues()
     >>> for weight, loss in ((3, 2.0), (1, 6.0)):
     ...     logged.begin(weight)
     ...     logged.log("loss", loss, prog_bar=True)

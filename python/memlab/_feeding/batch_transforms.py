@@ -8,7 +8,7 @@ from typing import Any
 Apply = Callable[[Any], Any]
 
 
-class Stages:
+class BatchTransforms:
     """Converts to another type on the device, calls what the user gave for each side, and then what joins both."""
 
     def __init__(

@@ -7,24 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab._activations.forward import Forward
-from memlab._activations.histories import Kinds
+from memlab._activations.forward_histories import ForwardHistories
+from memlab._activations.offloaded_forward import OffloadedForward
 from memlab._paging.torch_private import OperationMode, backward_number, exclude_from_compile, tree_leaves
 
 
-class Block(OperationMode):
-    """Shows a `Forward` each operation, and each tensor that autograd saves."""
+class OffloadMode(OperationMode):
+    """Shows an `OffloadedForward` each operation, and each tensor that autograd saves."""
 
     #: Control flow such as torch.cond runs as without it.
     supports_higher_order_operators = True
 
-    def __init__(self, device: torch.device, histories: Kinds) -> None:
+    def __init__(self, device: torch.device, histories: ForwardHistories) -> None:
         super().__init__()
         self._device = device
         self._histories = histories
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
         #: The forward that runs, once it has begun.
-        self.forward: Forward | None = None
+        self.forward: OffloadedForward | None = None
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -42,13 +42,13 @@ class Block(OperationMode):
             self.forward.ended()
             self.forward = None
 
-    def land(self) -> None:
+    def release_copied(self) -> None:
         """Lets all storages go that are being copied to the host, as soon as they are there."""
         if self.forward is not None:
-            self.forward.land()
+            self.forward.release_copied()
 
-    def _begun(self, signature: Any) -> Forward:
-        self.forward = Forward(self._device, self._histories, signature)
+    def _begun(self, signature: Any) -> OffloadedForward:
+        self.forward = OffloadedForward(self._device, self._histories, signature)
         return self.forward
 
     def _pack(self, tensor: Tensor) -> Any:
@@ -69,19 +69,19 @@ class Block(OperationMode):
             shapes = tuple(leaf.shape for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_nested)
             forward = self._begun((func, shapes))
         forward.before(func, args, keywords)
-        lesson = forward.lesson
-        if lesson is None:
+        profile = forward.profile
+        if profile is None:
             results = func(*args, **keywords)
             forward.after(func, args, keywords, results)
             return results
         inputs, parameters, is_known = forward.inputs(args, keywords)
-        began = lesson.clock()
+        began = profile.clock()
         results = func(*args, **keywords)
-        ended = lesson.clock()
+        ended = profile.clock()
         outputs = forward.after(func, args, keywords, results)
-        lesson.ran(inputs, parameters, outputs, is_known and forward.can_repeat(func, args), began, ended)
+        profile.ran(inputs, parameters, outputs, is_known and forward.can_recompute(func, args), began, ended)
         for content in forward.overwritten():
-            lesson.overwritten(content)
+            profile.overwritten(content)
         return results
 
 
@@ -90,5 +90,5 @@ def _unpack(saved: Any) -> Tensor:
 
 
 # What runs within compiled code is not compiled itself.
-for _function in (Block._pack, _unpack):
+for _function in (OffloadMode._pack, _unpack):
     exclude_from_compile(_function, calls=True)

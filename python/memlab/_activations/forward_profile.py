@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 
 from memlab import _native
-from memlab._activations.contents import Content
-from memlab._activations.plans import Plan
-from memlab._activations.rehearsal import Rehearsal, Step
+from memlab._activations.backward_simulation import BackwardSimulation, SimulatedOperation
+from memlab._activations.offload_schedule import OffloadSchedule
+from memlab._activations.storage_contents import StorageContent
 
 # How much of the time of a forward's operations copies are planned to fill.
-_FILLED = 0.8
-_NEVER = 1 << 44
+_COPY_TIME_SHARE = 0.8
+_UNSTORABLE_NBYTES = 1 << 44
 # Memory for copies ahead of need is given up if that saves such a share of a forward's time. Less is lost again: what longer
 # chains are made of is needed at once.
-_WORTH = 0.15
+_WORTHWHILE_SHARE = 0.15
 # How much of the budget may be on its way to the host. The rest is for what never leaves.
-_FLYING = 0.5
+_PENDING_SHARE = 0.5
 
 
 @dataclass(slots=True)
 class _Value:
-    """A content, as long as the lesson lasts."""
+    """A content, as long as the profile lasts."""
 
     key: Any
     nbytes: int
@@ -38,7 +38,7 @@ class _Value:
     @property
     def cost(self) -> int:
         """What storing it takes. What is overwritten before backward needs it would have to be copied at once: never."""
-        return _NEVER if self.is_overwritten and not self.is_saved else self.nbytes
+        return _UNSTORABLE_NBYTES if self.is_overwritten and not self.is_saved else self.nbytes
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Operation:
 class _Choice:
     """What is done with the operations and values of a forward."""
 
-    repeated: list[bool]
+    recomputed: list[bool]
     stored: list[bool]
     #: The stored values, by their number, in the order in which backward reads them.
     order: list[int]
@@ -64,7 +64,7 @@ class _Choice:
     nanoseconds: float
 
 
-class Lesson:
+class ForwardProfile:
     """The operations of a forward with their times, what each read and made, and what backward asked for."""
 
     def __init__(self, device: torch.device) -> None:
@@ -84,24 +84,24 @@ class Lesson:
         event.record()
         return event
 
-    def made(self, content: Content) -> None:
+    def made(self, content: StorageContent) -> None:
         """A content that was not there before: they are numbered in this order."""
         self._values.append(_Value(content.key, content.nbytes))
         self.largest = max(self.largest, content.nbytes)
 
-    def saved(self, content: Content) -> None:
+    def saved(self, content: StorageContent) -> None:
         """Backward needs a content."""
         self._values[content.number].is_saved = True
 
-    def overwritten(self, content: Content) -> None:
+    def overwritten(self, content: StorageContent) -> None:
         """A content is gone: another one is in its memory."""
         self._values[content.number].is_overwritten = True
 
     def ran(
         self,
-        inputs: list[Content],
+        inputs: list[StorageContent],
         parameters: list[Tensor],
-        outputs: list[Content | None],
+        outputs: list[StorageContent | None],
         is_repeatable: bool,
         began: Any,
         ended: Any,
@@ -120,22 +120,22 @@ class Lesson:
                 self._operations[index].is_repeatable = False
         self._parameters.clear()
 
-    def read(self, content: Content) -> None:
+    def read(self, content: StorageContent) -> None:
         """Backward reads a content."""
         self._reads.append(content.number)
 
-    def loaded(self, content: Content) -> None:
+    def loaded(self, content: StorageContent) -> None:
         """A content came back from the host: if it is still where it was, the program holds it."""
         if not content.weak.expired():
             self._values[content.number].is_held = True
 
-    def until_now(self) -> Lesson:
+    def until_now(self) -> ForwardProfile:
         """What is known by now: the forward may go on, in another thread."""
-        lesson = copy.copy(self)
-        lesson._operations, lesson._reads = list(self._operations), list(self._reads)
+        profile = copy.copy(self)
+        profile._operations, profile._reads = list(self._operations), list(self._reads)
         # Last, as the others name them.
-        lesson._values = list(self._values)
-        return lesson
+        profile._values = list(self._values)
+        return profile
 
     @property
     def operations(self) -> int:
@@ -144,25 +144,27 @@ class Lesson:
     def held(self) -> frozenset[Any]:
         return frozenset(value.key for value in self._values if value.is_held)
 
-    def plan(self, budget: int, bytes_per_second: float | None, held: frozenset[Any], *, recompute: bool) -> Plan:
+    def schedule(
+        self, budget: int, bytes_per_second: float | None, held: frozenset[Any], *, recompute: bool
+    ) -> OffloadSchedule:
         """The plan with the least time. Waits until the forward is done."""
         held |= self.held()
         values = [(0 if value.key in held else value.cost, value.is_saved) for value in self._values]
         fits = sum(nbytes for nbytes, is_saved in values if is_saved) <= budget
-        flying = 0 if fits else min(max(int(budget * _FLYING), 2 * self.largest), budget)
-        keep = budget - flying
+        pending_nbytes = 0 if fits else min(max(int(budget * _PENDING_SHARE), 2 * self.largest), budget)
+        keep = budget - pending_nbytes
         if not fits and recompute and bytes_per_second is not None:
             choice = self._choice(values, budget, bytes_per_second)
         else:
             choice = _Choice([], [is_saved for _, is_saved in values], self._reads, 0, 0.0)
         stored = choice.stored
         total = sum(nbytes for (nbytes, _), is_stored in zip(values, stored, strict=True) if is_stored)
-        return Plan(
-            flying_nbytes=flying,
-            ahead_nbytes=min(max(budget - choice.working, self.largest), flying),
+        return OffloadSchedule(
+            pending_nbytes=pending_nbytes,
+            ahead_nbytes=min(max(budget - choice.working, self.largest), pending_nbytes),
             keep_nbytes=keep,
             offload_nbytes=max(total - keep, 0),
-            repeated=frozenset(index for index, is_repeated in enumerate(choice.repeated) if is_repeated),
+            recomputed=frozenset(index for index, is_recomputed in enumerate(choice.recomputed) if is_recomputed),
             held=held,
             order=list(dict.fromkeys(self._values[number].key for number in choice.order)),
         )
@@ -174,33 +176,33 @@ class Lesson:
         budget. If that leaves so much to be stored that the bus is waited for, what is made again may have nearly all.
         """
         times = [self._nanoseconds(operation) for operation in self._operations]
-        room = budget + int(_FILLED * bytes_per_second * sum(times) / 1e9)
+        room = budget + int(_COPY_TIME_SHARE * bytes_per_second * sum(times) / 1e9)
         even, more = (
             self._choice_within(working, times, values, room, 1e9 / bytes_per_second)
             for working in (budget // 2, budget - self.largest)
         )
-        return more if more.nanoseconds < even.nanoseconds - _WORTH * sum(times) else even
+        return more if more.nanoseconds < even.nanoseconds - _WORTHWHILE_SHARE * sum(times) else even
 
     def _choice_within(
         self, working: int, times: list[int], values: list[tuple[int, bool]], room: int, ns_per_byte: float
     ) -> _Choice:
         """Where a chain of values that are made again takes more than `working` bytes, some of them are stored after all."""
         nbytes = [value.nbytes for value in self._values]
-        steps = [Step(operation.inputs, operation.outputs) for operation in self._operations]
+        steps = [SimulatedOperation(operation.inputs, operation.outputs) for operation in self._operations]
         stored_after_all: set[int] = set()
         while True:
             operations = [
                 (ns, one.inputs, one.outputs, one.is_repeatable and stored_after_all.isdisjoint(one.outputs))
                 for ns, one in zip(times, self._operations, strict=True)
             ]
-            repeated, stored = _native.choose_recomputation(operations, values, room, ns_per_byte)
-            rehearsal = Rehearsal(steps, nbytes, self._reads, stored, repeated)
-            cuts = _cuts(rehearsal.at_peak, nbytes, working) if rehearsal.peak > working else set()
+            recomputed, stored = _native.choose_recomputation(operations, values, room, ns_per_byte)
+            simulation = BackwardSimulation(steps, nbytes, self._reads, stored, recomputed)
+            cuts = _cuts(simulation.at_peak, nbytes, working) if simulation.peak > working else set()
             if not cuts:
-                again = sum(ns for ns, is_repeated in zip(times, repeated, strict=True) if is_repeated)
+                again = sum(ns for ns, is_recomputed in zip(times, recomputed, strict=True) if is_recomputed)
                 total = sum(size for (size, _), is_stored in zip(values, stored, strict=True) if is_stored)
                 waited = max(total - room, 0) * ns_per_byte
-                return _Choice(repeated, stored, rehearsal.order, rehearsal.peak, again + waited)
+                return _Choice(recomputed, stored, simulation.order, simulation.peak, again + waited)
             stored_after_all |= cuts
 
     def _nanoseconds(self, operation: _Operation) -> int:

@@ -7,30 +7,30 @@ import os
 import torch
 
 from memlab import _native
-from memlab._tools.host_room import host_room
-from memlab._tools.say import say_once
+from memlab._tools.host_memory import available_host_memory
+from memlab._tools.messages import warn_once
 
 # What is left to the rest of the machine.
 _SPARE_ON_HOST = 1 << 30
-_LANES: dict[torch.device, DeviceLane] = {}
-# A forked child has none of the threads that copy, and makes lanes of its own. (Those of its parent stay, unused.)
-_LANES_OF_PARENTS: list[dict[torch.device, DeviceLane]] = []
+_COPY_STREAMS: dict[torch.device, CopyStream] = {}
+# A forked child has none of the threads that copy, and makes streams of its own. (Those of its parent stay, unused.)
+_COPY_STREAMS_OF_PARENTS: list[dict[torch.device, CopyStream]] = []
 
 
 def copied_nbytes() -> int:
     """What was ever copied to the host, of all devices."""
-    return sum(lane.copied_nbytes for lane in tuple(_LANES.values()))
+    return sum(copy_stream.copied_nbytes for copy_stream in tuple(_COPY_STREAMS.values()))
 
 
 def _after_fork() -> None:
-    _LANES_OF_PARENTS.append(dict(_LANES))
-    _LANES.clear()
+    _COPY_STREAMS_OF_PARENTS.append(dict(_COPY_STREAMS))
+    _COPY_STREAMS.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class DeviceLane:
+class CopyStream:
     """The stream of copies of a device, and the host memory that they use. It lives as long as the process."""
 
     def __init__(self, device: torch.device) -> None:
@@ -41,11 +41,11 @@ class DeviceLane:
         self.copied_nbytes = 0
 
     @staticmethod
-    def of(device: torch.device) -> DeviceLane:
-        lane = _LANES.get(device)
-        if lane is None:
-            lane = _LANES[device] = DeviceLane(device)
-        return lane
+    def of(device: torch.device) -> CopyStream:
+        copy_stream = _COPY_STREAMS.get(device)
+        if copy_stream is None:
+            copy_stream = _COPY_STREAMS[device] = CopyStream(device)
+        return copy_stream
 
     def save(self, storage: torch.UntypedStorage, stream: int) -> _native.HostCopy | None:
         """Begins to copy a storage to the host; None if the host has no memory for it, which is said once."""
@@ -76,7 +76,7 @@ class DeviceLane:
             return False
         why = None
         try:
-            if host_room() - _SPARE_ON_HOST < nbytes:
+            if available_host_memory() - _SPARE_ON_HOST < nbytes:
                 why = "the host has no more memory to spare"
             else:
                 self.native.grow(nbytes)
@@ -84,7 +84,7 @@ class DeviceLane:
             why = str(error)
         if why is not None:
             self._refused = True
-            say_once(
+            warn_once(
                 f"offload_activations: {why}; beside the {_native.format_size(self.native.host_nbytes)} on the host, "
                 "activations stay on the GPU"
             )

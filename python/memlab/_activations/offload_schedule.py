@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Plan:
+class OffloadSchedule:
     """A plan only says what is worth doing: a forward that it was not made for is computed as rightly, more slowly."""
 
     def __init__(
         self,
         *,
-        flying_nbytes: int,
+        pending_nbytes: int,
         ahead_nbytes: int,
         keep_nbytes: int = 0,
         offload_nbytes: int = 0,
-        repeated: frozenset[int] = frozenset(),
+        recomputed: frozenset[int] = frozenset(),
         held: frozenset[Any] = frozenset(),
         evicts: bool = False,
         order: Sequence[Any] = (),
     ) -> None:
         #: How many bytes may be on their way to the host.
-        self.flying_nbytes = flying_nbytes
+        self.pending_nbytes = pending_nbytes
         #: How many bytes may be on their way back before they are asked for.
         self.ahead_nbytes = ahead_nbytes
         #: How many bytes may stay on the device.
@@ -30,7 +30,7 @@ class Plan:
         #: How many bytes leave before the first may stay: what is made last is needed first.
         self.offload_nbytes = offload_nbytes
         #: The operations that run again in backward, by their number.
-        self.repeated = repeated
+        self.recomputed = recomputed
         #: The contents that the program holds anyway.
         self.held = held
         #: Whether all stays that fits, and what was made first leaves for the rest: for forwards of which nothing is known.

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, Scratch, outputs_of
-from memlab._activations.histories import Kinds, Remembered
-from memlab._activations.lanes import DeviceLane
+from memlab._activations.copy_streams import CopyStream
+from memlab._activations.forward_histories import ForwardHistories, ForwardHistory
 from memlab._activations.operations import (
     is_repeatable,
     makes_memory,
@@ -21,6 +20,15 @@ from memlab._activations.operations import (
     scratch_arguments,
     writes_silently,
     written_arguments,
+)
+from memlab._activations.storage_contents import (
+    KeptTensor,
+    PendingCopy,
+    Recomputation,
+    ScratchArgument,
+    StorageContent,
+    ViewArgument,
+    outputs_of,
 )
 from memlab._activations.views import View
 from memlab._paging.tensor_memory import all_bytes
@@ -40,12 +48,12 @@ from memlab._paging.torch_private import (
 SMALLEST = 1 << 20
 
 
-class Saved:
+class SavedTensor:
     """What autograd gets for a tensor."""
 
     __slots__ = ("content", "forward", "view")
 
-    def __init__(self, forward: Forward, content: Content, view: View) -> None:
+    def __init__(self, forward: OffloadedForward, content: StorageContent, view: View) -> None:
         self.forward = forward
         self.content = content
         self.view = view
@@ -54,31 +62,31 @@ class Saved:
         return self.view.over(self.forward.restore(self.content))
 
 
-class Forward:
+class OffloadedForward:
     """All that is known of one forward. Autograd's graph keeps it until backward is done."""
 
-    def __init__(self, device: torch.device, histories: Kinds, signature: Any) -> None:
+    def __init__(self, device: torch.device, histories: ForwardHistories, signature: Any) -> None:
         self.device = device
-        self._history: Remembered = histories.beginning_with(signature)
-        self.plan, self.lesson = self._history.begin()
-        self.lane = DeviceLane.of(device)
+        self._history: ForwardHistory = histories.beginning_with(signature)
+        self.schedule, self.profile = self._history.begin()
+        self.copy_stream = CopyStream.of(device)
         self.stream = raw_stream(device)
         # What products are rounded by; backward is taken to have the same.
         self._numerics = numerics()
         self.operations = 0
         self._unknown = 0
         # By the number of their storage; emptied when the forward ends.
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, StorageContent] = {}
         # The same of what the current operation has overwritten.
-        self._overwritten: dict[int, Content] = {}
+        self._overwritten: dict[int, StorageContent] = {}
         # What operations that run again are given as it is, by the number of its storage.
-        self._given: dict[int, list[weakref.ref[Kept]]] = {}
-        self._made: list[weakref.ref[Content]] = []
-        self._by_key: dict[Any, weakref.ref[Content]] = {}
+        self._given: dict[int, list[weakref.ref[KeptTensor]]] = {}
+        self._made: list[weakref.ref[StorageContent]] = []
+        self._by_key: dict[Any, weakref.ref[StorageContent]] = {}
         # What is kept, but may leave for others, in the order in which it was made.
-        self._residents: deque[weakref.ref[Content]] = deque()
-        self._flights: deque[Flight] = deque()
-        self._flying = 0
+        self._residents: deque[weakref.ref[StorageContent]] = deque()
+        self._pending_copies: deque[PendingCopy] = deque()
+        self._pending_nbytes = 0
         self._offloaded = 0
         self._kept = 0
         # Loaded, but not asked for yet.
@@ -91,26 +99,26 @@ class Forward:
 
     # Forward: what autograd saves. ----------------------------------------------------------------------------------------
 
-    def pack(self, tensor: Tensor) -> Kept | Saved:
+    def pack(self, tensor: Tensor) -> KeptTensor | SavedTensor:
         """What autograd is to keep of a tensor."""
         # Without a graph: autograd gives a node's outputs with the node, which would then keep itself.
         if type(tensor) is not Tensor or not self._is_movable(tensor):
-            return Kept(without_graph(tensor))
+            return KeptTensor(without_graph(tensor))
         content = self._content_of(tensor)
         if content is None:
-            return Kept(without_graph(tensor))
+            return KeptTensor(without_graph(tensor))
         kept = None
         if not content.is_saved:
             content.is_saved = self._has_saved = True
-            if self.lesson is not None:
-                self.lesson.saved(content)
-            if not content.has_way_back:
+            if self.profile is not None:
+                self.profile.saved(content)
+            if not content.is_restorable:
                 self._store(content, tensor)
                 kept = content.kept
         if content.kept is not None and not content.may_leave:
-            return kept or Kept(without_graph(tensor))
+            return kept or KeptTensor(without_graph(tensor))
         content.used()
-        return Saved(self, content, View.of(tensor))
+        return SavedTensor(self, content, View.of(tensor))
 
     def _is_movable(self, tensor: Tensor) -> bool:
         return (
@@ -123,7 +131,7 @@ class Forward:
             and (self.stream == 0 or not torch.cuda.is_current_stream_capturing())
         )
 
-    def _content_of(self, tensor: Tensor) -> Content | None:
+    def _content_of(self, tensor: Tensor) -> StorageContent | None:
         """The content that a tensor looks at; None if it stays in memory anyway: parameters, inputs."""
         storage = tensor.untyped_storage()
         content = self._contents.get(storage_key(storage))
@@ -138,55 +146,55 @@ class Forward:
             return None
         key = ("saved", self._unknown)
         self._unknown += 1
-        if key in self.plan.held:
+        if key in self.schedule.held:
             return None
         return self._note(key, storage, version)
 
-    def _note(self, key: Any, storage: torch.UntypedStorage, version: int, *, is_written: bool = False) -> Content:
-        content = Content(key, len(self._made), storage, version, is_written=is_written)
+    def _note(self, key: Any, storage: torch.UntypedStorage, version: int, *, is_written: bool = False) -> StorageContent:
+        content = StorageContent(key, len(self._made), storage, version, is_written=is_written)
         # Memory of another stream would be free before this one has read it.
         content.stream = raw_stream(self.device)
         self._contents[storage_key(storage)] = content
         reference = weakref.ref(content)
         self._made.append(reference)
         self._by_key[key] = reference
-        if self.lesson is not None:
-            self.lesson.made(content)
+        if self.profile is not None:
+            self.profile.made(content)
         return content
 
-    def _store(self, content: Content, tensor: Tensor) -> None:
+    def _store(self, content: StorageContent, tensor: Tensor) -> None:
         """Copies a content to the host, unless backward needs it so soon that it may stay."""
-        fits = self._kept + content.nbytes <= self.plan.keep_nbytes
-        is_held = content.key in self.plan.held
-        if self.plan.evicts and not is_held:
+        fits = self._kept + content.nbytes <= self.schedule.keep_nbytes
+        is_held = content.key in self.schedule.held
+        if self.schedule.evicts and not is_held:
             self._keep(content, tensor)
             content.may_leave = True
             self._residents.append(weakref.ref(content))
             self._evict()
-        elif is_held or (fits and self._offloaded >= self.plan.offload_nbytes) or not self._offload(content, tensor):
+        elif is_held or (fits and self._offloaded >= self.schedule.offload_nbytes) or not self._offload(content, tensor):
             self._keep(content, tensor)
 
-    def _keep(self, content: Content, tensor: Tensor) -> None:
-        content.kept = Kept(without_graph(tensor))
+    def _keep(self, content: StorageContent, tensor: Tensor) -> None:
+        content.kept = KeptTensor(without_graph(tensor))
         self._kept += content.nbytes
 
-    def _offload(self, content: Content, tensor: Tensor) -> bool:
+    def _offload(self, content: StorageContent, tensor: Tensor) -> bool:
         """Begins to copy a content to the host. Returns False if there is no memory for it."""
         storage = tensor.untyped_storage()
-        copy = self.lane.save(storage, self.stream)
+        copy = self.copy_stream.save(storage, self.stream)
         if copy is None:
             return False
         content.copy = copy
-        content.flight = Flight(copy, storage)
+        content.pending_copy = PendingCopy(copy, storage)
         self._offloaded += content.nbytes
-        self._flights.append(content.flight)
-        self._flying += content.nbytes
-        self.land(self.plan.flying_nbytes)
+        self._pending_copies.append(content.pending_copy)
+        self._pending_nbytes += content.nbytes
+        self.release_copied(self.schedule.pending_nbytes)
         return True
 
     def _evict(self) -> None:
         """Copies what was kept first to the host, until the rest fits."""
-        while self._residents and self._kept > self.plan.keep_nbytes:
+        while self._residents and self._kept > self.schedule.keep_nbytes:
             content = self._residents.popleft()()
             kept = None if content is None else content.kept
             # What was written to since raises in backward, as autograd would have it.
@@ -198,10 +206,10 @@ class Forward:
             content.kept = None
             self._kept -= content.nbytes
 
-    def land(self, limit: int = 0) -> None:
+    def release_copied(self, limit: int = 0) -> None:
         """Lets storages go that were copied longest ago, until no more than `limit` bytes are on their way."""
-        while self._flying > limit and self._flights:
-            self._flying -= self._flights.popleft().land(self.stream)
+        while self._pending_nbytes > limit and self._pending_copies:
+            self._pending_nbytes -= self._pending_copies.popleft().release_copied(self.stream)
 
     # Forward: the operations. ---------------------------------------------------------------------------------------------
 
@@ -226,7 +234,7 @@ class Forward:
         key = tensor_key(tensor)
         if is_written:
             self._forget(tensor)
-        elif key is not None and (content := self._contents.get(key)) is not None and content.repeat is not None:
+        elif key is not None and (content := self._contents.get(key)) is not None and content.recomputation is not None:
             del self._contents[key]
 
     def _forget(self, tensor: Tensor) -> None:
@@ -243,13 +251,15 @@ class Forward:
         self._overwritten[key] = content
         if content.kept is not None and content.uses and not content.is_saved:
             # What is computed from it again has to see it as it was.
-            content.kept = Kept(all_bytes(tensor.untyped_storage()).clone())
-        if content.flight is not None:
-            self._flying -= content.flight.land(self.stream)
+            content.kept = KeptTensor(all_bytes(tensor.untyped_storage()).clone())
+        if content.pending_copy is not None:
+            self._pending_nbytes -= content.pending_copy.release_copied(self.stream)
 
-    def inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Content], list[Tensor], bool]:
+    def inputs(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[list[StorageContent], list[Tensor], bool]:
         """What an operation is about to read: contents, parameters, and whether all else stays in memory anyway."""
-        contents: list[Content] = []
+        contents: list[StorageContent] = []
         parameters: list[Tensor] = []
         is_known = True
         for tensor in tree_leaves((arguments, keywords)):
@@ -265,7 +275,7 @@ class Forward:
                 is_known = is_known and tensor.layout is torch.strided and tensor.nbytes < SMALLEST
         return contents, parameters, is_known
 
-    def _known(self, tensor: Tensor) -> Content | None:
+    def _known(self, tensor: Tensor) -> StorageContent | None:
         if type(tensor) is not Tensor or tensor.device != self.device or tensor.layout is not torch.strided:
             return None
         if tensor.is_conj() or tensor.is_neg() or has_no_memory(tensor):
@@ -277,11 +287,11 @@ class Forward:
 
     def after(
         self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], results: Any
-    ) -> list[Content | None]:
+    ) -> list[StorageContent | None]:
         """An operation has run. Returns the contents that it made; None for outputs that are views, or small."""
         index = self.operations
         self.operations += 1
-        contents: list[Content | None] = []
+        contents: list[StorageContent | None] = []
         if not makes_memory(operation):
             return contents
         if type(results) is Tensor and results.layout is torch.strided and results.nbytes < SMALLEST:
@@ -295,15 +305,15 @@ class Forward:
                     is_written = storage_key(storage) in self._overwritten
                     content = self._note((index, position), storage, version_of(tensor), is_written=is_written)
             contents.append(content)
-        if index in self.plan.repeated and any(contents):
-            self._repeat(operation, arguments, keywords, contents)
+        if index in self.schedule.recomputed and any(contents):
+            self._plan_recomputation(operation, arguments, keywords, contents)
         return contents
 
-    def overwritten(self) -> Iterable[Content]:
+    def overwritten(self) -> Iterable[StorageContent]:
         """The contents that the operation that ran last has overwritten."""
         return self._overwritten.values()
 
-    def can_repeat(self, operation: Any, arguments: tuple[Any, ...]) -> bool:
+    def can_recompute(self, operation: Any, arguments: tuple[Any, ...]) -> bool:
         """Whether an operation that has run can run again. What it has overwritten has to be made again, too.
 
         Not where autograd is off: in custom functions and in compiled code, kernels that PyTorch does not see may write to
@@ -324,48 +334,56 @@ class Forward:
             and self._known(target) is not None
         )
 
-    def _repeat(
-        self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], contents: list[Content | None]
+    def _plan_recomputation(
+        self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], contents: list[StorageContent | None]
     ) -> None:
         """Has an operation run again in backward."""
-        if not self.can_repeat(operation, arguments) or any(one.repeat is None for one in self._overwritten.values()):
+        if not self.can_recompute(operation, arguments) or any(
+            one.recomputation is None for one in self._overwritten.values()
+        ):
             return
         scratch = scratch_arguments(operation, arguments)
         arguments = tuple(
-            Scratch(argument) if position in scratch and isinstance(argument, Tensor) else argument
+            ScratchArgument(argument) if position in scratch and isinstance(argument, Tensor) else argument
             for position, argument in enumerate(arguments)
         )
-        repeat = Repeat(operation, arguments, keywords, self._argument, contents, is_in_place=bool(self._overwritten))
+        recomputation = Recomputation(
+            operation, arguments, keywords, self._argument, contents, is_in_place=bool(self._overwritten)
+        )
         for content in contents:
             if content is not None:
-                content.repeat = repeat
+                content.recomputation = recomputation
 
-    def _argument(self, tensor: Tensor) -> Reference | Kept:
+    def _argument(self, tensor: Tensor) -> ViewArgument | KeptTensor:
         """How an operation that runs again gets an argument."""
         content = self._known(tensor)
         if content is None:
-            kept = Kept(tensor)
+            kept = KeptTensor(tensor)
             key = tensor_key(tensor)
             if key is not None:
                 self._given.setdefault(key, []).append(weakref.ref(kept))
             return kept
-        if not content.has_way_back:
+        if not content.is_restorable:
             self._store(content, tensor)
         if content.kept is not None and content.is_saved:
-            return Kept(tensor)
+            return KeptTensor(tensor)
         content.used()
-        return Reference(content, View.of(tensor))
+        return ViewArgument(content, View.of(tensor))
 
     def ended(self) -> None:
         """The forward has ended; what is saved from now on is not this object's."""
         for reference in self._made:
             content = reference()
-            flight = None if content is None else content.flight
-            if flight is not None and flight.storage is not None and use_count(storage_key(flight.storage)) > 1:
+            pending_copy = None if content is None else content.pending_copy
+            if (
+                pending_copy is not None
+                and pending_copy.storage is not None
+                and use_count(storage_key(pending_copy.storage)) > 1
+            ):
                 # Someone else has it too, and may write to it.
-                self._flying -= flight.land(self.stream)
-        if self.lesson is not None:
-            self.lesson.ended()
+                self._pending_nbytes -= pending_copy.release_copied(self.stream)
+        if self.profile is not None:
+            self.profile.ended()
         self._residents.clear()
         self._contents.clear()
         self._overwritten.clear()
@@ -376,25 +394,25 @@ class Forward:
 
     # Backward. ------------------------------------------------------------------------------------------------------------
 
-    def restore(self, content: Content) -> torch.UntypedStorage:
+    def restore(self, content: StorageContent) -> torch.UntypedStorage:
         """The memory with a content, for one of its readers. Work queued on this thread's stream may read it."""
         stream = raw_stream(self.device)
-        if self.lesson is not None:
-            self.lesson.read(content)
+        if self.profile is not None:
+            self.profile.read(content)
         if content.kept is not None:
             return content.kept.unpack().untyped_storage()
         storage = content.restored
         if storage is None:
-            flight = content.flight
-            if flight is not None and flight.storage is not None:
+            pending_copy = content.pending_copy
+            if pending_copy is not None and pending_copy.storage is not None:
                 # It has not left yet.
-                storage = flight.storage
-                self._flying -= flight.land(stream)
+                storage = pending_copy.storage
+                self._pending_nbytes -= pending_copy.release_copied(stream)
                 self._order.append(content.key)
             elif content.copy is not None:
                 storage = self._load(content, stream)
-            elif content.repeat is not None:
-                self._make_again(content)
+            elif content.recomputation is not None:
+                self._recompute(content)
                 storage = content.restored
             assert storage is not None, "a content has one of three ways back"
             content.restored = storage
@@ -408,21 +426,21 @@ class Forward:
         content.served()
         return storage
 
-    def _make_again(self, content: Content) -> None:
+    def _recompute(self, content: StorageContent) -> None:
         """Without recursion: chains can be longer than Python's stack."""
         open_contents = [content]
         while open_contents:
             last = open_contents[-1]
-            missing = last.repeat.missing() if last.repeat is not None and last.is_to_be_made else []
+            missing = last.recomputation.missing() if last.recomputation is not None and last.needs_recomputation else []
             if missing:
                 open_contents.extend(missing)
                 continue
             open_contents.pop()
-            if last.repeat is not None and last.is_to_be_made:
-                last.repeat.run(self.restore)
+            if last.recomputation is not None and last.needs_recomputation:
+                last.recomputation.run(self.restore)
                 last.stream = raw_stream(self.device)
 
-    def _load(self, content: Content, stream: int) -> torch.UntypedStorage:
+    def _load(self, content: StorageContent, stream: int) -> torch.UntypedStorage:
         """Begins to copy a content back."""
         assert content.copy is not None
         storage = torch.UntypedStorage(content.nbytes, device=self.device)
@@ -434,12 +452,12 @@ class Forward:
         self._ahead += content.nbytes
         return storage
 
-    def _arrived(self, content: Content) -> None:
+    def _arrived(self, content: StorageContent) -> None:
         """Takes note of the order in which contents are read, and loads those that come next."""
         self._order.append(content.key)
-        if self.lesson is not None:
-            self.lesson.loaded(content)
-        self._position = max(self._position, self.plan.position.get(content.key, -1) + 1)
+        if self.profile is not None:
+            self.profile.loaded(content)
+        self._position = max(self._position, self.schedule.position.get(content.key, -1) + 1)
         self._prefetch()
 
     def pause(self) -> None:
@@ -448,7 +466,7 @@ class Forward:
 
     def go_on(self) -> None:
         """Backward is about to go on after a pause: begins to load what it will read."""
-        pauses = self.plan.pauses
+        pauses = self.schedule.pauses
         if self._pauses < len(pauses):
             self._position = pauses[self._pauses] + 1
         self._pauses += 1
@@ -459,12 +477,12 @@ class Forward:
         content = self._contents.get(key)
         if content is None or content.kept is not None:
             return content is not None
-        flight = content.flight
-        return flight is not None and flight.storage is not None and use_count(key) == 1
+        pending_copy = content.pending_copy
+        return pending_copy is not None and pending_copy.storage is not None and use_count(key) == 1
 
     def _prefetch(self) -> None:
-        order = self.plan.order
-        while self._position < len(order) and self._ahead + self._flying < self.plan.ahead_nbytes:
+        order = self.schedule.order
+        while self._position < len(order) and self._ahead + self._pending_nbytes < self.schedule.ahead_nbytes:
             if order[self._position] is None:
                 return
             reference = self._by_key.get(order[self._position])
@@ -472,11 +490,11 @@ class Forward:
             self._position += 1
             if content is None or content.copy is None or content.restored is not None:
                 continue
-            if content.flight is None or content.flight.storage is None:
+            if content.pending_copy is None or content.pending_copy.storage is None:
                 self._load(content, raw_stream(self.device))
 
     def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
         # A default argument outlives the names of modules, which the interpreter clears at its end.
         # Without a backward, storages may still be on their way to the host.
         with suppress(Exception):  # The interpreter, or the device, may be going away.
-            self.land(-1)
+            self.release_copied(-1)

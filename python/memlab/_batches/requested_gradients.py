@@ -12,7 +12,7 @@ from memlab._batches.parameter_hooks import held
 from memlab._paging.torch_private import has_gradient_hook, will_run
 
 
-class Asked:
+class RequestedGradients:
     """Which gradients of parameters a backward is for. Each parameter's graph begins at an input of the function that runs.
 
     ``loss.backward()`` adds to those of all parameters, as the pieces do by themselves. Others are returned to autograd:

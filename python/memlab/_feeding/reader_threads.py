@@ -1,4 +1,4 @@
-"""Those who read: threads, each by itself or through a worker process of its own. They stay from epoch to epoch."""
+"""Threads that read, each by itself or through a worker process of its own. They stay from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChunkReader(Protocol):
         """Called when nobody reads any more."""
 
 
-class HereReader:
+class InThreadReader:
     """Reads in the thread that asks."""
 
     def __init__(self, readers: SampleReaders) -> None:
@@ -46,7 +46,7 @@ class HereReader:
 Task = Callable[[ChunkReader], None]
 
 
-class Crew:
+class ReaderThreads:
     """As many threads as there are workers. Knows nothing of epochs: does tasks in the order in which they are given."""
 
     def __init__(self, readers: SampleReaders, ring: Ring, workers: int, processes: bool) -> None:
@@ -55,7 +55,7 @@ class Crew:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         try:
             for _ in range(workers):
-                self.readers.append(WorkerProcess(readers, ring) if processes else HereReader(readers))
+                self.readers.append(WorkerProcess(readers, ring) if processes else InThreadReader(readers))
         except BaseException:
             self.close()
             raise

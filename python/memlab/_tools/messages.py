@@ -8,18 +8,18 @@ import sys
 import threading
 from collections.abc import Iterator
 
-_said: set[str] = set()
+_written: set[str] = set()
 
 
-def say_once(what: str) -> None:
+def warn_once(what: str) -> None:
     """Writes one line to stderr, once per process."""
-    if what not in _said:
-        _said.add(what)
+    if what not in _written:
+        _written.add(what)
         sys.stderr.write(f"memlab: {what}\n")
 
 
 @contextlib.contextmanager
-def say_if_slow(what: str, seconds: float) -> Iterator[None]:
+def warn_if_slow(what: str, seconds: float) -> Iterator[None]:
     """Writes one line to stderr if the block still runs after so many seconds, times `MEMLAB_PATIENCE`."""
     timer = threading.Timer(patient(seconds), sys.stderr.write, (f"memlab: {what}\n",))
     timer.daemon = True

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memlab import _native
 
 
-class _Look(NamedTuple):
+class _CategoryStyle(NamedTuple):
     name: str
     letter: str
     color: str
@@ -18,28 +18,28 @@ class _Look(NamedTuple):
 
 
 # The names and letters of the dashboard. Colours are those of the report's light page, which colour-blind people tell apart.
-_LOOKS = {
-    "parameter": _Look("parameters", "P", "#0072b2", "#fff"),
-    "gradient": _Look("gradients", "G", "#de8f05", "#0a0e12"),
-    "optimizer_state": _Look("optimizer state", "O", "#028a66", "#fff"),
-    "buffer": _Look("buffers", "B", "#7867b2", "#fff"),
-    "kv_cache": _Look("KV cache", "K", "#109698", "#0a0e12"),
-    "activation": _Look("activations", "A", "#cc4c00", "#fff"),
-    "input": _Look("inputs", "I", "#d6c414", "#0a0e12"),
-    "temporary": _Look("temporary", "T", "#c26094", "#0a0e12"),
-    "gathered": _Look("all-gathered", "g", "#9ecc68", "#0a0e12"),
-    "reduce_scatter": _Look("reduce-scatter", "r", "#5a7a1e", "#fff"),
-    "ddp_bucket": _Look("DDP buckets", "d", "#3c7052", "#fff"),
-    "communication": _Look("communication", "N", "#68a834", "#0a0e12"),
-    "workspace": _Look("workspaces", "W", "#3ea0dc", "#0a0e12"),
-    "other_arrays": _Look("other arrays", "a", "#b68e4e", "#0a0e12"),
-    "benchmark": _Look("benchmarks", "k", "#b0506e", "#fff"),
-    "before_memlab": _Look("before memlab", "b", "#603a8c", "#fff"),
-    "cached": _Look("cached, free", "c", "#969ca3", "#0a0e12"),
-    "nccl": _Look("NCCL", "n", "#888a42", "#0a0e12"),
-    "context": _Look("CUDA context", "x", "#8a683c", "#fff"),
-    "other_processes": _Look("other processes", "o", "#6e747c", "#fff"),
-    "other": _Look("other", "?", "#b8bcc2", "#0a0e12"),
+_CATEGORY_STYLES = {
+    "parameter": _CategoryStyle("parameters", "P", "#0072b2", "#fff"),
+    "gradient": _CategoryStyle("gradients", "G", "#de8f05", "#0a0e12"),
+    "optimizer_state": _CategoryStyle("optimizer state", "O", "#028a66", "#fff"),
+    "buffer": _CategoryStyle("buffers", "B", "#7867b2", "#fff"),
+    "kv_cache": _CategoryStyle("KV cache", "K", "#109698", "#0a0e12"),
+    "activation": _CategoryStyle("activations", "A", "#cc4c00", "#fff"),
+    "input": _CategoryStyle("inputs", "I", "#d6c414", "#0a0e12"),
+    "temporary": _CategoryStyle("temporary", "T", "#c26094", "#0a0e12"),
+    "gathered": _CategoryStyle("all-gathered", "g", "#9ecc68", "#0a0e12"),
+    "reduce_scatter": _CategoryStyle("reduce-scatter", "r", "#5a7a1e", "#fff"),
+    "ddp_bucket": _CategoryStyle("DDP buckets", "d", "#3c7052", "#fff"),
+    "communication": _CategoryStyle("communication", "N", "#68a834", "#0a0e12"),
+    "workspace": _CategoryStyle("workspaces", "W", "#3ea0dc", "#0a0e12"),
+    "other_arrays": _CategoryStyle("other arrays", "a", "#b68e4e", "#0a0e12"),
+    "benchmark": _CategoryStyle("benchmarks", "k", "#b0506e", "#fff"),
+    "before_memlab": _CategoryStyle("before memlab", "b", "#603a8c", "#fff"),
+    "cached": _CategoryStyle("cached, free", "c", "#969ca3", "#0a0e12"),
+    "nccl": _CategoryStyle("NCCL", "n", "#888a42", "#0a0e12"),
+    "context": _CategoryStyle("CUDA context", "x", "#8a683c", "#fff"),
+    "other_processes": _CategoryStyle("other processes", "o", "#6e747c", "#fff"),
+    "other": _CategoryStyle("other", "?", "#b8bcc2", "#0a0e12"),
 }
 
 # Text takes the notebook's colour, light or dark; lines and bars are mixed into it. Selectors with `table` are stronger than
@@ -89,7 +89,7 @@ def signed_size(nbytes: int) -> str:
 
 def category_name(category: str) -> str:
     """What a category is called on a screen."""
-    return _LOOKS[category].name
+    return _CATEGORY_STYLES[category].name
 
 
 def document(*parts: str) -> str:
@@ -131,7 +131,7 @@ def category_bar(held: Iterable[tuple[str, int]]) -> str:
         return ""
     spans, names = [], []
     for category, nbytes in held:
-        look = _LOOKS[category]
+        look = _CATEGORY_STYLES[category]
         share = 100 * nbytes / whole
         colors = f"background:{look.color};color:{look.ink}"
         label = f"{look.name} {size(nbytes)}" if share > 22 else look.letter if share > 2 else ""

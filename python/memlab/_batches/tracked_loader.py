@@ -12,12 +12,12 @@ from memlab._batches.nested import is_stream
 from memlab._paging.torch_private import tree_map_only
 
 
-class KnownBatches:
+class TrackedLoader:
     """Gives the batches of a loader, and knows which it gave last. Everything else is the loader's.
 
     Targets are where outputs will be, so that a loss may be computed from both. Inputs are as the loader gives them.
 
-    >>> batches = KnownBatches([([1], [2]), ([3], [4])], lambda: None)
+    >>> batches = TrackedLoader([([1], [2]), ([3], [4])], lambda: None)
     >>> [batches.inputs for inputs, targets in batches], len(batches)
     ([[1], [3]], 2)
     """

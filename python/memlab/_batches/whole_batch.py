@@ -40,7 +40,7 @@ def forget_budgets(model: nn.Module) -> None:
     _TOO_MANY.pop(model, None)
 
 
-class Whole:
+class WholeBatch:
     """One batch through a model, at once."""
 
     def __init__(self, batch: Batch) -> None:

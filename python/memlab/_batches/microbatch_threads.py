@@ -1,7 +1,7 @@
-"""Strands: pieces of one batch that are computed in threads, one at a time, and meet.
+"""Micro-batches of one batch in threads of their own, which run one at a time and meet.
 
-A strand runs until its next meeting, and then the next strand runs, in the same order each time: results are the same each
-time too. The thread that made them waits meanwhile, merges what strands bring to a meeting, and gives each the result.
+A thread runs until its next meeting, and then the next thread runs, in the same order each time: results are the same each
+time too. The caller's thread waits meanwhile, merges the contributions to a meeting, and gives each thread the result.
 """
 
 from __future__ import annotations
@@ -14,60 +14,60 @@ from queue import SimpleQueue
 from typing import Any
 
 
-class Ended(BaseException):
-    """Raised in a strand, at a meeting that will not take place."""
+class ThreadCancelled(BaseException):
+    """Raised in a thread, at a meeting that will not take place."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a strand brings to a place where it waits for the others."""
+    """The contribution of a thread to a place where it waits for the others."""
 
-    #: The same for all strands that meet.
+    #: The same for all threads that meet.
     place: Any
     #: The place, for messages.
     name: str
     contribution: Any
-    #: Makes one result of all contributions, which are in the order of strands.
+    #: Makes one result of all contributions, which are in the order of threads.
     merge: Callable[[list[Any]], Any]
 
 
 _HERE = threading.local()
 
 
-class Strand:
-    """A thread that runs from meeting to meeting."""
+class MicrobatchThread:
+    """The thread of a micro-batch, which runs from meeting to meeting."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
-        # No end to what may be put there: a strand that is told to end need not be waiting.
+        # No end to what may be put there: a thread that is told to end need not be waiting.
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self._reports: SimpleQueue[Meeting | BaseException | None] = SimpleQueue()
         self._is_ending = False
         self._is_started = False
         # If the program exits all the same, nothing waits for it.
         self._thread = threading.Thread(
-            target=contextvars.copy_context().run, args=(self._run,), name="memlab strand", daemon=True
+            target=contextvars.copy_context().run, args=(self._run,), name="memlab micro-batch", daemon=True
         )
         #: Whether it is between two meetings.
         self.is_running = False
 
     @staticmethod
-    def current() -> Strand | None:
-        """The one that the calling thread is; None if it is none."""
-        return getattr(_HERE, "strand", None)
+    def current() -> MicrobatchThread | None:
+        """The one that the caller runs in; None in any other thread."""
+        return getattr(_HERE, "thread", None)
 
     def meet(self, meeting: Meeting) -> Any:
-        """Called in the strand: waits for the others. Returns what `merge` made of all contributions."""
+        """Called in the thread: waits for the others. Returns what `merge` made of all contributions."""
         if self._is_ending:
-            raise Ended
+            raise ThreadCancelled
         self._reports.put(meeting)
         order = self._orders.get()
         if self._is_ending:
-            raise Ended
+            raise ThreadCancelled
         return order
 
     def go(self, order: Any) -> Meeting | None:
-        """Has the strand run until its next meeting, with the result of the last one. Returns None when it has finished, and
+        """Has the thread run until its next meeting, with the result of the last one. Returns None when it has finished, and
         raises what it raised."""
         self.is_running = True
         if self._is_started:
@@ -84,14 +84,14 @@ class Strand:
         return report
 
     def end(self) -> None:
-        """Has the strand raise `Ended` at its next meeting, and waits for its thread."""
+        """Has the thread raise `ThreadCancelled` at its next meeting, and waits for its thread."""
         self._is_ending = True
         if self._is_started:
             self._orders.put(None)
             self._thread.join()
 
     def _run(self) -> None:
-        _HERE.strand = self
+        _HERE.thread = self
         try:
             self._work()
         except BaseException as error:
@@ -100,8 +100,8 @@ class Strand:
             self._reports.put(None)
 
 
-class Crew:
-    """All strands of a batch."""
+class MicrobatchThreads:
+    """All threads of a batch."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class Crew:
         resume: Callable[[int], None],
         suspend: Callable[[int, Meeting | None], None],
     ) -> None:
-        """`resume(index)` is called before a strand runs, and `suspend(index, meeting)` when it waits, or has finished."""
-        self._strands = [Strand(work) for work in works]
+        """`resume(index)` is called before a thread runs, and `suspend(index, meeting)` when it waits, or has finished."""
+        self._threads = [MicrobatchThread(work) for work in works]
         self._names = names
         self._resume = resume
         self._suspend = suspend
@@ -119,14 +119,14 @@ class Crew:
     def end(self) -> None:
         """Ends those that have not finished."""
         # One at a time here too: first the one that an interrupt has left running.
-        for strand in sorted(self._strands, key=lambda strand: not strand.is_running):
-            strand.end()
+        for thread in sorted(self._threads, key=lambda thread: not thread.is_running):
+            thread.end()
 
     def run(self, until: Any = None) -> list[Any]:
-        """Strands run and meet until all are at this place, or have finished. Then what they bring there is returned.
+        """Threads run and meet until all are at this place, or have finished. Then what they bring there is returned.
 
         Raises:
-            RuntimeError: strands are at different places.
+            RuntimeError: threads are at different places.
         """
         result = None
         while True:
@@ -143,9 +143,9 @@ class Crew:
 
     def _go_on(self, result: Any) -> list[Meeting | None]:
         meetings = []
-        for index, strand in enumerate(self._strands):
+        for index, thread in enumerate(self._threads):
             self._resume(index)
-            meeting = strand.go(result)
+            meeting = thread.go(result)
             self._suspend(index, meeting)
             meetings.append(meeting)
         return meetings
