@@ -39,7 +39,7 @@ def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool
 
     Raises:
         InspectionError: it fails there.
-        CannotTravel: it cannot be pickled.
+        UnpicklableModelError: it cannot be pickled.
     """
     with _packed(training) as folder:
         options: list[object] = ["--keep", folder, "--batch", ",".join(map(str, sizes))]
@@ -53,7 +53,7 @@ def recorded_lengths(training: Training, rows: int, lengths: Sequence[int], card
 
     Raises:
         InspectionError: the training fails.
-        CannotTravel: it cannot be pickled.
+        UnpicklableModelError: it cannot be pickled.
     """
     with _packed(training) as folder:
         file = folder / "lengths.txt"

@@ -69,7 +69,7 @@ def packed(model: torch.nn.Module, payload: Any, by_value: list[torch.Tensor]) -
         by_value: tensors that travel with their values. So do tensors on the CPU that no module has registered.
 
     Raises:
-        CannotTravel: something in it cannot be pickled, or is known in this process only.
+        UnpicklableModelError: something in it cannot be pickled, or is known in this process only.
     """
     file = io.BytesIO()
     tensors = registered_tensors(model)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memlab._command import program
 from memlab._tools.messages import warn_once
-from memlab.recording import trace_path
+from memlab.process_recording import trace_path
 
 # Seconds. The trace of a day is read in a few; a training does not wait longer than this.
 PATIENCE_S = 300

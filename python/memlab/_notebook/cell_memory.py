@@ -9,7 +9,7 @@ from memlab import _native
 from memlab._notebook import html_style
 from memlab._notebook.chart import chart, seconds
 from memlab._notebook.html_style import signed_size, size
-from memlab.recording import why_not
+from memlab.process_recording import why_not
 from memlab.watching import watch
 
 _LINES = 15

@@ -8,7 +8,7 @@ from typing import Any
 from memlab import _native
 from memlab._notebook import html_style
 from memlab._notebook.html_style import size
-from memlab.recording import why_not
+from memlab.process_recording import why_not
 from memlab.tracking import tracker
 
 

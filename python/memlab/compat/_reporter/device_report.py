@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memlab import _native
-from memlab._reporter.unseen_memory import ROUNDING, UnseenMemory
 from memlab._tools.short_sizes import short_size
+from memlab.compat._reporter.unseen_memory import ROUNDING, UnseenMemory
 
 RULE_WIDTH = 79  # pytorch_memlab's tables are this wide, with columns of 40, 20 and 10.
 NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH = 40, 20, 10

@@ -65,7 +65,7 @@ class LiveStorages:
 
 def tensor_nbytes(tensor: Tensor) -> int:
     """Bytes of the elements of a tensor, of a sparse one those of its indices and values."""
-    from memlab._tensors.memory import parts
+    from memlab.compat._tensors.memory import parts
 
     total = 0
     for _suffix, part in parts(tensor):
@@ -77,7 +77,7 @@ def tensor_nbytes(tensor: Tensor) -> int:
 
 
 def _storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
-    from memlab._tensors.memory import parts
+    from memlab.compat._tensors.memory import parts
 
     for _suffix, part in parts(tensor):
         try:

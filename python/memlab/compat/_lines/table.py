@@ -6,9 +6,9 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memlab._lines.columns import LineFigures, is_bytes, value_of
 from memlab._tools.functions import Code
 from memlab._tools.short_sizes import short_size
+from memlab.compat._lines.columns import LineFigures, is_bytes, value_of
 
 # Bars in a notebook: a colour that is read in light and dark themes, behind text of the theme's own colour.
 _BAR = "rgba(86, 156, 214, .45)"

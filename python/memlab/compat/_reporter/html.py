@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from memlab._reporter.device_report import DeviceReport, what_it_is, where
 from memlab._tools.short_sizes import short_size
+from memlab.compat._reporter.device_report import DeviceReport, what_it_is, where
 
 _ROWS = 200  # A notebook becomes slow with thousands.
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 
 from memlab import _native
-from memlab._courtesy.result import StayedMemory
 from memlab._paging.torch_private import shows_saved
+from memlab.compat._courtesy.result import StayedMemory
 from memlab.tracking import tracker
 
 UNREACHABLE = "held where Python cannot reach it"

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from memlab import _native
-from memlab._tensors.live_tensors import LiveTensors, held_by_pytorch_alone
-from memlab._tensors.memory import READER
-from memlab._tensors.names import name_tensors
+from memlab.compat._tensors.live_tensors import LiveTensors, held_by_pytorch_alone
+from memlab.compat._tensors.memory import READER
+from memlab.compat._tensors.names import name_tensors
 
 
 def survey(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlab import _native
-from memlab.recording import status_of_recording
+from memlab.process_recording import status_of_recording
 
 
 def move_status() -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from memlab import _native
-from memlab._reporter.device_report import DeviceReport
-from memlab._reporter.unseen_memory import UNKNOWN, UnseenMemory
+from memlab.compat._reporter.device_report import DeviceReport
+from memlab.compat._reporter.unseen_memory import UNKNOWN, UnseenMemory
 
 
 def device_reports(table: _native.TensorTable, only: str | None, is_tracked: bool) -> dict[str, DeviceReport]:

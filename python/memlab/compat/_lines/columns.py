@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from memlab._lines.hooks import METRICS, POOLS, SAMPLED
+from memlab.compat._lines.hooks import METRICS, POOLS, SAMPLED
 
 # The counters that are computed from events: active memory is what is allocated.
 _COUNTED = {"allocation": 0, "allocated_bytes": 1, "active": 0, "active_bytes": 1, "segment": 2, "reserved_bytes": 3}

@@ -7,9 +7,9 @@ import weakref
 from typing import TYPE_CHECKING
 
 from memlab import _native
-from memlab._reporter.device_report import DeviceReport, TensorRow
-from memlab._reporter.report import Report
-from memlab._reporter.unseen_memory import UnseenMemory
+from memlab.compat._reporter.device_report import DeviceReport, TensorRow
+from memlab.compat._reporter.report import Report
+from memlab.compat._reporter.unseen_memory import UnseenMemory
 from memlab.tracking import tracker
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class MemReporter:
     """
 
     def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
-        from memlab._tensors.live_tensors import LiveTensors
-        from memlab._tensors.names import name_tensors
+        from memlab.compat._tensors.live_tensors import LiveTensors
+        from memlab.compat._tensors.names import name_tensors
 
         self.pre_collect = pre_collect
         self._names, self._live = _native.TensorNames(), LiveTensors()
@@ -92,8 +92,8 @@ class MemReporter:
         """
         import torch
 
-        from memlab._reporter.device_reports import device_reports
-        from memlab._reporter.survey import survey
+        from memlab.compat._reporter.device_reports import device_reports
+        from memlab.compat._reporter.survey import survey
 
         only = None if device is None else _device_name(device)
         if self.pre_collect:

@@ -6,7 +6,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from memlab._iterations.table import IterationFile, IterationMemory, layer_label
+from memlab.compat._iterations.table import IterationFile, IterationMemory, layer_label
 from memlab.tracking import tracker
 from memlab.watching import watch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from memlab._iterations.hooks import IterationHooks
+    from memlab.compat._iterations.hooks import IterationHooks
 
 __all__ = ["IterationMemory", "memory_profiler"]
 
@@ -47,7 +47,7 @@ class memory_profiler:
     """
 
     def __init__(self, model: nn.Module, print_period: int = 1, csv: bool = False) -> None:
-        from memlab._iterations.hooks import IterationHooks
+        from memlab.compat._iterations.hooks import IterationHooks
 
         if not isinstance(print_period, int) or print_period < 1:
             raise ValueError(
@@ -135,7 +135,7 @@ class memory_profiler:
         """The row of the iteration that ends."""
         import torch
 
-        from memlab._tensors.module_outputs import tensor_nbytes
+        from memlab.compat._tensors.module_outputs import tensor_nbytes
 
         row = IterationMemory(self._epoch, self._iteration)
         hooks.is_recording = False

@@ -19,7 +19,7 @@ from memlab import _native
 from memlab._tools.messages import warn_once
 
 if TYPE_CHECKING:
-    from memlab._courtesy.result import Yielded
+    from memlab.compat._courtesy.result import Yielded
 
 # As long as `memlab offload` and `memlab restore` wait for the program's GPU work.
 TIMEOUT_S = 60.0
@@ -78,14 +78,14 @@ class Courtesy:
         >>> memlab.Courtesy().restore() >= 0
         True
         """
-        from memlab._courtesy.result import Yielded
+        from memlab.compat._courtesy.result import Yielded
 
         if not _uses_gpu():
             return Yielded()
         import torch
 
-        from memlab._courtesy.in_place import yield_in_place
-        from memlab._courtesy.native import move_status
+        from memlab.compat._courtesy.in_place import yield_in_place
+        from memlab.compat._courtesy.native import move_status
 
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("a CUDA graph is being captured: yield memory before or after the capture")
@@ -115,8 +115,8 @@ class Courtesy:
         """
         if "torch" not in sys.modules:
             return 0
-        from memlab._courtesy import host_copies
-        from memlab._courtesy.native import move_status
+        from memlab.compat._courtesy import host_copies
+        from memlab.compat._courtesy.native import move_status
 
         restored = 0
         before = move_status()
@@ -151,8 +151,8 @@ def _offload(status: dict[str, Any], timeout_s: float) -> Yielded:
     """Moves everything with the native offload, at the same addresses."""
     import torch
 
-    from memlab._courtesy.native import move_status
-    from memlab._courtesy.result import Yielded
+    from memlab.compat._courtesy.native import move_status
+    from memlab.compat._courtesy.result import Yielded
 
     if status["state"] == "offloaded":
         return Yielded(offloaded=True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memlab import _native
-from memlab._iterations.table import layer_label
-from memlab._tensors.module_outputs import LiveStorages, tensor_nbytes, tensors_in
+from memlab.compat._iterations.table import layer_label
+from memlab.compat._tensors.module_outputs import LiveStorages, tensor_nbytes, tensors_in
 
 # Reads the live feature maps of a model on a GPU by layer; None: they are to be found from what modules return.
 FeatureMaps = Callable[[], "dict[str, int] | None"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from memlab._reporter.device_report import NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH, DeviceReport
-from memlab._reporter.html import report_html
+from memlab.compat._reporter.device_report import NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH, DeviceReport
+from memlab.compat._reporter.html import report_html
 
 
 @dataclass

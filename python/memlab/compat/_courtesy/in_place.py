@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from memlab._courtesy.attribution import Memory, held_elsewhere
-from memlab._courtesy.host_copies import move_out
-from memlab._courtesy.result import StayedMemory, Yielded
-from memlab._courtesy.storages import ReachableStorages, find_storages
 from memlab._paging.torch_private import clear_cublas_workspaces, storage_key
+from memlab.compat._courtesy.attribution import Memory, held_elsewhere
+from memlab.compat._courtesy.host_copies import move_out
+from memlab.compat._courtesy.result import StayedMemory, Yielded
+from memlab.compat._courtesy.storages import ReachableStorages, find_storages
 
 SHARED = "shared with other processes (CUDA IPC)"
 FOREIGN = "used by another library, or allocated by it (DLPack, CUDA array interface)"

@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any, TextIO, TypeVar, overload
 
 from memlab import _native
-from memlab._lines import hooks
-from memlab._lines.columns import DEFAULT_COLUMNS, LineFigures, value_of
-from memlab._lines.table import FunctionProfile, as_html, as_text
 from memlab._tools.functions import Code, code_of
-from memlab.recording import ensure_started, why_not
+from memlab.compat._lines import hooks
+from memlab.compat._lines.columns import DEFAULT_COLUMNS, LineFigures, value_of
+from memlab.compat._lines.table import FunctionProfile, as_html, as_text
+from memlab.process_recording import ensure_started, why_not
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler", "clear_global_line_profiler", "profile", "profile_every", "set_target_gpu"]
 
