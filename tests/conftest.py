@@ -231,19 +231,19 @@ def rows():
     return collect
 
 
-def strands():
+def microbatch_threads():
     """Threads of micro-batches in lockstep."""
-    return [thread for thread in threading.enumerate() if thread.name == "memlab strand"]
+    return [thread for thread in threading.enumerate() if thread.name == "memlab micro-batch"]
 
 
 @pytest.fixture(autouse=True)
-def no_strand_is_left():
+def no_thread_is_left():
     """Micro-batches end with the last object that could ask for them."""
-    before = set(strands())
+    before = set(microbatch_threads())
     yield
-    if set(strands()) - before:
+    if set(microbatch_threads()) - before:
         gc.collect()
-    assert not set(strands()) - before
+    assert not set(microbatch_threads()) - before
 
 
 @pytest.fixture(scope="module")

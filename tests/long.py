@@ -30,7 +30,7 @@ WORKERS = 2
 OF_THE_WHEEL = {"package/test_shells.py", "package/test_wheel.py"}
 # Not a file: the tests that `tests/versions.sh --old` runs with an old PyTorch.
 OLD_PYTORCH = "versions.sh"
-OLD_PYTORCH_COVERS = ["interpose", "trace", "tests/versions.sh", "tests/see", "python/memlab/_tensors"]
+OLD_PYTORCH_COVERS = ["interpose", "trace", "tests/versions.sh", "tests/see", "python/memlab/compat/_tensors"]
 
 
 @dataclass(frozen=True)

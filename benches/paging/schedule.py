@@ -80,7 +80,7 @@ def paced(ratio, residents):
     """One case: (predicted by the recurrence, measured) in seconds a forward."""
     import memlab
     from memlab._paging.settings import Settings
-    from memlab.paging import page_with
+    from memlab.paged_model import page_with
 
     copy = BYTES / BYTES_PER_SECOND
     model = nn.Sequential(*(Layer(BYTES, copy * ratio) for _ in range(LAYERS))).eval()

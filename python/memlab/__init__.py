@@ -9,7 +9,9 @@
     with memlab.annotate("forward"):                # a name for what is allocated here, beside lines and layers
         loss = model(batch)
 
-The ``memlab`` command (``memlab run -- python train.py``) is in the same package. See the user guide.
+The same names are in namespaces: `memlab.paging`, `memlab.batches`, `memlab.inspection` and `memlab.recording`; `memlab.compat`
+has the interfaces of older projects. The ``memlab`` command (``memlab run -- python train.py``) is in the same package. See
+the user guide.
 """
 
 from __future__ import annotations
@@ -19,34 +21,34 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memlab import allocator, training_warnings
+    from memlab import allocator, batches, compat, inspection, paging, recording, training_warnings
     from memlab.accumulation import accumulate
     from memlab.activations import offload_activations
     from memlab.annotation import annotate
     from memlab.batch_search import find_batch
     from memlab.chunking import chunk
-    from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
-    from memlab.courtesy import Courtesy
-    from memlab.cuda_history import CudaHistory, CudaMemorySnapShot, MemoryDifference
-    from memlab.feeding import Feeder, SampleError
-    from memlab.infinity_batch import InfinityBatch
-    from memlab.inspection import CannotTravel, InspectionError, inspect
-    from memlab.iteration_profiler import memory_profiler
-    from memlab.lightning_batches import big_batches_callback
-    from memlab.line_profiler import (
+    from memlab.compat.courtesy import Courtesy
+    from memlab.compat.cuda_history import CudaHistory, CudaMemorySnapShot, MemoryDifference
+    from memlab.compat.iteration_profiler import memory_profiler
+    from memlab.compat.line_profiler import (
         LineProfiler,
         clear_global_line_profiler,
         profile,
         profile_every,
         set_target_gpu,
     )
+    from memlab.compat.network_inspection import InspectNetwork
+    from memlab.compat.reporter import MemReporter
+    from memlab.compat.reproducing import determinize, first_difference, is_equal_network, is_equal_with_error
+    from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
+    from memlab.feeding import Feeder, SampleError
+    from memlab.infinity_batch import InfinityBatch
+    from memlab.inspection import CannotTravel, InspectionError, UnpicklableModelError, inspect
+    from memlab.lightning_batches import big_batches_callback
     from memlab.loading import load, skeleton
-    from memlab.network_inspection import InspectNetwork
-    from memlab.paging import page, plan_of, unpage
+    from memlab.paged_model import page, plan_of, unpage
     from memlab.plan import Plan
-    from memlab.recording import start, stop
-    from memlab.reporter import MemReporter
-    from memlab.reproducing import determinize, first_difference, is_equal_network, is_equal_with_error
+    from memlab.process_recording import start, stop
     from memlab.step_log import log
     from memlab.tracking import tracker
     from memlab.trainers import BigBatches, offload_callback
@@ -76,16 +78,20 @@ __all__ = [
     "Plan",
     "SampleError",
     "TrainingWarning",
+    "UnpicklableModelError",
     "accumulate",
     "allocator",
     "annotate",
+    "batches",
     "big_batches_callback",
     "chunk",
     "clear_global_line_profiler",
+    "compat",
     "determinize",
     "find_batch",
     "first_difference",
     "inspect",
+    "inspection",
     "is_equal_network",
     "is_equal_with_error",
     "load",
@@ -94,9 +100,11 @@ __all__ = [
     "offload_activations",
     "offload_callback",
     "page",
+    "paging",
     "plan_of",
     "profile",
     "profile_every",
+    "recording",
     "set_target_gpu",
     "skeleton",
     "start",
@@ -109,70 +117,46 @@ __all__ = [
 
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use. (What
 # IPython calls is not in `__all__`: it needs IPython.)
-_MODULES = {
-    "BigBatches": "trainers",
-    "CannotTravel": "inspection",
-    "Config": "config",
-    "Courtesy": "courtesy",
-    "CudaHistory": "cuda_history",
-    "CudaMemorySnapShot": "cuda_history",
-    "Feeder": "feeding",
-    "GiB": "config",
-    "InfinityBatch": "infinity_batch",
-    "InspectNetwork": "network_inspection",
-    "InspectionError": "inspection",
-    "KiB": "config",
-    "LineProfiler": "line_profiler",
-    "MemReporter": "reporter",
-    "MemoryDifference": "cuda_history",
-    "MiB": "config",
-    "NotEnoughCPURam": "config",
-    "NotEnoughGPURam": "config",
-    "Plan": "plan",
-    "SampleError": "feeding",
-    "TrainingWarning": "training_warnings",
-    "accumulate": "accumulation",
-    "allocator": "allocator",
-    "annotate": "annotation",
-    "big_batches_callback": "lightning_batches",
-    "chunk": "chunking",
-    "clear_global_line_profiler": "line_profiler",
-    "determinize": "reproducing",
-    "find_batch": "batch_search",
-    "first_difference": "reproducing",
-    "inspect": "inspection",
-    "is_equal_network": "reproducing",
-    "is_equal_with_error": "reproducing",
-    "load": "loading",
-    "load_ipython_extension": "magics",
-    "log": "step_log",
-    "memory_profiler": "iteration_profiler",
-    "offload_activations": "activations",
-    "offload_callback": "trainers",
-    "page": "paging",
-    "plan_of": "paging",
-    "profile": "line_profiler",
-    "profile_every": "line_profiler",
-    "set_target_gpu": "line_profiler",
-    "skeleton": "loading",
-    "start": "recording",
-    "stop": "recording",
-    "tracker": "tracking",
-    "training_warnings": "training_warnings",
-    "unload_ipython_extension": "magics",
-    "unpage": "paging",
-    "watch": "watching",
+_NAMES = {
+    "accumulation": "accumulate",
+    "activations": "offload_activations",
+    "annotation": "annotate",
+    "batch_search": "find_batch",
+    "chunking": "chunk",
+    "compat.courtesy": "Courtesy",
+    "compat.cuda_history": "CudaHistory CudaMemorySnapShot MemoryDifference",
+    "compat.iteration_profiler": "memory_profiler",
+    "compat.line_profiler": "LineProfiler clear_global_line_profiler profile profile_every set_target_gpu",
+    "compat.network_inspection": "InspectNetwork",
+    "compat.reporter": "MemReporter",
+    "compat.reproducing": "determinize first_difference is_equal_network is_equal_with_error",
+    "config": "Config GiB KiB MiB NotEnoughCPURam NotEnoughGPURam",
+    "feeding": "Feeder SampleError",
+    "infinity_batch": "InfinityBatch",
+    "inspection": "CannotTravel InspectionError UnpicklableModelError inspect",
+    "lightning_batches": "big_batches_callback",
+    "loading": "load skeleton",
+    "magics": "load_ipython_extension unload_ipython_extension",
+    "paged_model": "page plan_of unpage",
+    "plan": "Plan",
+    "process_recording": "start stop",
+    "step_log": "log",
+    "tracking": "tracker",
+    "trainers": "BigBatches offload_callback",
+    "training_warnings": "TrainingWarning",
+    "watching": "watch",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-# Used as modules: `memlab.allocator.replay(…)`.
-_WHOLE = {"allocator", "training_warnings"}
-
+# Used as modules: `memlab.allocator.replay(…)`, `memlab.paging.page(…)`.
+_NAMESPACES = {"allocator", "batches", "compat", "inspection", "paging", "recording", "training_warnings"}
 
 # The oldest PyTorch of modules that use its internals; the others work with 2.1.
 _OLDEST_TORCH = {
-    **dict.fromkeys(("chunking", "loading", "paging"), (2, 6)),
-    **dict.fromkeys(("accumulation", "activations", "courtesy", "infinity_batch", "inspection"), (2, 4)),
-    **dict.fromkeys(("iteration_profiler", "lightning_batches", "network_inspection", "reporter", "trainers"), (2, 4)),
+    **dict.fromkeys(("chunking", "loading", "paged_model"), (2, 6)),
+    **dict.fromkeys(("accumulation", "activations", "compat.courtesy", "infinity_batch", "inspection"), (2, 4)),
+    **dict.fromkeys(("compat.iteration_profiler", "compat.network_inspection", "compat.reporter"), (2, 4)),
+    **dict.fromkeys(("lightning_batches", "trainers"), (2, 4)),
 }
 
 
@@ -198,10 +182,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NAMESPACES:
+        return importlib.import_module(f"memlab.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'memlab' has no attribute {name!r}")
     _refuse_old(name)
-    module = importlib.import_module(f"memlab.{_MODULES[name]}")
-    value = module if name in _WHOLE else getattr(module, name)
+    value = getattr(importlib.import_module(f"memlab.{_MODULES[name]}"), name)
     globals()[name] = value  # The next use costs no call.
     return value

@@ -16,16 +16,16 @@ from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.mixing import look_for_mixing
+from memlab._batches.model_loss import ModelLoss, labels_of, loss_in
 from memlab._batches.nested import Samples, is_stream
 from memlab._batches.observing import goes, keeper
-from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
 from memlab._batches.parameter_hooks import once_for_all_pieces
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
+from memlab._batches.strategies import LOCKSTEP, PIECES, REPLAY, WHOLE, strategy_of
 from memlab._batches.streamed import StreamedMean, StreamedReplay, given_by
-from memlab._batches.ways import LOCKSTEP, PIECES, REPLAY, WHOLE, way_of
 from memlab._batches.weighted import WeightedBackward
-from memlab._batches.whole import TooLargeAtOnce, Whole
+from memlab._batches.whole_batch import TooLargeAtOnce, WholeBatch
 
 _Loss = Callable[..., Any]
 _Scale = Callable[[Tensor], Tensor]
@@ -117,7 +117,7 @@ def accumulate(
         )
     # (Ranks may have other counts of samples, but have to go the same way.)
     in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
-    way = way_of(
+    strategy = strategy_of(
         batch.ranks.model(),
         loss_fn,
         device=batch.device,
@@ -126,18 +126,20 @@ def accumulate(
         batchnorm=batchnorm,
         samples=len(batch.samples),
     )
-    if batch.ranks.are_in_step and way.name in (WHOLE, LOCKSTEP):
-        raise RuntimeError(f"the model is sharded over ranks (fully_shard), and {way.reason}: give it batchnorm='frozen'")
-    if way.inexact is not None:
-        warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
-    goes(way.name)
+    if batch.ranks.are_in_step and strategy.name in (WHOLE, LOCKSTEP):
+        raise RuntimeError(
+            f"the model is sharded over ranks (fully_shard), and {strategy.reason}: give it batchnorm='frozen'"
+        )
+    if strategy.inexact is not None:
+        warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=2)
+    goes(strategy.name)
     # (A wrapper of ranks averages a gradient when autograd has reached its parameter, which is after its hooks.)
     with (
         nullcontext()
-        if batch.ranks.are_several and way.name == WHOLE
+        if batch.ranks.are_several and strategy.name == WHOLE
         else once_for_all_pieces(batch.parameters, batch.ranks)
     ):
-        return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
+        return _RUN[strategy.name](strategy.prepared(batch), inputs, target_samples, loss_fn, scale)
 
 
 def _streamed(
@@ -158,24 +160,25 @@ def _streamed(
             "how many it gives: give the batch as a whole"
         )
     inner = ranks.model()
-    way = way_of(inner, loss_fn, device=torch.device("cpu"), in_pieces=True, exact=exact, batchnorm=batchnorm)
-    if way.name in (WHOLE, LOCKSTEP) or way.batchnorm == "ghost":
+    strategy = strategy_of(inner, loss_fn, device=torch.device("cpu"), in_pieces=True, exact=exact, batchnorm=batchnorm)
+    if strategy.name in (WHOLE, LOCKSTEP) or strategy.batchnorm == "ghost":
         raise RuntimeError(
-            f"pieces from an iterable, one after the other, would not give the gradients of the whole batch: {way.reason}. "
-            "Give the batch as a whole, or keep the statistics (batchnorm='frozen')"
+            "pieces from an iterable, one after the other, would not give the gradients of the whole batch: "
+            f"{strategy.reason}. Give the batch as a whole, or keep the statistics (batchnorm='frozen')"
         )
-    if way.inexact is not None:
-        warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=3)
-    prepared = lambda inputs: way.prepared(batch_of(inputs))  # noqa: E731
+    if strategy.inexact is not None:
+        warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=3)
+    prepared = lambda inputs: strategy.prepared(batch_of(inputs))  # noqa: E731
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if way.name == PIECES:
+    if strategy.name == PIECES:
         mean = StreamedMean(given_by(pieces, have_targets=loss_fn is not None), prepared, loss_fn)
         with once_for_all_pieces(parameters, ranks):
             return mean.run(scale)
     if iter(pieces) is pieces:
         raise RuntimeError(
-            f"{way.reason}, so it needs the pieces twice, and a {type(pieces).__name__} gives them once: give an object "
-            "whose __iter__ begins anew, such as a DataLoader without shuffle (DataLoader(list_of_pieces, batch_size=None))"
+            f"{strategy.reason}, so it needs the pieces twice, and a {type(pieces).__name__} gives them once: give an "
+            "object whose __iter__ begins anew, such as a DataLoader without shuffle (DataLoader(list_of_pieces, "
+            "batch_size=None))"
         )
     replay = StreamedReplay(lambda: given_by(pieces, have_targets=True), prepared)
     assert loss_fn is not None, "the way was chosen for it"
@@ -193,7 +196,7 @@ def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Los
             raise ValueError(
                 "a rank has one sample: of what the model's own loss is the mean is found by trying two of them"
             )
-        own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory), labels_of(inputs)
+        own, labels = ModelLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     mean = Mean.of(loss_fn)
     assert mean is not None, "the way was chosen for it"
@@ -212,7 +215,7 @@ def _by_replay(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Lo
 def _at_once(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
     loss_of = _loss_of(batch, targets, loss_fn)
     try:
-        return Whole(batch).run(loss_of, scale)
+        return WholeBatch(batch).run(loss_of, scale)
     except TooLargeAtOnce:
         goes(LOCKSTEP)
         return Lockstep(batch).run(loss_of, scale)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from memlab import _native
-from memlab._activations.block import Block
-from memlab._activations.histories import Histories
+from memlab._activations.forward_histories import SignatureHistories
+from memlab._activations.offload_mode import OffloadMode
 from memlab._paging.torch_private import exclude_from_compile
 
 __all__ = ["offload_activations"]
@@ -62,18 +62,18 @@ class offload_activations(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         device = _device(self._device)
-        blocks = self._open.__dict__.setdefault("blocks", [])
+        modes = self._open.__dict__.setdefault("modes", [])
         if device is None:
-            blocks.append(None)
+            modes.append(None)
             return
-        block = Block(device, Histories.of(device, self._budget, recompute=self._recompute))
-        block.__enter__()
-        blocks.append(block)
+        mode = OffloadMode(device, SignatureHistories.of(device, self._budget, recompute=self._recompute))
+        mode.__enter__()
+        modes.append(mode)
 
     def __exit__(self, *exception: Any) -> None:
-        block = self._open.blocks.pop()
-        if block is not None:
-            block.__exit__(*exception)
+        mode = self._open.modes.pop()
+        if mode is not None:
+            mode.__exit__(*exception)
 
 
 def _device(asked: torch.device | str | None) -> torch.device | None:

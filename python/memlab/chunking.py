@@ -17,7 +17,7 @@ from memlab._paging.plan_state import PlanQueries
 from memlab._paging.settings import device_of
 from memlab._paging.sizes import bytes_of
 from memlab._paging.start import refuse_patched
-from memlab.paging import page
+from memlab.paged_model import page
 from memlab.plan import Plan
 
 Model = TypeVar("Model", bound=nn.Module)

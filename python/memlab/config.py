@@ -11,7 +11,7 @@ import numpy as np
 from memlab._feeding.batch_size import Planner, Training, largest_fitting_batch
 from memlab._feeding.budget import HostBudget
 from memlab._feeding.errors import NotEnoughCPURam, NotEnoughGPURam
-from memlab._feeding.form import SampleForm
+from memlab._feeding.sample_form import SampleForm
 from memlab._paging.sizes import bytes_of, readable
 
 __all__ = ["Config", "GiB", "KiB", "MiB", "NotEnoughCPURam", "NotEnoughGPURam"]

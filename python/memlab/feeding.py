@@ -7,17 +7,17 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from memlab._feeding.batch_transforms import BatchTransforms
 from memlab._feeding.device import feeding_device
 from memlab._feeding.engine import Engine
 from memlab._feeding.errors import SampleError, WorkerDied
-from memlab._feeding.filling import Course
+from memlab._feeding.filling import EpochReads
 from memlab._feeding.identities import Identities
 from memlab._feeding.order import epoch_order
 from memlab._feeding.position import Position
 from memlab._feeding.reading import SampleReaders
 from memlab._feeding.samples import Samples
 from memlab._feeding.sources import Pair
-from memlab._feeding.stages import Stages
 from memlab._paging.sizes import readable
 from memlab.config import Config
 
@@ -111,7 +111,9 @@ class Feeder:
         self._outputs = self._inputs if output_list is input_list else Identities(output_list)
         self._shuffle, self._seed = shuffle, seed
         self._rank, self._world_size = rank, world_size
-        self._stages = Stages((apply_on_input_batch, apply_on_output_batch), (convert_input, convert_output), make_batch)
+        self._transforms = BatchTransforms(
+            (apply_on_input_batch, apply_on_output_batch), (convert_input, convert_output), make_batch
+        )
         readers = SampleReaders(read_input, get_output, configs.inputs, configs.outputs, configs.one_read_count)
         where = None if device is None else feeding_device(device)
         self._engine = Engine(configs.budget, configs.batch_size, readers, configs.workers, processes, where, most_slots)
@@ -169,7 +171,7 @@ class Feeder:
         position = self._position
         order = epoch_order(len(self._inputs), self._seed, position.epoch, self._shuffle, self._rank, self._world_size)
         reads = self.batch_size // self.configs.one_read_count
-        course = Course(
+        epoch_reads = EpochReads(
             self._inputs,
             self._outputs,
             order[position.delivered :],
@@ -179,7 +181,7 @@ class Feeder:
             self._engine.chunk_reads(reads),
             self.configs.one_read_count,
         )
-        return Epoch(self, self._engine, course, position, self._stages)
+        return Epoch(self, self._engine, epoch_reads, position, self._transforms)
 
     def __len__(self) -> int:
         """Batches in an epoch of this rank."""
@@ -262,22 +264,24 @@ class Feeder:
 class Epoch:
     """The batches of one epoch: an iterator, which can be asked for the next batch again after an exception."""
 
-    def __init__(self, feeder: Feeder, engine: Engine, course: Course, position: Position, stages: Stages) -> None:
+    def __init__(
+        self, feeder: Feeder, engine: Engine, epoch_reads: EpochReads, position: Position, transforms: BatchTransforms
+    ) -> None:
         self._feeder = feeder  # A feeder that nobody else has stays for its epoch.
         self._engine = engine
-        self._course = course
+        self._epoch_reads = epoch_reads
         self._position = position
-        self._stages = stages
+        self._transforms = transforms
         self._taken = 0
         self._pending: Pair | None = None
-        self._source = engine.begin(course)
+        self._source = engine.begin(epoch_reads)
 
     def __iter__(self) -> Epoch:
         return self
 
     def __len__(self) -> int:
         """The batches that are left."""
-        return self._course.batches - self._taken
+        return self._epoch_reads.batches - self._taken
 
     def __next__(self) -> Any:
         self._position.begun = True
@@ -287,8 +291,8 @@ class Epoch:
             raise RuntimeError("this epoch has ended: another one of the same feeder began, or the feeder was closed")
         if self._pending is None:
             self._pending = self._source.take(self._taken)
-        batch = self._stages.apply(self._pending)
+        batch = self._transforms.apply(self._pending)
         self._pending = None
-        self._position.delivered += self._course.reads(self._taken)
+        self._position.delivered += self._epoch_reads.reads(self._taken)
         self._taken += 1
         return batch

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from memlab._batches.batch import Batch, described_size
 from memlab._batches.evaluation import evaluated
-from memlab._batches.kept import Kept, PiecesKept
-from memlab._batches.loader import divided
+from memlab._batches.kept_batches import KeptBatches, PieceOutputs
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples, beside, is_stream
 from memlab._batches.observing import Computation, goes, observing
@@ -26,10 +25,11 @@ from memlab._batches.replay import Replay
 from memlab._batches.settings import Settings
 from memlab._batches.sizing import peak_allocated
 from memlab._batches.state import evaluating
+from memlab._batches.strategies import LOCKSTEP, REPLAY, WHOLE, Strategy, strategy_of
 from memlab._batches.traced_steps import write_losses
+from memlab._batches.tracked_loader import divided
 from memlab._batches.training_report import Memory, TrainingReport, training_report
-from memlab._batches.ways import LOCKSTEP, REPLAY, WHOLE, Way, way_of
-from memlab._batches.whole import TooLargeAtOnce, Whole
+from memlab._batches.whole_batch import TooLargeAtOnce, WholeBatch
 from memlab._paging.torch_private import tree_map_only
 from memlab.accumulation import accumulate
 
@@ -45,7 +45,7 @@ _OUTPUTS: dict[str, Callable[[Batch], Any]] = {
 
 def _together(batch: Batch) -> Any:
     try:
-        return Whole(batch).outputs()
+        return WholeBatch(batch).outputs()
     except TooLargeAtOnce:
         goes(LOCKSTEP)
         return Lockstep(batch).outputs()
@@ -137,27 +137,27 @@ class InfinityBatch(Settings):
         self.exact = exact
         self.batchnorm = batchnorm
         self.micro_batch = micro_batch
-        self._kept = Kept(keep, keep_nbytes, keep_folder)
+        self._kept = KeptBatches(keep, keep_nbytes, keep_folder)
         self.callbacks = callbacks
         self.dataloader = dataloader
 
     # What is looked at.
 
     @property
-    def plan(self) -> Way:
+    def plan(self) -> Strategy:
         """How `epoch` computes a batch, and why: to be printed.
 
         Raises:
             RuntimeError: there is no model yet, or no way for it.
         """
-        way = self._way(has_own_loop=False)
-        if way.name == WHOLE:
-            return way
-        return replace(way, pieces=described_size(self._model(), self.forward_device, self.micro_batch))
+        strategy = self._strategy(has_own_loop=False)
+        if strategy.name == WHOLE:
+            return strategy
+        return replace(strategy, pieces=described_size(self._model(), self.forward_device, self.micro_batch))
 
-    def _way(self, *, has_own_loop: bool, samples: int | None = None) -> Way:
+    def _strategy(self, *, has_own_loop: bool, samples: int | None = None) -> Strategy:
         """That of a batch of so many samples; None: of more than a piece has."""
-        return way_of(
+        return strategy_of(
             self._model(),
             self._chosen("criterion", self._name),
             device=self.forward_device,
@@ -204,7 +204,7 @@ class InfinityBatch(Settings):
                 comes_in_pieces = is_stream(batch)
                 inputs, targets = (batch, None) if comes_in_pieces else divided(batch)
                 optimizer.zero_grad()
-                outputs = PiecesKept() if self._kept.wants_outputs else None
+                outputs = PieceOutputs() if self._kept.wants_outputs else None
                 with self._telling(computation := Computation(), outputs):
                     loss = accumulate(
                         model,
@@ -374,7 +374,7 @@ class InfinityBatch(Settings):
         """Whether outputs stay where the model computes."""
         return self.backward_device is None or torch.device(self.backward_device) == self.forward_device
 
-    def _telling(self, computation: Computation, outputs: PiecesKept | None = None) -> AbstractContextManager[None]:
+    def _telling(self, computation: Computation, outputs: PieceOutputs | None = None) -> AbstractContextManager[None]:
         """Tells the callbacks of the pieces of batches that begin in a block. `outputs`: has theirs."""
         # (Threads of micro-batches hold what tells, and wait until nobody has their outputs: which this object has.)
         weak = ref(self)
@@ -401,10 +401,10 @@ class InfinityBatch(Settings):
     def _outputs_of(self, inputs: Any) -> Any:
         """The model's outputs for a batch, where they are wanted."""
         batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
-        way = self._way(has_own_loop=True, samples=len(batch.samples))
-        if way.inexact is not None:
-            warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=3)
-        goes(way.name)
-        batch, device = way.prepared(batch), self.backward_device
-        outputs = _OUTPUTS[way.name](batch)
+        strategy = self._strategy(has_own_loop=True, samples=len(batch.samples))
+        if strategy.inexact is not None:
+            warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=3)
+        goes(strategy.name)
+        batch, device = strategy.prepared(batch), self.backward_device
+        outputs = _OUTPUTS[strategy.name](batch)
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)

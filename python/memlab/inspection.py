@@ -6,6 +6,10 @@
 
 The model's structure is sent to processes of their own, which run a few steps at several batch sizes on a simulated card, or
 on the GPU. No weights are copied, and the model may be larger than the machine (on the meta device).
+
+>>> import memlab
+>>> memlab.inspection.inspect is memlab.inspect
+True
 """
 
 from __future__ import annotations
@@ -22,11 +26,23 @@ from memlab._inspection.peak import Peak
 from memlab._inspection.recorded import InspectionError, recorded, recorded_lengths
 from memlab._inspection.report import Report, Setting
 from memlab._inspection.sequence import SequenceRow, StepSequence, lengths_in, sequence_of
-from memlab._inspection.structure import CannotTravel
 from memlab._inspection.training import OPTIMIZERS, Training
+from memlab._inspection.weightless_pickle import UnpicklableModelError
 from memlab._tools.tables import listed
 
-__all__ = ["CannotTravel", "InspectionError", "Peak", "Report", "SequenceRow", "Setting", "StepSequence", "inspect"]
+__all__ = [
+    "CannotTravel",
+    "InspectionError",
+    "Peak",
+    "Report",
+    "SequenceRow",
+    "Setting",
+    "StepSequence",
+    "UnpicklableModelError",
+    "inspect",
+]
+
+CannotTravel = UnpicklableModelError  # Its earlier name.
 
 Optimizer = str | Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None
 
@@ -77,8 +93,8 @@ def inspect(
 
     Raises:
         InspectionError: PyTorch has no CUDA, or the model fails: what it printed.
-        CannotTravel: the model, the batch or a function cannot be pickled. Functions and classes of the main program travel
-            if cloudpickle is installed; others are imported.
+        UnpicklableModelError: the model, the batch or a function cannot be pickled. Functions and classes of the main
+            program travel if cloudpickle is installed; others are imported.
         TypeError, ValueError: an argument is wrong.
 
     >>> import memlab, torch

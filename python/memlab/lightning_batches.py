@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 
 from memlab._batches.batch import Batch
 from memlab._batches.batchnorm import mixing_layers
-from memlab._batches.logged import Logged
+from memlab._batches.logged_values import LoggedValues
+from memlab._batches.model_loss import ModelLoss, loss_in
 from memlab._batches.nested import Samples
 from memlab._batches.observing import observing
-from memlab._batches.own_loss import OwnLoss, loss_in
 from memlab._batches.parameter_hooks import held, once_for_all_pieces
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
-from memlab._batches.ways import PIECES, REPLAY, way_of
+from memlab._batches.strategies import PIECES, REPLAY, strategy_of
 from memlab._batches.weighted import WeightedBackward
 
 __all__ = ["big_batches_callback"]
@@ -129,7 +129,7 @@ class _Settings:
                 "statistics, 'ghost' takes those of each piece. Exactly it is computed by memlab.accumulate, which may be "
                 "called in training_step with manual optimization"
             )
-        way = way_of(
+        strategy = strategy_of(
             model,
             None,
             device=batch.device,
@@ -138,8 +138,8 @@ class _Settings:
             batchnorm=self._batchnorm,
             has_own_loop=not is_mean,
         )
-        assert way.name == (PIECES if is_mean else REPLAY), "BatchNorm is not exact here"
-        return way.prepared(batch)
+        assert strategy.name == (PIECES if is_mean else REPLAY), "BatchNorm is not exact here"
+        return strategy.prepared(batch)
 
 
 class _Pieces(nn.Module):
@@ -164,10 +164,10 @@ class _MeanStep:
         self._training_step, self._log = module.training_step, module.log
         self._model = _Pieces(module, self._piece)
         self._rest: Any = ((), {})
-        self._logged = Logged()
+        self._logged = LoggedValues()
 
     def __call__(self, batch: Any, *rest: Any, **named: Any) -> Tensor:
-        self._rest, self._logged = (rest, named), Logged()
+        self._rest, self._logged = (rest, named), LoggedValues()
         made = self._settings.batch(self._model, {"batch": batch}, is_mean=True)
         targets = None if self._weight is None else Samples({"batch": batch})
         parameters = made.parameters
@@ -178,7 +178,7 @@ class _MeanStep:
         try:
             # (Looks at the loss of a few samples, in the first batch: what these log is not kept.)
             if self._weight is None:
-                mean: OwnLoss | _Weighted = OwnLoss.of(self._model, made.samples, made.device, made.memory, _INSTEAD)
+                mean: ModelLoss | _Weighted = ModelLoss.of(self._model, made.samples, made.device, made.memory, _INSTEAD)
             else:
                 mean = _Weighted(self._weight)
             with observing(lambda rows, samples: self._logged.keep()), held(parameters):

@@ -19,7 +19,7 @@ from memlab._paging.collect import collect
 from memlab._paging.host_sharing import arena_memory, fill
 from memlab._paging.settings import Settings
 from memlab._paging.start import refuse_patched, start_paging
-from memlab.paging import page
+from memlab.paged_model import page
 from memlab.plan import Plan
 
 Model = TypeVar("Model", bound=nn.Module)

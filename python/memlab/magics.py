@@ -19,15 +19,15 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from memlab import _native
-from memlab._lines.columns import DEFAULT_COLUMNS, value_of
 from memlab._notebook.cell_code import CellCode
 from memlab._notebook.cell_memory import CellMemory
 from memlab._notebook.gpu_memory import GpuMemory
 from memlab._notebook.live import Live
 from memlab._notebook.profiled_names import ProfiledNames
 from memlab._tools import devices
-from memlab.line_profiler import LineProfiler
-from memlab.recording import ensure_started, why_not
+from memlab.compat._lines.columns import DEFAULT_COLUMNS, value_of
+from memlab.compat.line_profiler import LineProfiler
+from memlab.process_recording import ensure_started, why_not
 from memlab.watching import watch
 
 _WORD = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|\S)+)""")

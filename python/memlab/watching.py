@@ -13,7 +13,7 @@ from memlab._tools import devices
 from memlab._tools.devices import Device
 from memlab._tools.rows import Rows
 from memlab._tools.source import text_of
-from memlab.recording import ensure_started
+from memlab.process_recording import ensure_started
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

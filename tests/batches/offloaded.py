@@ -7,7 +7,7 @@ import types
 
 import memlab as package
 import torch
-from memlab._activations import contents, forward, histories, lanes, learning
+from memlab._activations import copy_streams, forward_histories, forward_profile, offloaded_forward, storage_contents
 from torch import nn
 
 # All stages: two forwards that learn, one that plans, and two with the plan and the order of the one before.
@@ -19,7 +19,7 @@ class Ways:
 
     def __init__(self, way, monkeypatch):
         self.recompute, self.repeats, self.copies, self.budget = way != "copies", 0, 0, "24KiB"
-        run, save = contents.Repeat.run, lanes.DeviceLane.save
+        run, save = storage_contents.Recomputation.run, copy_streams.CopyStream.save
 
         def counted_run(*arguments):
             self.repeats += 1
@@ -29,8 +29,8 @@ class Ways:
             self.copies += 1
             return save(*arguments)
 
-        monkeypatch.setattr(contents.Repeat, "run", counted_run)
-        monkeypatch.setattr(lanes.DeviceLane, "save", counted_save)
+        monkeypatch.setattr(storage_contents.Recomputation, "run", counted_run)
+        monkeypatch.setattr(copy_streams.CopyStream, "save", counted_save)
 
     def __call__(self, budget=None):
         return package.offload_activations(budget or self.budget, recompute=self.recompute, device="cpu")
@@ -46,16 +46,16 @@ WAYS = ["copies", "recomputation", "everything again"]
 
 def around_forwards(request, monkeypatch):
     """The block, for tensors of any size: it copies; computes again what is chosen as copies are slow; or all it can."""
-    monkeypatch.setattr(forward, "SMALLEST", 256)
+    monkeypatch.setattr(offloaded_forward, "SMALLEST", 256)
     # Operations take a microsecond each.
     clock = types.SimpleNamespace(perf_counter_ns=itertools.count(0, 1000).__next__)
-    monkeypatch.setattr(learning, "time", clock)
-    monkeypatch.setattr(histories, "_ALL", {})
+    monkeypatch.setattr(forward_profile, "time", clock)
+    monkeypatch.setattr(forward_histories, "_ALL", {})
     if request.param != "copies":
-        monkeypatch.setattr(lanes.DeviceLane, "bytes_per_second", lambda self: 1e3)
+        monkeypatch.setattr(copy_streams.CopyStream, "bytes_per_second", lambda self: 1e3)
     if request.param == "everything again":
-        monkeypatch.setattr(learning._native, "choose_recomputation", everything)
-        monkeypatch.setattr(learning, "_cuts", lambda *arguments: set())
+        monkeypatch.setattr(forward_profile._native, "choose_recomputation", everything)
+        monkeypatch.setattr(forward_profile, "_cuts", lambda *arguments: set())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)

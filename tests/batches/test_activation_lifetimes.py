@@ -10,8 +10,8 @@ import pytest
 import torch
 from conftest import PYTHON
 from memlab import _native
-from memlab._activations import forward, lanes
-from memlab._activations.plans import Plan
+from memlab._activations import copy_streams, offloaded_forward
+from memlab._activations.offload_schedule import OffloadSchedule
 from memlab._paging.torch_private import StorageWeakRef
 from offloaded import STEPS, WAYS, around_forwards, check, mlp, numbers, squares
 from torch import nn
@@ -23,42 +23,42 @@ block = pytest.fixture(params=WAYS)(around_forwards)
 
 @pytest.fixture
 def slow_lane(monkeypatch):
-    """A lane of its own, whose copies take long; and those copies."""
-    lane = lanes.DeviceLane(torch.device("cpu"))
-    lane.native = _native.Lane(None, 20e6)
-    monkeypatch.setattr(lanes, "_LANES", {torch.device("cpu"): lane})
-    lane.begun = []
-    save = lanes.DeviceLane.save
+    """A copy stream of its own, whose copies take long; and those copies."""
+    copy_stream = copy_streams.CopyStream(torch.device("cpu"))
+    copy_stream.native = _native.Lane(None, 20e6)
+    monkeypatch.setattr(copy_streams, "_COPY_STREAMS", {torch.device("cpu"): copy_stream})
+    copy_stream.begun = []
+    save = copy_streams.CopyStream.save
 
     def watched(self, storage, stream):
         copy = save(self, storage, stream)
         if copy is not None:
             copy = Watched(copy)
             self.begun.append(weakref.ref(copy))
-            lane.open.add(copy.number)
+            copy_stream.open.add(copy.number)
         return copy
 
     class Watched:
         """A copy that says whether it is waited for."""
 
         def __init__(self, copy):
-            self.copy, self.number = copy, len(lane.begun)
+            self.copy, self.number = copy, len(copy_stream.begun)
 
         def wait_saved(self, stream):
             self.copy.wait_saved(stream)
-            lane.open.discard(self.number)
+            copy_stream.open.discard(self.number)
 
         def load(self, address, stream):
-            lane.open.add(self.number)
+            copy_stream.open.add(self.number)
             self.copy.load(address, stream)
 
         def wait_loaded(self, stream):
             self.copy.wait_loaded(stream)
-            lane.open.discard(self.number)
+            copy_stream.open.discard(self.number)
 
-    lane.open = set()
-    monkeypatch.setattr(lanes.DeviceLane, "save", watched)
-    return lane
+    copy_stream.open = set()
+    monkeypatch.setattr(copy_streams.CopyStream, "save", watched)
+    return copy_stream
 
 
 def step_of(model, block):
@@ -70,9 +70,9 @@ def step_of(model, block):
 def ahead(request, monkeypatch):
     """Whether everything leaves, and begins to come back when the forward ends."""
     if request.param:
-        made = Plan.__init__
+        made = OffloadSchedule.__init__
         far = {"flying_nbytes": 0, "ahead_nbytes": 1 << 30, "keep_nbytes": 0, "offload_nbytes": 1 << 30}
-        monkeypatch.setattr(Plan, "__init__", lambda self, **options: made(self, **options | far))
+        monkeypatch.setattr(OffloadSchedule, "__init__", lambda self, **options: made(self, **options | far))
 
 
 @pytest.mark.usefixtures("ahead")
@@ -194,12 +194,12 @@ def test_a_kept_activation_that_was_written_to_is_refused(block):
 
 def test_a_host_without_memory(block, monkeypatch, capfd):
     # GIVEN a host that has no more memory
-    lane = lanes.DeviceLane(torch.device("cpu"))
-    monkeypatch.setattr(lanes, "_LANES", {torch.device("cpu"): lane})
-    monkeypatch.setattr(lanes, "host_room", lambda: 0)
+    copy_stream = copy_streams.CopyStream(torch.device("cpu"))
+    monkeypatch.setattr(copy_streams, "_COPY_STREAMS", {torch.device("cpu"): copy_stream})
+    monkeypatch.setattr(copy_streams, "available_host_memory", lambda: 0)
     # THEN trainings are as without the block, and that is said once
     check(block, mlp(), squares(torch.float32))
-    assert lane.native.host_nbytes == 0 and capfd.readouterr().err.count("no more memory to spare") <= 1
+    assert copy_stream.native.host_nbytes == 0 and capfd.readouterr().err.count("no more memory to spare") <= 1
 
 
 def test_forwards_without_gradients_leave_no_trace(block):
@@ -235,7 +235,7 @@ def test_nothing_is_copied_that_fits(block, budget):
 
 def test_small_tensors_stay(block, monkeypatch):
     # GIVEN activations below the smallest that are moved; THEN none is
-    monkeypatch.setattr(forward, "SMALLEST", 1 << 20)
+    monkeypatch.setattr(offloaded_forward, "SMALLEST", 1 << 20)
     check(block, mlp(), squares(torch.float32))
     assert block.copies == block.repeats == 0
 

@@ -1,12 +1,12 @@
-"""offload_activations: which operations may run again, and the rehearsal of a backward."""
+"""offload_activations: which operations may run again, and the simulation of a backward."""
 
 import random
 
 import pytest
 import torch
-from memlab._activations.learning import _cuts
+from memlab._activations.backward_simulation import BackwardSimulation, SimulatedOperation
+from memlab._activations.forward_profile import _cuts
 from memlab._activations.operations import is_repeatable, makes_memory, written_arguments
-from memlab._activations.rehearsal import Rehearsal, Step
 
 aten = torch.ops.aten
 
@@ -57,51 +57,55 @@ def operation(name):
 
 def chain(length, nbytes=10):
     """Values 0 … length, each made of the one before."""
-    return [Step([], [0])] + [Step([one - 1], [one]) for one in range(1, length + 1)], [nbytes] * (length + 1)
+    return [SimulatedOperation([], [0])] + [SimulatedOperation([one - 1], [one]) for one in range(1, length + 1)], [
+        nbytes
+    ] * (length + 1)
 
 
 def test_a_chain_that_is_made_again():
     # GIVEN a chain of three whose first value is stored, and whose values are read backwards
     steps, nbytes = chain(3)
-    rehearsal = Rehearsal(steps, nbytes, [3, 2, 1], [True, False, False, False], [False, True, True, True])
+    simulation = BackwardSimulation(steps, nbytes, [3, 2, 1], [True, False, False, False], [False, True, True, True])
     # THEN all three are in memory at once, and 0 is loaded once
-    assert rehearsal.order == [0] and rehearsal.peak == 30 and rehearsal.at_peak == [1, 2, 3]
+    assert simulation.order == [0] and simulation.peak == 30 and simulation.at_peak == [1, 2, 3]
     # WHEN nothing is made again, THEN all are loaded as they are read, and nothing is made
-    rehearsal = Rehearsal(steps, nbytes, [3, 2, 1], [True] * 4, [False] * 4)
-    assert rehearsal.order == [3, 2, 1] and rehearsal.peak == 0
+    simulation = BackwardSimulation(steps, nbytes, [3, 2, 1], [True] * 4, [False] * 4)
+    assert simulation.order == [3, 2, 1] and simulation.peak == 0
 
 
 def test_a_chain_that_is_only_read_at_its_end():
     # GIVEN a chain longer than Python's stack, of which backward reads the end; THEN two values are there at a time
     steps, nbytes = chain(5000)
-    rehearsal = Rehearsal(steps, nbytes, [5000], [True] + [False] * 5000, [False] + [True] * 5000)
-    assert rehearsal.peak == 20 and rehearsal.order == [0]
+    simulation = BackwardSimulation(steps, nbytes, [5000], [True] + [False] * 5000, [False] + [True] * 5000)
+    assert simulation.peak == 20 and simulation.order == [0]
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_random_rehearsals(seed):
+def test_random_simulations(seed):
     """GIVEN a random forward, of which any operations are repeated
-    WHEN its backward is rehearsed
+    WHEN its backward is simulated
     THEN what is loaded is stored, all that is read is reached, and the peak is at least the largest value made again."""
     draw = random.Random(seed)
     steps, values = [], 0
     for _ in range(draw.randint(1, 15)):
         outputs = list(range(values, values + draw.randint(1, 2)))
-        steps.append(Step([draw.randrange(values) for _ in range(draw.randint(0, 3))] if values else [], outputs))
+        steps.append(
+            SimulatedOperation([draw.randrange(values) for _ in range(draw.randint(0, 3))] if values else [], outputs)
+        )
         values = outputs[-1] + 1
     nbytes = [draw.randint(1, 50) for _ in range(values)]
-    repeated = [bool(step.inputs) and draw.random() < 0.6 for step in steps]
-    maker = {value: index for index, step in enumerate(steps) if repeated[index] for value in step.outputs}
+    recomputed = [bool(step.inputs) and draw.random() < 0.6 for step in steps]
+    maker = {value: index for index, step in enumerate(steps) if recomputed[index] for value in step.outputs}
     reads = [draw.randrange(values) for _ in range(draw.randint(0, 12))]
-    rehearsal = Rehearsal(steps, nbytes, reads, [value not in maker for value in range(values)], repeated)
+    simulation = BackwardSimulation(steps, nbytes, reads, [value not in maker for value in range(values)], recomputed)
 
     def needed(value):
         return {value} if value not in maker else set().union(*(needed(one) for one in steps[maker[value]].inputs))
 
-    assert set(rehearsal.order) == set().union(*(needed(value) for value in reads))
+    assert set(simulation.order) == set().union(*(needed(value) for value in reads))
     made = [value for value in reads if value in maker]
-    assert rehearsal.peak >= max((nbytes[value] for value in made), default=0)
-    assert rehearsal.peak == sum(nbytes[value] for value in rehearsal.at_peak) <= sum(nbytes[value] for value in maker)
+    assert simulation.peak >= max((nbytes[value] for value in made), default=0)
+    assert simulation.peak == sum(nbytes[value] for value in simulation.at_peak) <= sum(nbytes[value] for value in maker)
 
 
 @pytest.mark.parametrize("seed", range(200))

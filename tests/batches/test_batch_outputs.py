@@ -6,7 +6,7 @@ from weakref import ref
 import memlab as package
 import pytest
 import torch
-from conftest import strands
+from conftest import microbatch_threads
 from criteria import CLASSES, IMAGES, VALUES, contrastive, model_for
 from torch import nn
 from torch.utils.data import DataLoader
@@ -91,7 +91,7 @@ def test_a_batch_ends_with_the_last_that_could_ask_for_its_gradients(make):
     # THEN nothing of them is left: no memory, and no thread that waits
     assert alive[0]() is None
     assert alive[1]() is None
-    assert not strands()
+    assert not microbatch_threads()
 
 
 @MODELS

@@ -20,7 +20,7 @@ from criteria import (
     same,
     whole,
 )
-from memlab._activations import forward
+from memlab._activations import offloaded_forward
 from memlab._batches.observing import Computation, observing
 from torch import nn
 from torch.nn import functional
@@ -95,7 +95,7 @@ def test_every_criterion_with_activations_off_the_gpu(name, monkeypatch):
     """GIVEN one of PyTorch's criteria
     WHEN a batch goes through with all that autograd saves moved away, however small, in each stage of what is learnt
     THEN loss and gradients are the same bits."""
-    monkeypatch.setattr(forward, "SMALLEST", 1)
+    monkeypatch.setattr(offloaded_forward, "SMALLEST", 1)
     criterion, form, targets = CRITERIA[name]
     model = Given(form)
     loss_of = all_at_once(criterion, targets)

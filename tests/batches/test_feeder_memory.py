@@ -8,7 +8,7 @@ import memlab
 import numpy as np
 import pytest
 from memlab._feeding.budget import HostBudget, ReadingRoom, reader_bytes
-from memlab._feeding.form import SampleForm
+from memlab._feeding.sample_form import SampleForm
 from tool_runs import run_program
 from waiting import HANG_SECONDS
 

@@ -314,8 +314,8 @@ def test_history(memlab):
     THEN they have PyTorch's figures, and what is free in the cache is what is reserved and not allocated."""
     program = """
 import itertools, types
-import torch, memlab, memlab.cuda_history
-memlab.cuda_history.time = types.SimpleNamespace(time=itertools.count(1000, 0.25).__next__)
+import torch, memlab, memlab.compat.cuda_history
+memlab.compat.cuda_history.time = types.SimpleNamespace(time=itertools.count(1000, 0.25).__next__)
 history = memlab.CudaHistory()
 history.append("at the very beginning of it all")
 block = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")

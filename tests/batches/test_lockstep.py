@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import strands
+from conftest import microbatch_threads
 from memlab._batches.batch import Batch
 from memlab._batches.lockstep import Lockstep
+from memlab._batches.microbatch_threads import MicrobatchThread
 from memlab._batches.observing import observing
-from memlab._batches.strands import Strand
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -26,12 +26,12 @@ SIZES = [1, 4, 5, 6, 13]
 
 @pytest.fixture(autouse=True)
 def in_double_precision():
-    before, threads = torch.get_default_dtype(), torch.get_num_threads()
+    before, microbatch_threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # Each micro-batch has its own.
     yield
     torch.set_default_dtype(before)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(microbatch_threads)
     # Whatever a test did, nothing of it stays.
     assert functional.batch_norm.__module__ == "torch.nn.functional"
 
@@ -196,7 +196,7 @@ def test_outputs_whose_loss_is_computed_elsewhere(name):
         assert_equal(ours, theirs)
         with pytest.raises(RuntimeError, match="a second time"):
             loss.backward()
-        assert not strands()
+        assert not microbatch_threads()
 
 
 def test_outputs_of_which_nobody_wants_gradients():
@@ -204,9 +204,9 @@ def test_outputs_of_which_nobody_wants_gradients():
     ours, theirs = made(perceptron), made(perceptron)
     outputs = lockstep(ours, VECTORS, 5).outputs()
     theirs(VECTORS)
-    assert strands() and outputs.requires_grad
+    assert microbatch_threads() and outputs.requires_grad
     del outputs
-    assert not strands()
+    assert not microbatch_threads()
     torch.testing.assert_close(list(ours.buffers()), list(theirs.buffers()))
 
 
@@ -484,13 +484,13 @@ def test_an_interrupt_while_a_micro_batch_computes(request):
         # A signal just before the main thread begins to wait would not end the wait.
         wait_until(lambda: waits_for_a_lock(threading.main_thread()))
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        wait_until(lambda: Strand.current()._is_ending)
+        wait_until(lambda: MicrobatchThread.current()._is_ending)
 
     model = made(lambda: Failing(action, "forward"))
     # WHEN the program is interrupted; THEN it hears of that, and no thread is left
     with pytest.raises(KeyboardInterrupt):
         lockstep(model, VECTORS, 5).run(cross_entropy)
-    assert not strands()
+    assert not microbatch_threads()
 
 
 class Wayward(nn.Module):

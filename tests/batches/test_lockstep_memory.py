@@ -6,11 +6,11 @@ import weakref
 import pytest
 import torch
 from memlab import _native
-from memlab._activations.lanes import DeviceLane
-from memlab._batches import experience, strand_batch
-from memlab._batches.experience import Experience, StrandHistory
+from memlab._activations.copy_streams import CopyStream
+from memlab._batches import lockstep_history, threaded_batch
+from memlab._batches.lockstep_history import LockstepHistory, MicrobatchHistory
 from memlab._batches.nested import Samples
-from memlab._batches.spilling import Spilling, StrandMemory
+from memlab._batches.spilling import MicrobatchMemory, Spilling
 from test_lockstep import assert_equal, in_double_precision, lockstep, made, numbers, own_forward, residual_network
 from torch import nn
 from torch.nn import functional
@@ -23,10 +23,10 @@ def mean_of_squares(outputs):
 
 
 @pytest.fixture
-def flights(monkeypatch):
+def returns(monkeypatch):
     """Nothing may stay, much may be on its way, copies take long, and memory to which something comes back has NaN in it
-    before. Returns how many storages were on their way back when a strand was expected."""
-    spilling, resize, expect = Spilling.__init__, torch.UntypedStorage.resize_, StrandMemory.expect
+    before. Returns how many storages were on their way back when a thread was expected."""
+    spilling, resize, expect = Spilling.__init__, torch.UntypedStorage.resize_, MicrobatchMemory.expect
     counts = []
 
     def filled(storage, nbytes):
@@ -37,10 +37,12 @@ def flights(monkeypatch):
         expect(memory)
         counts.append(len(memory._spilling.returning))
 
-    monkeypatch.setattr(Spilling, "__init__", lambda self, device, room, flying=0: spilling(self, device, 0, 8 << 20))
+    monkeypatch.setattr(
+        Spilling, "__init__", lambda self, device, room, pending_nbytes=0: spilling(self, device, 0, 8 << 20)
+    )
     monkeypatch.setattr(torch.UntypedStorage, "resize_", filled)
-    monkeypatch.setattr(StrandMemory, "expect", counting)
-    monkeypatch.setattr(DeviceLane.of(torch.device("cpu")), "native", _native.Lane(None, 200e6))
+    monkeypatch.setattr(MicrobatchMemory, "expect", counting)
+    monkeypatch.setattr(CopyStream.of(torch.device("cpu")), "native", _native.Lane(None, 200e6))
     return counts
 
 
@@ -64,8 +66,8 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 4])
-def test_what_leaves_and_comes_back_beside_a_strand_that_computes(flights, pieces):
-    """GIVEN strands that wait on the host, of which one leaves and one comes back while another computes
+def test_what_leaves_and_comes_back_beside_a_thread_that_computes(returns, pieces):
+    """GIVEN threads that wait on the host, of which one leaves and one comes back while another computes
     WHEN one reads what another has made, also if there are only two
     THEN gradients are those of the whole batch, in each of several batches."""
     inputs = torch.randn(4 * pieces, 256, 256, generator=numbers(1))
@@ -74,10 +76,10 @@ def test_what_leaves_and_comes_back_beside_a_strand_that_computes(flights, piece
         lockstep(ours, inputs, 4, spill=True).run(mean_of_squares)
         mean_of_squares(theirs(inputs)).backward()
         assert_equal(ours, theirs)
-    assert any(flights)
+    assert any(returns)
 
 
-def test_a_loss_may_look_at_what_layers_have_made(flights):
+def test_a_loss_may_look_at_what_layers_have_made(returns):
     # GIVEN a model that keeps features of its last forward; WHEN the loss reads them; THEN they are there
     inputs = torch.randn(12, 256, 256, generator=numbers(1))
     ours, theirs = made(Branches), made(Branches)
@@ -87,7 +89,7 @@ def test_a_loss_may_look_at_what_layers_have_made(flights):
     torch.testing.assert_close(seen[0], theirs.features[8:])
 
 
-def test_a_failure_whose_memory_cannot_come_back_undoes_the_rest(flights, monkeypatch):
+def test_a_failure_whose_memory_cannot_come_back_undoes_the_rest(returns, monkeypatch):
     """GIVEN a host or a GPU on which nothing of what has left can come back
     WHEN a model fails
     THEN its own error is raised, once, and buffers are as before."""
@@ -118,13 +120,13 @@ def test_what_was_learnt_is_of_one_kind_of_batch():
     # GIVEN a batch that fits; THEN that says nothing of larger samples, of another mode, device, or memory
     model, pieces = residual_network(), [range(2), range(2, 4)]
     cpu, card = torch.device("cpu"), torch.device("cuda", 0)
-    known = Experience.of(model, cpu, None, pieces, "small")
+    known = LockstepHistory.of(model, cpu, None, pieces, "small")
     known.fits = True
-    assert Experience.of(model, cpu, None, pieces, "small") is known
-    assert not Experience.of(model, cpu, None, pieces, "large").fits
-    assert not Experience.of(model, card, None, pieces, "small").fits
-    assert not Experience.of(model, cpu, 1 << 30, pieces, "small").fits
-    assert not Experience.of(model.eval(), cpu, None, pieces, "small").fits
+    assert LockstepHistory.of(model, cpu, None, pieces, "small") is known
+    assert not LockstepHistory.of(model, cpu, None, pieces, "large").fits
+    assert not LockstepHistory.of(model, card, None, pieces, "small").fits
+    assert not LockstepHistory.of(model, cpu, 1 << 30, pieces, "small").fits
+    assert not LockstepHistory.of(model.eval(), cpu, None, pieces, "small").fits
 
 
 class Tables(nn.Module):
@@ -162,9 +164,9 @@ def test_those_that_wait_are_on_the_host():
 
 
 def test_what_there_is_room_for_stays():
-    # GIVEN three tensors of a strand, of 2, 4 and 2 MiB, and room for 5 MiB
+    # GIVEN three tensors of a thread, of 2, 4 and 2 MiB, and room for 5 MiB
     spilling = Spilling(torch.device("cpu"), room=5 << 20)
-    memory = StrandMemory(spilling, StrandHistory(0))
+    memory = MicrobatchMemory(spilling, MicrobatchHistory(0))
     with memory:
         tensors = [torch.full((size << 17,), float(size)) for size in (2, 4, 2)]
     # WHEN it waits; THEN what does not fit is away
@@ -184,7 +186,7 @@ def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
     on their way, and for what autograd saves
     WHEN several steps are done, of which later ones know the order of the first
     THEN gradients are those of the whole batch."""
-    monkeypatch.setattr(experience, "_room", lambda device, memory: room)
+    monkeypatch.setattr(lockstep_history, "_room", lambda device, memory: room)
     inputs = torch.randn(5, 3, 96, 96, generator=numbers(1))
     if kind is own_forward:
         inputs = functional.pad(inputs[:, :, :8, :8], (0, 0, 0, 0))
@@ -192,7 +194,7 @@ def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
         ours, theirs = made(kind), made(kind)
         pieces = [range(begin, min(begin + size, 5)) for begin in range(0, 5, size)]
         for _ in range(3):
-            for history in Experience.of(ours, torch.device("cpu"), None, pieces, Samples(inputs).form).histories:
+            for history in LockstepHistory.of(ours, torch.device("cpu"), None, pieces, Samples(inputs).form).histories:
                 history.keep_nbytes = keep
             theirs(inputs).square().mean().backward()
             lockstep(ours, inputs, size, spill=True).run(mean_of_squares)
@@ -203,8 +205,8 @@ def test_what_fits_is_not_copied(monkeypatch):
     # GIVEN a model of which a batch was seen to fit
     inputs = torch.randn(4, 3, 96, 96, generator=numbers(1))
     ours, theirs = made(residual_network), made(residual_network)
-    Experience.of(ours, torch.device("cpu"), None, [range(2), range(2, 4)], Samples(inputs).form).fits = True
-    monkeypatch.setattr(strand_batch, "StrandMemory", None)
+    LockstepHistory.of(ours, torch.device("cpu"), None, [range(2), range(2, 4)], Samples(inputs).form).fits = True
+    monkeypatch.setattr(threaded_batch, "MicrobatchMemory", None)
     # WHEN it is computed; THEN nothing of it goes to the host, and gradients are the same
     lockstep(ours, inputs, 2, spill=True).run(mean_of_squares)
     theirs(inputs).square().mean().backward()

@@ -108,12 +108,14 @@ def test_what_pieces_are_not_right_for_is_refused(tmp_path):
 def test_lightning_offloads_activations(monkeypatch):
     # GIVEN a training with Lightning, and one with the callback
     lightning = pytest.importorskip("lightning.pytorch")
-    from memlab._activations import forward
+    from memlab._activations import offloaded_forward
 
-    monkeypatch.setattr(forward, "SMALLEST", 1 << 10)
+    monkeypatch.setattr(offloaded_forward, "SMALLEST", 1 << 10)
     begun = []
-    plain = forward.Forward.__init__
-    monkeypatch.setattr(forward.Forward, "__init__", lambda self, *rest: (begun.append(self), plain(self, *rest))[1])
+    plain = offloaded_forward.OffloadedForward.__init__
+    monkeypatch.setattr(
+        offloaded_forward.OffloadedForward, "__init__", lambda self, *rest: (begun.append(self), plain(self, *rest))[1]
+    )
 
     class Model(lightning.LightningModule):
         def __init__(self):

@@ -76,7 +76,7 @@ def test_zoo(name, devices):
 
 def test_each_device_stays_within_its_budget(monkeypatch):
     # GIVEN eight layers of 16.5 KiB, and devices with room for two, three and one of them, for which copies decide
-    monkeypatch.setattr("memlab._paging.rooms._bandwidth", lambda *_: 1e9)
+    monkeypatch.setattr("memlab._paging.device_capacities._bandwidth", lambda *_: 1e9)
     monkeypatch.setattr("memlab._paging.stretch_pagers.operations_per_second", lambda *_: 1e12)
     budgets = {"cpu:0": "33KiB", "cpu:1": "50KiB", "cpu:2": "17KiB"}
     twin, model = pair(mlp(depth=8), THREE, budget=budgets)

@@ -4,22 +4,22 @@ import itertools
 import random
 
 import pytest
-from memlab._paging.split import Piece, Room, split, stretch_ns
+from memlab._paging.split import DeviceCapacity, Piece, split, stretch_ns
 
 
 def stretches(pieces, firsts):
     return [pieces[first:end] for first, end in zip(firsts, [*firsts[1:], len(pieces)], strict=True)]
 
 
-def times(pieces, rooms, firsts):
+def times(pieces, capacities, firsts):
     """The longest time of a stretch, and the sum of all."""
     found = []
-    for stretch, room in zip(stretches(pieces, firsts), rooms, strict=True):
+    for stretch, device_capacity in zip(stretches(pieces, firsts), capacities, strict=True):
         weights = {}
         for piece in stretch:
             weights |= piece.weights
         compute = sum(piece.compute_ns for piece in stretch)
-        found.append(stretch_ns(sum(weights.values()), max(weights.values(), default=0), compute, room))
+        found.append(stretch_ns(sum(weights.values()), max(weights.values(), default=0), compute, device_capacity))
     return max(found), sum(found)
 
 
@@ -33,32 +33,34 @@ def test_no_other_split_is_faster(seed):
     ]
     size = [chance.randrange(1, 60) for _ in range(12)]
     pieces = [Piece({weight: size[weight] for weight in piece.weights}, piece.compute_ns) for piece in pieces]
-    rooms = [Room(chance.randrange(0, 120), chance.choice([1e9, 2e9, 1e10])) for _ in range(chance.randrange(1, 4))]
+    capacities = [
+        DeviceCapacity(chance.randrange(0, 120), chance.choice([1e9, 2e9, 1e10])) for _ in range(chance.randrange(1, 4))
+    ]
     # WHEN they are split
-    firsts = split(pieces, rooms)
+    firsts = split(pieces, capacities)
     # THEN each device has a stretch, in order
-    assert len(firsts) == len(rooms) and firsts[0] == 0 and firsts == sorted(firsts) and firsts[-1] <= len(pieces)
+    assert len(firsts) == len(capacities) and firsts[0] == 0 and firsts == sorted(firsts) and firsts[-1] <= len(pieces)
     # AND of all splits none has a slowest device that is faster, nor then a smaller sum
-    others = itertools.combinations_with_replacement(range(len(pieces) + 1), len(rooms) - 1)
-    assert times(pieces, rooms, firsts) == min(times(pieces, rooms, (0, *other)) for other in others)
+    others = itertools.combinations_with_replacement(range(len(pieces) + 1), len(capacities) - 1)
+    assert times(pieces, capacities, firsts) == min(times(pieces, capacities, (0, *other)) for other in others)
 
 
 def test_what_fits_is_split_by_compute():
     # GIVEN memory for all, and a device that has twice the memory of the other
     pieces = [Piece({index: 10}, 5.0) for index in range(6)]
     # THEN compute decides
-    assert split(pieces, [Room(100, 1e9), Room(200, 1e9)]) == [0, 3]
+    assert split(pieces, [DeviceCapacity(100, 1e9), DeviceCapacity(200, 1e9)]) == [0, 3]
 
 
 def test_memory_decides_where_copies_do():
     # GIVEN layers that hardly compute, and devices of 10 and 50 bytes
     pieces = [Piece({index: 10}, 0.1) for index in range(8)]
     # THEN each copies as much in a forward: 10 and 10 bytes
-    assert split(pieces, [Room(10, 1e9), Room(50, 1e9)]) == [0, 2]
+    assert split(pieces, [DeviceCapacity(10, 1e9), DeviceCapacity(50, 1e9)]) == [0, 2]
 
 
 def test_a_weight_comes_where_it_fits():
     # GIVEN a large weight at the end, and a small last device
     pieces = [Piece({"a": 10}, 1.0), Piece({"b": 10}, 1.0), Piece({"large": 80}, 1.0)]
     # THEN the first device has it, whatever the others have
-    assert split(pieces, [Room(90, 1e9), Room(20, 1e9)]) == [0, 3]
+    assert split(pieces, [DeviceCapacity(90, 1e9), DeviceCapacity(20, 1e9)]) == [0, 3]

@@ -11,7 +11,7 @@ import memlab
 import pytest
 import torch
 from memlab._paging.settings import Settings
-from memlab.paging import page_with
+from memlab.paged_model import page_with
 from paging.small import behave_alike, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import call
 from torch import nn

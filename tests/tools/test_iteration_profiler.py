@@ -14,7 +14,7 @@ import memlab
 import pytest
 import torch
 from conftest import PYTHON, ROOT
-from memlab._iterations import table
+from memlab.compat._iterations import table
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
 

@@ -10,7 +10,7 @@ import memlab as package
 import pytest
 from conftest import PYTHON, ROOT
 from memlab import _native
-from memlab._lines.columns import value_of
+from memlab.compat._lines.columns import value_of
 from tool_runs import START, run_tool
 from waiting import HANG_SECONDS
 
@@ -35,7 +35,7 @@ prof.display()
 FIGURES = """
 import json, torch, memlab
 from memlab import LineProfiler
-from memlab._lines.columns import value_of
+from memlab.compat._lines.columns import value_of
 
 def figures(prof, *columns):
     columns = columns or ("active_bytes.all.peak", "line.allocated", "line.kept", "line.hits", "line.peak_delta")
@@ -443,7 +443,7 @@ HITS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from memlab import LineProfiler
-from memlab._lines.columns import value_of
+from memlab.compat._lines.columns import value_of
 def fall(n):
     if n:
         fall(n - 1)

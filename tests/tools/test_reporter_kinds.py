@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 from memlab import MemReporter
-from memlab._tensors.live_tensors import LiveTensors
+from memlab.compat._tensors.live_tensors import LiveTensors
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from memlab._reporter.html import report_html
-from memlab.reporter import DeviceReport, UnseenMemory
+from memlab.compat._reporter.html import report_html
+from memlab.compat.reporter import DeviceReport, UnseenMemory
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ import memlab
 import torch
 from batch_models import SAMPLES, cases, models
 from criteria import PIECES
-from memlab._activations import forward
+from memlab._activations import offloaded_forward
 from spread import distance, gradients, is_within, layers_in_pieces, spread
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -129,7 +129,7 @@ def compared(case):
 
 def main():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    forward.SMALLEST = 1  # So that all of these small tensors are moved.
+    offloaded_forward.SMALLEST = 1  # So that all of these small tensors are moved.
     names = {case.name for case in models()}
     rows: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     for case in cases():

@@ -57,13 +57,13 @@ def apart(kind, make, shape):
     """Tries a model in each number format, also where the trial cannot be in float64. It should not be refused."""
     wrong = []
     for formats, matmul, dtype, size in product(
-        (list(trial.Kind), [trial.Kind.REPLICA]), ("highest", "high"), DTYPES, (1, 4, 7)
+        (list(trial.TrialForm), [trial.TrialForm.REPLICA]), ("highest", "high"), DTYPES, (1, 4, 7)
     ):
         torch.set_float32_matmul_precision(matmul)
         torch.manual_seed(0)
         inputs, model = torch.randn(shape).to("cuda", dtype), make().to("cuda", dtype)
         try:
-            with mock.patch.object(trial.Kind, "of", return_value=formats):
+            with mock.patch.object(trial.TrialForm, "of", return_value=formats):
                 memlab.accumulate(model, inputs, lambda outputs: outputs.square().mean(), micro_batch=size)
         except RuntimeError as error:
             if "gives other outputs when the same samples go through it again" in str(error):

@@ -15,7 +15,7 @@ from typing import Any
 
 import memlab
 import torch
-from memlab._activations import forward, lanes
+from memlab._activations import copy_streams, offloaded_forward
 from offloaded_activations import forward_backward, transformer
 
 LEARNING, FORWARDS, CALLS = 2, 12, 15
@@ -41,10 +41,10 @@ class Taken:
 
     def __init__(self):
         self.by_fate: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        self._hook, self._driver = Clock(forward.Forward.pack), Clock(lanes.DeviceLane.save)
+        self._hook, self._driver = Clock(offloaded_forward.OffloadedForward.pack), Clock(copy_streams.CopyStream.save)
         own: tuple[tuple[Any, str, Any], ...] = (
-            (forward.Forward, "pack", lambda *arguments: self._noted(*arguments)),
-            (lanes.DeviceLane, "save", lambda *arguments: self._driver(*arguments)),
+            (offloaded_forward.OffloadedForward, "pack", lambda *arguments: self._noted(*arguments)),
+            (copy_streams.CopyStream, "save", lambda *arguments: self._driver(*arguments)),
         )
         for owner, name, method in own:
             setattr(owner, name, method)
@@ -59,16 +59,16 @@ class Taken:
         for _ in range(CALLS):
             again = self._hook(running, tensor)
             times["directly"].append(self._hook.nanoseconds)
-            if isinstance(again, forward.Saved):  # Backward will not ask for it.
+            if isinstance(again, offloaded_forward.SavedTensor):  # Backward will not ask for it.
                 again.content.uses -= 1
                 again.content.left -= 1
         return packed
 
 
 def _fate(packed, tensor):
-    if isinstance(packed, forward.Saved):
+    if isinstance(packed, offloaded_forward.SavedTensor):
         return "copied" if packed.content.copy is not None else "made again"
-    if tensor.untyped_storage().nbytes() < forward.SMALLEST:
+    if tensor.untyped_storage().nbytes() < offloaded_forward.SMALLEST:
         return "kept, small"
     return "kept, a parameter's" if isinstance(tensor._base, torch.nn.Parameter) else "kept"
 

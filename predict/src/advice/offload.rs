@@ -1,4 +1,4 @@
-//! Which blocks `memlab.offload_activations` has on the GPU when, by its rules (`python/memlab/_activations/forward.py`).
+//! Which blocks `memlab.offload_activations` has on the GPU when, by its rules (`python/memlab/_activations/offloaded_forward.py`).
 
 use std::collections::VecDeque;
 

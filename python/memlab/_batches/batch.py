@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab._batches.looking import refuse_unsupported
 from memlab._batches.nested import Samples
 from memlab._batches.ranks import Ranks
 from memlab._batches.sizing import EqualPieces, FixedSize, MeasuredSize, Sizing
+from memlab._batches.unsupported_models import refuse_unsupported
 
 # What was measured of a model's pieces, by the model, and then by the memory they may take and the form of a sample.
 _MEASURED: WeakKeyDictionary[nn.Module, dict[Any, MeasuredSize]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""BatchNorm over strands: each has a piece of the batch, and the statistics are those of all pieces together."""
+"""BatchNorm over the threads of a batch: each has a piece, and the statistics are those of all pieces together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from memlab._batches.first_order import first_order
+from memlab._batches.microbatch_threads import Meeting, MicrobatchThread
 from memlab._batches.state import Autocast
-from memlab._batches.strands import Meeting, Strand
 from memlab._paging.torch_private import BatchNorm
 
 _PLAIN: Callable[..., Tensor] = functional.batch_norm
@@ -26,7 +26,7 @@ _HERE = threading.local()
 
 @contextmanager
 def meeting_at_batchnorm(model: nn.Module) -> Iterator[None]:
-    """In this block, BatchNorm in training is where strands meet, whoever calls `torch.nn.functional.batch_norm`.
+    """In this block, BatchNorm in training is where threads meet, whoever calls `torch.nn.functional.batch_norm`.
 
     The function is replaced rather than the modules: there are subclasses with a forward of their own, which do more.
     """
@@ -62,15 +62,15 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`torch.nn.functional.batch_norm`, which in strands is that of the whole batch."""
-    strand = Strand.current()
-    if strand is None or not training:
+    """`torch.nn.functional.batch_norm`, which in threads of micro-batches is that of the whole batch."""
+    thread = MicrobatchThread.current()
+    if thread is None or not training:
         return _PLAIN(input, running_mean, running_var, weight, bias, training, momentum, eps)
     name = getattr(_HERE, "layer", None) or "a call of batch_norm"
     _HERE.layer = None
     merge = partial(_merged, running_mean, running_var, momentum)
     with Autocast.off():
-        result: Tensor = _Normalized.apply(input, weight, bias, eps, strand, name, merge)
+        result: Tensor = _Normalized.apply(input, weight, bias, eps, thread, name, merge)
     return result
 
 
@@ -117,7 +117,7 @@ class _Normalized(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
-        strand: Strand,
+        thread: MicrobatchThread,
         name: str,
         merge: Callable[[list[Any]], Any],
     ) -> Tensor:
@@ -125,9 +125,9 @@ class _Normalized(torch.autograd.Function):
         count = input.numel() // input.shape[1]
         variance, mean = torch.var_mean(input.to(dtype), _all_but_channels(input), correction=0)
         place = ("forward", name, input.shape[1])
-        total, mean, variance = strand.meet(Meeting(place, name, (count, mean, variance * count), merge))
+        total, mean, variance = thread.meet(Meeting(place, name, (count, mean, variance * count), merge))
         ctx.save_for_backward(input, weight, mean, (variance + eps).rsqrt())
-        ctx.total, ctx.strand, ctx.name = total, strand, name
+        ctx.total, ctx.thread, ctx.name = total, thread, name
         ctx.dtypes = [None if one is None else one.dtype for one in (weight, bias)]
         wide = [None if one is None else one.to(dtype) for one in (weight, bias)]
         return _PLAIN(input, mean, variance, *wide, False, 0.0, eps)
@@ -146,7 +146,7 @@ class _Normalized(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             place = ("backward", ctx.name, gradient.shape[1])
             meeting = Meeting(place, f"the backward of {ctx.name}", sums, _added)
-            all_gradients, all_products = (one.div(ctx.total).view(form) for one in ctx.strand.meet(meeting))
+            all_gradients, all_products = (one.div(ctx.total).view(form) for one in ctx.thread.meet(meeting))
             factor = inverse if weight is None else inverse * weight.to(dtype)
             normalised.mul_(-all_products).add_(gradient).sub_(all_gradients).mul_(factor.view(form))
             into_input = normalised.to(kind)

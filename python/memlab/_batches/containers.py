@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from memlab._batches.kept import Kept
-from memlab._batches.stored import Entries
+from memlab._batches.disk_store import EpochValues
+from memlab._batches.kept_batches import KeptBatches
 from memlab._batches.traced_steps import write_losses
 
 
 class Containers:
     """What is kept of batches, by epoch and batch, and their figures."""
 
-    _kept: Kept
+    _kept: KeptBatches
 
     @property
     def keep(self) -> str:
@@ -22,9 +22,9 @@ class Containers:
 
     @keep.setter
     def keep(self, policy: str) -> None:
-        before: Kept | None = vars(self).get("_kept")
+        before: KeptBatches | None = vars(self).get("_kept")
         folder = before.folder if before is not None and policy == "disk" else None
-        self._kept = Kept(policy, None if before is None else before.nbytes, folder)
+        self._kept = KeptBatches(policy, None if before is None else before.nbytes, folder)
 
     @property
     def keep_nbytes(self) -> int | None:
@@ -36,17 +36,17 @@ class Containers:
         self._kept.bound(nbytes)
 
     @property
-    def inputs(self) -> list[Entries]:
+    def inputs(self) -> list[EpochValues]:
         """The inputs of batches, by epoch and batch. None: they were dropped, as there were too many bytes."""
         return self._kept.inputs
 
     @property
-    def targets(self) -> list[Entries]:
+    def targets(self) -> list[EpochValues]:
         """Their targets."""
         return self._kept.targets
 
     @property
-    def outputs(self) -> list[Entries]:
+    def outputs(self) -> list[EpochValues]:
         """Their outputs, without graphs. None: they have no row for each sample, or an iterable gave the batch in pieces."""
         return self._kept.outputs
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from memlab._batches.criteria import Mean
-from memlab._batches.loader import divided, single
 from memlab._batches.nested import Samples, beside
+from memlab._batches.tracked_loader import divided, single
 
 
 def evaluated(

@@ -14,18 +14,18 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 from torch import Tensor, nn
 
-from memlab._batches.asked import Asked
 from memlab._batches.batch import Batch
-from memlab._batches.experience import Experience
 from memlab._batches.first_order import first_order
 from memlab._batches.inputs import InputGradients
+from memlab._batches.lockstep_history import LockstepHistory
 from memlab._batches.mixing import look_for_mixing
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.output_leaves import as_output
 from memlab._batches.ranks import WITHIN_A_BACKWARD
+from memlab._batches.requested_gradients import RequestedGradients
 from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast
-from memlab._batches.strand_batch import StrandBatch
+from memlab._batches.threaded_batch import ThreadedBatch
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 
 # Micro-batches of a batch, if nobody has asked for a size: each meets the others twice in each layer.
@@ -62,8 +62,8 @@ class Lockstep:
             torch.OutOfMemoryError: a single sample does not fit, or a backward does not, which has added to gradients.
         """
 
-        def whole(strands: StrandBatch) -> tuple[Tensor, InputGradients]:
-            outputs, form = tree_flatten(strands.forward())
+        def whole(threaded: ThreadedBatch) -> tuple[Tensor, InputGradients]:
+            outputs, form = tree_flatten(threaded.forward())
             leaves = [_as_leaf(one) for one in outputs]
             loss = loss_of_outputs(tree_unflatten([as_output(leaf) for leaf in leaves], form))
             if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -71,13 +71,13 @@ class Lockstep:
                 raise ValueError(f"the loss is {found}: it must be a tensor that is one number")
             with Autocast.off():
                 scaled = scale(loss)
-                strands.has_added = True
+                threaded.has_added = True
                 scaled.backward()
-            return loss.detach(), strands.backward([leaf.grad if isinstance(leaf, Tensor) else None for leaf in leaves])
+            return loss.detach(), threaded.backward([leaf.grad if isinstance(leaf, Tensor) else None for leaf in leaves])
 
-        def attempt(strands: StrandBatch) -> tuple[Tensor, InputGradients]:
-            with strands:
-                return whole(strands)
+        def attempt(threaded: ThreadedBatch) -> tuple[Tensor, InputGradients]:
+            with threaded:
+                return whole(threaded)
 
         if not self._has_backward:
             raise RuntimeError("gradients are off here (no_grad or inference_mode), and the batch needs them")
@@ -97,8 +97,8 @@ class Lockstep:
             torch.OutOfMemoryError: a single sample does not fit; in backward: some do not.
         """
         if not self._has_backward:
-            strands, outputs = self._forward()
-            strands.end(undo=False)
+            threaded, outputs = self._forward()
+            threaded.end(undo=False)
             return outputs
         if self._batch.ranks.are_several:
             raise RuntimeError(WITHIN_A_BACKWARD)
@@ -106,41 +106,41 @@ class Lockstep:
         # An output has a graph if something that it was made of has one: here nothing else may have.
         anchor = torch.empty(0, requires_grad=True)
         inputs = [leaf for leaf in self._batch.samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-        leaves = _Together.apply(self, form, anchor, *inputs, *self._batch.parameters)
+        leaves = _LockstepOutputs.apply(self, form, anchor, *inputs, *self._batch.parameters)
         return tree_unflatten(list(leaves), form[0])
 
-    def _forward(self) -> tuple[StrandBatch, Any]:
-        """All strands, which wait for their gradients, and the outputs."""
+    def _forward(self) -> tuple[ThreadedBatch, Any]:
+        """All threads, which wait for their gradients, and the outputs."""
 
-        def attempt(strands: StrandBatch) -> tuple[StrandBatch, Any]:
+        def attempt(threaded: ThreadedBatch) -> tuple[ThreadedBatch, Any]:
             try:
-                return strands, strands.forward()
+                return threaded, threaded.forward()
             except BaseException:
-                strands.end(undo=True)
+                threaded.end(undo=True)
                 raise
 
         return self._attempted(attempt)
 
-    def _attempted(self, work: Callable[[StrandBatch], Any]) -> Any:
-        """Does it with strands, again and again until it fits."""
+    def _attempted(self, work: Callable[[ThreadedBatch], Any]) -> Any:
+        """Does it in threads, again and again until it fits."""
         batch = self._batch
         while True:
             size = self._size()
             if size < len(batch.samples):
                 look_for_mixing(batch, joins=True, size=size)
             pieces = _pieces(len(batch.samples), size)
-            experience = Experience.of(batch.model, batch.device, batch.memory, pieces, batch.samples.form)
-            strands = StrandBatch(batch, pieces, experience, spills=self._spills, has_backward=self._has_backward)
+            lockstep_history = LockstepHistory.of(batch.model, batch.device, batch.memory, pieces, batch.samples.form)
+            threaded = ThreadedBatch(batch, pieces, lockstep_history, spills=self._spills, has_backward=self._has_backward)
             try:
-                return work(strands)
+                return work(threaded)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                if not experience.failed():
+                if not lockstep_history.failed():
                     if len(pieces[0]) == 1:
                         raise
                     self._halve(len(pieces[0]))
-                if strands.has_added:
+                if threaded.has_added:
                     raise _in_backward(error) from error
                 make_room(error)
 
@@ -158,17 +158,17 @@ class Lockstep:
         return max(size, min(-(-count // _MOST), _LIMITS.get(self._batch.model, count)))
 
 
-class _Together(torch.autograd.Function):
-    """A model's outputs for all samples. The strands that made them wait for backward, or until nobody can ask for it."""
+class _LockstepOutputs(torch.autograd.Function):
+    """A model's outputs for all samples. The threads that made them wait for backward, or until nobody can ask for it."""
 
     @staticmethod
     def forward(ctx: Any, lockstep: Lockstep, form: list[Any], anchor: Tensor, *begin: Tensor) -> tuple[Any, ...]:
-        strands, outputs = lockstep._forward()
+        threaded, outputs = lockstep._forward()
         leaves, shape = tree_flatten(outputs)
         form.append(shape)
-        ctx.strands, ctx.parameters = strands, lockstep._batch.parameters
-        # (Not the strands themselves: their threads hold those.)
-        finalize(ctx, strands.end, undo=False).atexit = False
+        ctx.threaded, ctx.parameters = threaded, lockstep._batch.parameters
+        # (Of `ctx`, not of the batch, which its threads keep alive.)
+        finalize(ctx, threaded.end, undo=False).atexit = False
         ctx.set_materialize_grads(False)
         outputs = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         ctx.mark_non_differentiable(*[one for one in outputs if isinstance(one, Tensor) and not one.dtype.is_floating_point])
@@ -177,18 +177,18 @@ class _Together(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        strands: StrandBatch | None = ctx.strands
-        if strands is None:
+        threaded: ThreadedBatch | None = ctx.threaded
+        if threaded is None:
             raise RuntimeError(
                 "backward a second time through a batch in lockstep, whose micro-batches have ended: add the losses up, and "
                 "call backward once"
             )
-        ctx.strands = None
-        asked = Asked(ctx, ctx.parameters)
+        ctx.threaded = None
+        requested = RequestedGradients(ctx, ctx.parameters)
         try:
-            with strands, asked.apart():
-                inputs = strands.backward(gradients, asked.wanted)
-            return (None, None, None, *inputs.whole(), *asked.returned())
+            with threaded, requested.apart():
+                inputs = threaded.backward(gradients, requested.wanted)
+            return (None, None, None, *inputs.whole(), *requested.returned())
         except Exception as error:
             raise (_in_backward(error) if is_out_of_memory(error) else error) from error
 

@@ -18,7 +18,7 @@ from memlab._batches.nested import named_arguments, unjoinable
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.shared_draws import shared_draws
 from memlab._batches.state import RandomState, evaluating
-from memlab._batches.trial import Drew, Kind, Trial, weighted_sum
+from memlab._batches.trial import DrewRandomNumbers, Trial, TrialForm, weighted_sum
 from memlab._paging.torch_private import tree_flatten
 
 # The samples that are compared, each alone.
@@ -123,7 +123,7 @@ def _shared_draws(batch: Batch, size: int) -> str | None:
     """The random numbers that all samples share, found with the first way that works."""
     model = batch.ranks.model()
     for pieces in _divisions(len(batch.samples), size):
-        for kind in (Kind.REPLICA, Kind.ITSELF):
+        for kind in (TrialForm.REPLICA, TrialForm.ITSELF):
             try:
                 trial = Trial(model, batch.samples, batch.device, batch.memory, kind)
                 return shared_draws(trial, range(pieces[-1].stop), pieces[0], batch.device)
@@ -136,10 +136,10 @@ def _tried(batch: Batch, size: int) -> _Found | None:
     """The result of the first way that works; None: the model draws random numbers."""
     model = batch.ranks.model()
     for pieces in _divisions(len(batch.samples), size):
-        for kind in Kind.of(model, is_sharded=False):
+        for kind in TrialForm.of(model, is_sharded=False):
             try:
                 return _compared(Trial(model, batch.samples, batch.device, batch.memory, kind), pieces)
-            except Drew:
+            except DrewRandomNumbers:
                 return None
             except Exception as error:  # Its pieces fail too, and say why.
                 is_too_large = is_out_of_memory(error)

@@ -18,7 +18,7 @@ Keeper = Callable[[range, Any], None]
 class Computation:
     """How a batch is computed."""
 
-    #: As `memlab._batches.ways` calls it; None: not known yet.
+    #: As `memlab._batches.strategies` calls it; None: not known yet.
     way: str | None = None
     #: Pieces that are done, and their samples.
     pieces: int = 0

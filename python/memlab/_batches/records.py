@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from memlab._activations.lanes import copied_nbytes
+from memlab._activations.copy_streams import copied_nbytes
 from memlab._batches.observing import Computation
 
 # Losses that stay on the GPU one by one, of 512 bytes each there, before they are put together.

@@ -14,8 +14,6 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from memlab._batches.ahead import Ahead
-from memlab._batches.asked import Asked
 from memlab._batches.batch import Batch
 from memlab._batches.first_order import first_order
 from memlab._batches.gradients import PIECES_FOR_SUMS, Marks, WideSums
@@ -25,9 +23,11 @@ from memlab._batches.nested import Joining, call
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.parameter_hooks import held
+from memlab._batches.piece_prefetch import PiecePrefetcher
 from memlab._batches.pieces import Piece, Work, run_pieces
 from memlab._batches.ranks import WITHIN_A_BACKWARD
-from memlab._batches.same_twice import FirstOutputs
+from memlab._batches.repeatability import FirstOutputs
+from memlab._batches.requested_gradients import RequestedGradients
 from memlab._batches.sizing import FixedSize, room_on
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.sizes import readable
@@ -44,7 +44,7 @@ _WARNED: WeakSet[nn.Module] = WeakSet()
 Check = Callable[[Sequence[Any], range], None]
 
 
-class Course:
+class ForwardRecord:
     """How the first forward of a batch went, to have it go so again."""
 
     #: The random numbers after it, and the buffers before and after it.
@@ -61,8 +61,8 @@ class Course:
 class Replay:
     """One batch through a model: outputs of all samples now, backward later."""
 
-    def __init__(self, batch: Batch, course: Course | None = None) -> None:
-        """`course`: that of another one's forward of the same samples, whose outputs this one's backward is for."""
+    def __init__(self, batch: Batch, record: ForwardRecord | None = None) -> None:
+        """`record`: that of another one's forward of the same samples, whose outputs this one's backward is for."""
         self._batch = batch
         self._samples = batch.samples
         self._model = batch.model
@@ -72,13 +72,13 @@ class Replay:
         self._parameters = batch.parameters
         self._tell = observer()
         self._inputs = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-        self._ahead = Ahead(self._device, [self._samples])
+        self._prefetcher = PiecePrefetcher(self._device, [self._samples])
         # The gradients of the outputs, if backward of the pieces follows later; none yet: they have not come.
         self._received: Sequence[Tensor | None] | None = None
         # To be compared with those of the second forward; None: that is known to give the same.
         self._first: FirstOutputs | None = None
         self._has_backward = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
-        self._course = Course() if course is None else course
+        self._record = ForwardRecord() if record is None else record
 
     def outputs(self, *, later: bool = False) -> Any:
         """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters; if
@@ -88,7 +88,7 @@ class Replay:
         # An output has a graph if something that it was made of has one: here nothing else may have.
         anchor = torch.empty(0, requires_grad=True)
         form: list[Any] = []
-        leaves = _Replayed.apply(self, form, anchor, *([] if later else [*self._inputs, *self.within_graph]))
+        leaves = _ReplayedOutputs.apply(self, form, anchor, *([] if later else [*self._inputs, *self.within_graph]))
         return tree_unflatten(list(leaves), form[0])
 
     def backward_of_loss(self, loss: Tensor) -> None:
@@ -103,7 +103,7 @@ class Replay:
     def note(self, leaves: Sequence[Any]) -> None:
         """Keeps what is needed of the outputs, before the caller has them."""
         if self._model not in _SAME_TWICE:
-            self._first = FirstOutputs(leaves, self._course.pieces[0])
+            self._first = FirstOutputs(leaves, self._record.pieces[0])
 
     @property
     def _check(self) -> Check | None:
@@ -123,14 +123,14 @@ class Replay:
             return []
         if self._batch.ranks.are_several:
             raise RuntimeError(WITHIN_A_BACKWARD)
-        asked = Asked(ctx, self.within_graph)
-        with asked.apart():
-            inputs = self.backward(gradients, self._check, wanted=asked.wanted)
-        return [*inputs.whole(), *asked.returned()]
+        requested = RequestedGradients(ctx, self.within_graph)
+        with requested.apart():
+            inputs = self.backward(gradients, self._check, wanted=requested.wanted)
+        return [*inputs.whole(), *requested.returned()]
 
     def _find_size(self) -> None:
         """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
-        self._sizing.copies_ahead(self._ahead.sample_bytes)
+        self._sizing.copies_ahead(self._prefetcher.sample_bytes)
         self._sizing.keep_outputs(len(self._samples))
         while not self._sizing.is_known(size := self._sizing.size(len(self._samples))):
             buffers, random = Buffers(self._model), RandomState({self._device})
@@ -151,7 +151,7 @@ class Replay:
 
     def _try(self, size: int) -> None:
         """Forward of so many samples, and backward if the batch will have one."""
-        with torch.set_grad_enabled(self._has_backward), self._course.autocast.again():
+        with torch.set_grad_enabled(self._has_backward), self._record.autocast.again():
             model = self._batch.ranks.model()
             results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
             outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
@@ -176,15 +176,15 @@ class Replay:
                 size = self._sizing.size(len(self._samples))
                 if size < len(self._samples):
                     look_for_mixing(self._batch, joins=True, size=size)
-                self._course.buffers = Buffers(self._model)
+                self._record.buffers = Buffers(self._model)
                 results = self._forward_pieces()
         finally:
-            self._ahead.drop()
+            self._prefetcher.drop()
             self._batch.ranks.finish()
-        self._course.after = RandomState({self._device})
+        self._record.after = RandomState({self._device})
         if self._refuse is None:
-            self._course.buffers.keep_after()
-        self._course.buffers.set_after()
+            self._record.buffers.keep_after()
+        self._record.buffers.set_after()
         return results.whole()
 
     def _forward_pieces(self) -> Joining:
@@ -192,15 +192,15 @@ class Replay:
         # Decided before there are outputs, for which memory is left.
         pieces = self._decided()
         for rows, following in zip(pieces, [*pieces[1:], None], strict=True):
-            self._course.random.append(RandomState({self._device}))
-            (inputs,) = self._ahead.take(rows)
-            self._ahead.allocate(following)
+            self._record.random.append(RandomState({self._device}))
+            (inputs,) = self._prefetcher.take(rows)
+            self._prefetcher.allocate(following)
             with torch.no_grad():
                 results.add(call(self._batch.ranks.model(), inputs), rows)
-            self._ahead.copy()
-            if self._refuse is not None and (name := self._course.buffers.rewind()) is not None:
+            self._prefetcher.copy()
+            if self._refuse is not None and (name := self._record.buffers.rewind()) is not None:
                 self._refuse(name)
-            self._course.pieces.append(rows)
+            self._record.pieces.append(rows)
         return results
 
     def _decided(self) -> list[range]:
@@ -223,13 +223,13 @@ class Replay:
         self._warn_of_loss()
         now = RandomState({self._device})
         inputs = InputGradients(self._samples)
-        own = WideSums(self._parameters) if sums is None and len(self._course.pieces) >= PIECES_FOR_SUMS else None
+        own = WideSums(self._parameters) if sums is None and len(self._record.pieces) >= PIECES_FOR_SUMS else None
         sums = own if sums is None else sums
         try:
             with self._batch.layers():
-                for index, rows in enumerate(self._course.pieces):
-                    self._course.buffers.set_before()
-                    if sums is not None and index + 1 == len(self._course.pieces) and self._batch.ranks.are_several:
+                for index, rows in enumerate(self._record.pieces):
+                    self._record.buffers.set_before()
+                    if sums is not None and index + 1 == len(self._record.pieces) and self._batch.ranks.are_several:
                         sums.give_back()  # What this backward averages over the ranks is all that was added up.
                         sums = None
                     self._piece_backward(index, rows, gradients, check, inputs, wanted)
@@ -237,12 +237,12 @@ class Replay:
                         sums.take()
                     self._tell(rows, len(self._samples))
         except BaseException:
-            self._course.buffers.set_before()
+            self._record.buffers.set_before()
             raise
         else:
-            self._course.buffers.set_after()
+            self._record.buffers.set_after()
         finally:
-            self._ahead.drop()
+            self._prefetcher.drop()
             self._batch.ranks.finish()
             if own is not None:
                 own.give_back()
@@ -273,18 +273,18 @@ class Replay:
         inputs: InputGradients,
         wanted: Sequence[Tensor] | None,
     ) -> None:
-        random = self._course.random[index]
-        is_last = index + 1 == len(self._course.pieces)
-        following = None if is_last else self._course.pieces[index + 1]
-        after = self._course.after if is_last else self._course.random[index + 1]
+        random = self._record.random[index]
+        is_last = index + 1 == len(self._record.pieces)
+        following = None if is_last else self._record.pieces[index + 1]
+        after = self._record.after if is_last else self._record.random[index + 1]
         ranks = self._batch.ranks
 
         def work(piece: Piece) -> None:
             part = _within(rows, piece.rows)
             random.restore()
-            (samples,) = self._ahead.take(part)
-            self._ahead.allocate(following if piece.following is None else _within(rows, piece.following))
-            with torch.enable_grad(), self._course.autocast.again():
+            (samples,) = self._prefetcher.take(part)
+            self._prefetcher.allocate(following if piece.following is None else _within(rows, piece.following))
+            with torch.enable_grad(), self._record.autocast.again():
                 results, _ = tree_flatten(call(ranks.model(is_last and piece.is_last), inputs.separate(samples)))
             if check is not None:
                 check(results, part)
@@ -297,7 +297,7 @@ class Replay:
                 into = inputs.beside(wanted if piece.wanted is None else piece.wanted)
                 with Autocast.off():
                     torch.autograd.backward(*zip(*pairs, strict=True), inputs=into)
-            self._ahead.copy()
+            self._prefetcher.copy()
             inputs.take(part)
 
         try:
@@ -339,7 +339,7 @@ class Replay:
                 work(Piece(range(count), left, is_last=True))
 
 
-class _Replayed(torch.autograd.Function):
+class _ReplayedOutputs(torch.autograd.Function):
     """A model's outputs, whose backward is `Replay.receive`."""
 
     @staticmethod

@@ -16,13 +16,13 @@ from memlab._batches.batch import allowed, check_micro_batch, forget_sizes
 from memlab._batches.batchnorm import check_choice
 from memlab._batches.callbacks import Callbacks
 from memlab._batches.containers import Containers
-from memlab._batches.experience import forget_experience
-from memlab._batches.loader import KnownBatches
+from memlab._batches.lockstep_history import forget_lockstep_history
 from memlab._batches.monitor import Monitor
 from memlab._batches.observing import Computation
+from memlab._batches.strategies import check_exact
 from memlab._batches.traced_steps import TracedSteps
-from memlab._batches.ways import check_exact
-from memlab._batches.whole import forget_budgets
+from memlab._batches.tracked_loader import TrackedLoader
+from memlab._batches.whole_batch import forget_budgets
 
 _TRAINED = ("model", "optimizer", "criterion")
 _ATTRIBUTES = (
@@ -107,7 +107,7 @@ class Settings(Containers):
 
     @dataloader.setter
     def dataloader(self, loader: Iterable[Any] | None) -> None:
-        self._batches = None if loader is None else KnownBatches(loader, self._outputs_device)
+        self._batches = None if loader is None else TrackedLoader(loader, self._outputs_device)
 
     @property
     def warnings_level(self) -> str:
@@ -179,7 +179,7 @@ class Settings(Containers):
             if isinstance(model, nn.Module):
                 forget_sizes(model)
                 forget_budgets(model)
-                forget_experience(model)
+                forget_lockstep_history(model)
             phase.monitor.reset(model, self._chosen("optimizer", name))
 
     @property

@@ -126,7 +126,7 @@ class MeasuredSize:
         self._taken: dict[int, int] = {}
         self._limit: int | None = None
         # Bytes of each sample of the piece that follows.
-        self._ahead = 0
+        self._prefetcher = 0
         # Of each sample's outputs, and of how many samples they stay.
         self._output_bytes, self._kept = 0, 0
 
@@ -148,8 +148,8 @@ class MeasuredSize:
             (least, least_bytes), (small, small_bytes), (large, large_bytes) = measured[0], *measured[-2:]
             # (The difference of two sizes that are nearly equal is mostly rounding.)
             slopes = (large_bytes - small_bytes) / (large - small), (large_bytes - least_bytes) / (large - least)
-            sample_bytes = max(*slopes, 1) + self._ahead
-            fitting = large + int((self._room() - large_bytes - large * self._ahead) / sample_bytes)
+            sample_bytes = max(*slopes, 1) + self._prefetcher
+            fitting = large + int((self._room() - large_bytes - large * self._prefetcher) / sample_bytes)
             largest = min(max(fitting, 1), large * _BOLDNESS)
         return largest if self._limit is None else min(largest, self._limit)
 
@@ -184,7 +184,7 @@ class MeasuredSize:
         self._limit = max(size // 2, 1)
 
     def copies_ahead(self, sample_bytes: int) -> None:
-        self._ahead = sample_bytes
+        self._prefetcher = sample_bytes
 
     def note_outputs(self, sample_bytes: int) -> None:
         self._output_bytes = sample_bytes

@@ -1,4 +1,4 @@
-"""Memory of strands that wait: what their forwards and backwards have made is on the host until they go on."""
+"""Memory of threads that wait: the results of their forwards and backwards are on the host until they go on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from memlab import _native
-from memlab._activations.block import Block
-from memlab._activations.forward import SMALLEST, Forward
-from memlab._activations.lanes import DeviceLane
-from memlab._batches.experience import StrandHistory
+from memlab._activations.copy_streams import CopyStream
+from memlab._activations.offload_mode import OffloadMode
+from memlab._activations.offloaded_forward import SMALLEST, OffloadedForward
+from memlab._batches.lockstep_history import MicrobatchHistory
 from memlab._paging.torch_private import (
     OperationMode,
     StorageWeakRef,
@@ -25,10 +25,10 @@ from memlab._paging.torch_private import (
 )
 
 
-class _Away:
+class _SpilledStorage:
     """A storage whose bytes are on the host, or on their way there or back."""
 
-    def __init__(self, owner: StrandMemory, storage: torch.UntypedStorage, copy: _native.HostCopy) -> None:
+    def __init__(self, owner: MicrobatchMemory, storage: torch.UntypedStorage, copy: _native.HostCopy) -> None:
         self.owner = owner
         self.storage = storage
         self.copy = copy
@@ -59,21 +59,21 @@ class _Away:
 
 
 class Spilling:
-    """What the strands of a batch have on the host."""
+    """The memory of a batch's threads that is on the host."""
 
-    def __init__(self, device: torch.device, room: int, flying: int = 0) -> None:
-        """`room`: bytes of strands that wait which may stay on the device. `flying`: bytes that one strand may have on their
-        way to the host, and one on their way back, while another computes."""
+    def __init__(self, device: torch.device, room: int, pending_nbytes: int = 0) -> None:
+        """`room`: bytes of waiting threads that may stay on the device. `pending_nbytes`: bytes that one thread may have on
+        their way to the host, and one on their way back, while another computes."""
         self.device = device
         self.room = room
-        self.flying = flying
-        self.lane = DeviceLane.of(device)
+        self.pending_nbytes = pending_nbytes
+        self.copy_stream = CopyStream.of(device)
         # By the number of their storage.
-        self.away: dict[int, _Away] = {}
-        #: What is on its way back, to strands that have not gone on; by the same.
-        self.returning: dict[int, _Away] = {}
-        #: The strand that waited last, whose storages may still be on their way.
-        self.leaving: StrandMemory | None = None
+        self.spilled: dict[int, _SpilledStorage] = {}
+        #: What is on its way back, to threads that have not gone on; by the same.
+        self.returning: dict[int, _SpilledStorage] = {}
+        #: The thread that waited last, whose storages may still be on their way.
+        self.leaving: MicrobatchMemory | None = None
         #: Bytes of storages that are on the host now, and the most there were.
         self.nbytes = 0
         self.peak_nbytes = 0
@@ -81,74 +81,74 @@ class Spilling:
     def stream(self) -> int:
         return raw_stream(self.device)
 
-    def put(self, key: int, away: _Away) -> None:
+    def put(self, key: int, spilled: _SpilledStorage) -> None:
         """One is on its way to the host."""
-        self.away[key] = away
-        self.nbytes += away.copy.nbytes
+        self.spilled[key] = spilled
+        self.nbytes += spilled.copy.nbytes
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def begin_return(self, key: int) -> None:
         """One is on its way back."""
-        away = self.away[key]
-        away.begin_return(self.stream())
-        del self.away[key]
-        self.nbytes -= away.copy.nbytes
-        self.returning[key] = away
+        spilled = self.spilled[key]
+        spilled.begin_return(self.stream())
+        del self.spilled[key]
+        self.nbytes -= spilled.copy.nbytes
+        self.returning[key] = spilled
 
-    def arrive(self, key: int) -> _Away:
+    def arrive(self, key: int) -> _SpilledStorage:
         """One is back."""
-        if key in self.away:
+        if key in self.spilled:
             self.begin_return(key)
-        away = self.returning.pop(key)
-        away.arrive(self.stream())
-        return away
+        spilled = self.returning.pop(key)
+        spilled.arrive(self.stream())
+        return spilled
 
     def bring_all_back(self) -> None:
-        """After a failure: whoever still has tensors of a strand finds their values in them. What there is no memory for is
+        """After a failure: whoever still has tensors of a thread finds their values in them. What there is no memory for is
         lost, as the failure is to be heard of."""
-        for key in [*self.returning, *self.away]:
+        for key in [*self.returning, *self.spilled]:
             with suppress(Exception):
                 self.arrive(key)
 
 
-class StrandMemory(OperationMode):
-    """Sees which storages the operations of a strand make.
+class MicrobatchMemory(OperationMode):
+    """Sees which storages the operations of a thread make.
 
     What autograd saves in forward is offloaded as `memlab.offload_activations` does, but for what there is room for, and
-    comes back in backward; what is alive beside it (the input of the layer that the strand waits in, shortcuts around it)
-    goes at each meeting and comes back after it. While one strand computes, the one before it still leaves, and the next one
+    comes back in backward; what is alive beside it (the input of the layer that the thread waits in, shortcuts around it)
+    goes at each meeting and comes back after it. While one thread computes, the one before it still leaves, and the next one
     comes back already.
     """
 
-    def __init__(self, spilling: Spilling, history: StrandHistory) -> None:
+    def __init__(self, spilling: Spilling, history: MicrobatchHistory) -> None:
         super().__init__()
         self._spilling = spilling
         self._history = history
         self._made: dict[int, StorageWeakRef] = {}
         # Those of them that forward keeps on the device until backward.
         self._kept: set[int] = set()
-        self._block: Block | None = None
-        self._forward: Forward | None = None
-        # Bytes that are on the device while the strand waits.
+        self._offload_mode: OffloadMode | None = None
+        self._forward: OffloadedForward | None = None
+        # Bytes that are on the device while the thread waits.
         self._staying = 0
         # Whether what it needs has begun to come back.
         self._is_expected = False
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """As `Block`."""
+        """As `OffloadMode`."""
         return True
 
     @contextmanager
     def forward(self, *, offloads: bool) -> Iterator[None]:
-        """Runs the strand's forward; what autograd saves is offloaded unless the program has hooks of its own."""
+        """Runs the thread's forward; what autograd saves is offloaded unless the program has hooks of its own."""
         with ExitStack() as stack:
             stack.enter_context(self)
             if offloads:
-                self._block = stack.enter_context(Block(self._spilling.device, self._history))
+                self._offload_mode = stack.enter_context(OffloadMode(self._spilling.device, self._history))
             yield
-            if self._block is not None:
-                self._forward, self._block = self._block.forward, None
+            if self._offload_mode is not None:
+                self._forward, self._offload_mode = self._offload_mode.forward, None
                 self._note_kept()
 
     def __torch_dispatch__(
@@ -156,8 +156,8 @@ class StrandMemory(OperationMode):
     ) -> Any:
         keywords = {} if kwargs is None else kwargs
         read = set(_keys((args, keywords)))
-        for key in read & (self._spilling.away.keys() | self._spilling.returning.keys()):
-            # Of another strand: modules keep tensors, such as tables that the first forward makes. It stays from now on.
+        for key in read & (self._spilling.spilled.keys() | self._spilling.returning.keys()):
+            # Of another thread: modules keep tensors, such as tables that the first forward makes. It stays from now on.
             self._spilling.arrive(key).owner._made.pop(key)
         results = func(*args, **keywords)
         for tensor in tree_leaves(results):
@@ -169,21 +169,21 @@ class StrandMemory(OperationMode):
         return results
 
     def suspend(self, shared: Iterable[Any], *, spills: bool = True) -> None:
-        """The strand waits: what it has made goes to the host, but for what there is room for, and tensors that others read.
+        """The thread waits: what it has made goes to the host, but for what there is room for, and tensors that others read.
 
-        Strands go on in turn, so who waits already is needed sooner than this one, and stays where it is. Without `spills`
+        Threads go on in turn, so who waits already is needed sooner than this one, and stays where it is. Without `spills`
         all of it stays: what others read then is not seen.
         """
         spilling, stream = self._spilling, self._spilling.stream()
         if spilling.leaving is not None:
-            spilling.leaving.land()
-        if self._block is not None:
+            spilling.leaving.release_copied()
+        if self._offload_mode is not None:
             self._note_kept()
         elif self._forward is not None:
             self._forward.pause()
         self._is_expected = False
         stays = set(_keys(shared)) | self._kept
-        flying = 0
+        pending_nbytes = 0
         for key, reference in list(self._made.items()) if spills else ():
             storage = None if key in stays else storage_of(reference)
             if storage is None:
@@ -195,53 +195,53 @@ class StrandMemory(OperationMode):
                 self._staying += storage.nbytes()
                 spilling.room -= storage.nbytes()
             else:
-                copy = spilling.lane.save(storage, stream)
+                copy = spilling.copy_stream.save(storage, stream)
                 if copy is not None:
-                    away = _Away(self, storage, copy)
-                    spilling.put(key, away)
-                    flying += copy.nbytes
+                    spilled = _SpilledStorage(self, storage, copy)
+                    spilling.put(key, spilled)
+                    pending_nbytes += copy.nbytes
         spilling.leaving = self
-        if flying > spilling.flying:
-            self.land()
+        if pending_nbytes > spilling.pending_nbytes:
+            self.release_copied()
         if spilling.device.type == "cuda":
             clear_cublas_workspaces()  # Each thread would keep one.
 
-    def land(self) -> None:
+    def release_copied(self) -> None:
         """What is on its way to the host leaves the device."""
-        for _, away in self._own():
-            away.leave(self._spilling.stream())
+        for _, spilled in self._own():
+            spilled.leave(self._spilling.stream())
         if (forward := self._last_forward()) is not None:
-            forward.land()
+            forward.release_copied()
 
     def expect(self) -> None:
-        """The strand is the next to go on: what it needs begins to come back."""
+        """The thread is the next to go on: what it needs begins to come back."""
         self._is_expected = True
         ahead = 0
-        for key, away in self._own():
-            ahead += away.copy.nbytes
-            if ahead > self._spilling.flying:
+        for key, spilled in self._own():
+            ahead += spilled.copy.nbytes
+            if ahead > self._spilling.pending_nbytes:
                 break
             self._spilling.begin_return(key)
         if self._forward is not None:
             self._forward.go_on()
 
     def resume(self) -> None:
-        """The strand goes on: all is where it was."""
+        """The thread goes on: all is where it was."""
         self._spilling.room += self._staying
         self._staying = 0
         if not self._is_expected:
             self.expect()
         for key, _ in self._own():
             self._spilling.begin_return(key)
-        for key in [key for key, away in self._spilling.returning.items() if away.owner is self]:
+        for key in [key for key, spilled in self._spilling.returning.items() if spilled.owner is self]:
             self._spilling.arrive(key)
 
-    def _last_forward(self) -> Forward | None:
-        """That of the strand, while it runs and afterwards."""
-        return self._forward if self._block is None else self._block.forward
+    def _last_forward(self) -> OffloadedForward | None:
+        """That of the thread, while it runs and afterwards."""
+        return self._forward if self._offload_mode is None else self._offload_mode.forward
 
-    def _own(self) -> list[tuple[int, _Away]]:
-        return [(key, away) for key, away in self._spilling.away.items() if away.owner is self]
+    def _own(self) -> list[tuple[int, _SpilledStorage]]:
+        return [(key, spilled) for key, spilled in self._spilling.spilled.items() if spilled.owner is self]
 
     def _note_kept(self) -> None:
         """Takes note of what stays on the device until backward, or leaves it by itself."""

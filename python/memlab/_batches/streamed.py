@@ -11,16 +11,16 @@ from torch import Tensor
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
-from memlab._batches.loader import divided
 from memlab._batches.mixing import look_for_mixing
+from memlab._batches.model_loss import ModelLoss, labels_of
 from memlab._batches.nested import Samples, joined
 from memlab._batches.observing import observer
 from memlab._batches.output_leaves import as_output
-from memlab._batches.own_loss import OwnLoss, labels_of
 from memlab._batches.progress import Progress
-from memlab._batches.replay import Course, Replay
-from memlab._batches.same_twice import FirstOutputs
+from memlab._batches.repeatability import FirstOutputs
+from memlab._batches.replay import ForwardRecord, Replay
 from memlab._batches.state import Autocast, Buffers
+from memlab._batches.tracked_loader import divided
 from memlab._batches.weighted import WeightedBackward, part_of
 from memlab._paging.torch_private import tree_flatten, tree_unflatten, versions_of
 
@@ -119,7 +119,7 @@ class StreamedMean:
         assert self._loss is not None, "there is a piece"
         return self._loss
 
-    def _next(self, mean: Mean | OwnLoss, current: Batch) -> _Part | None:
+    def _next(self, mean: Mean | ModelLoss, current: Batch) -> _Part | None:
         """It is there before the one before it is computed, to know which is the last, and to be copied ahead."""
         tensors = [leaf for leaf in current.samples.leaves if isinstance(leaf, Tensor)]
         versions = versions_of(tensors)
@@ -134,7 +134,7 @@ class StreamedMean:
         batch = self._batch_of(given.inputs)
         return _Part(batch, WeightedBackward(batch, _targets(given, self._loss_fn), mean))
 
-    def _add(self, part: _Part, following: _Part | None, mean: Mean | OwnLoss, progress: Progress, scale: Scale) -> None:
+    def _add(self, part: _Part, following: _Part | None, mean: Mean | ModelLoss, progress: Progress, scale: Scale) -> None:
         batch, weighted = part.batch, part.weighted
         self._total = self._total + weighted.weight
         if self._loss is None:
@@ -159,7 +159,7 @@ class StreamedMean:
         )
         self._loss = added if self._loss is None else self._loss + added
 
-    def _mean(self, batch: Batch) -> Mean | OwnLoss:
+    def _mean(self, batch: Batch) -> Mean | ModelLoss:
         if self._loss_fn is not None:
             mean = Mean.of(self._loss_fn)
             assert mean is not None, "the way was chosen for it"
@@ -168,7 +168,7 @@ class StreamedMean:
             raise ValueError(
                 "the first piece has one sample: of what the model's own loss is the mean is found by trying two of them"
             )
-        return OwnLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory)
+        return ModelLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory)
 
 
 def _targets(piece: Given, loss_fn: Any) -> Samples | None:
@@ -191,7 +191,7 @@ class StreamedReplay:
 
     def run(self, loss_of: Callable[[Any, Any], Tensor], scale: Scale) -> Tensor:
         """Adds the gradients of `loss_of` outputs and targets, and returns the loss without a graph."""
-        courses, rows, outputs, targets = self._forward()
+        records, rows, outputs, targets = self._forward()
         leaves, form = tree_flatten(outputs)
         leaves = [
             leaf.requires_grad_() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point else leaf for leaf in leaves
@@ -200,11 +200,11 @@ class StreamedReplay:
         loss = loss_of(tree_unflatten([as_output(leaf) for leaf in leaves], form), targets)
         with Autocast.off():
             scale(loss).backward()
-        self._backward(courses, rows, leaves, first)
+        self._backward(records, rows, leaves, first)
         return loss.detach()
 
-    def _forward(self) -> tuple[list[Course], list[range], Any, Any]:
-        courses: list[Course] = []
+    def _forward(self) -> tuple[list[ForwardRecord], list[range], Any, Any]:
+        records: list[ForwardRecord] = []
         rows: list[range] = []
         outputs, targets = [], []
         buffers: Buffers | None = None
@@ -213,10 +213,10 @@ class StreamedReplay:
             batch = self._batch_of(piece.inputs)
             if not rows:
                 look_for_mixing(batch, joins=True)
-            courses.append(Course())
+            records.append(ForwardRecord())
             with batch.layers():
                 buffers = Buffers(batch.model) if buffers is None else buffers
-            outputs.append(Replay(replace(batch, ranks=batch.ranks.apart()), courses[-1]).forward())
+            outputs.append(Replay(replace(batch, ranks=batch.ranks.apart()), records[-1]).forward())
             if piece.targets is not None:
                 targets.append(piece.targets.piece(range(len(piece.targets)), batch.device))
             begin = rows[-1].stop if rows else 0
@@ -228,16 +228,16 @@ class StreamedReplay:
             del piece, batch  # Before the next is read.
         if buffers is not None and refuse is not None:
             buffers.set_after()
-        return courses, rows, joined(outputs, rows), joined(targets, rows) if targets else None
+        return records, rows, joined(outputs, rows), joined(targets, rows) if targets else None
 
-    def _backward(self, courses: list[Course], rows: list[range], leaves: list[Any], first: FirstOutputs) -> None:
+    def _backward(self, records: list[ForwardRecord], rows: list[range], leaves: list[Any], first: FirstOutputs) -> None:
         sums: WideSums | None = None
         index = -1
         try:
             for index, piece in enumerate(self._pieces()):
                 batch = self._batch_of(piece.inputs)
                 self._check(index < len(rows) and len(rows[index]) == len(batch.samples), index)
-                if sums is None and sum(len(course.pieces) for course in courses) >= PIECES_FOR_SUMS:
+                if sums is None and sum(len(record.pieces) for record in records) >= PIECES_FOR_SUMS:
                     sums = WideSums(batch.parameters)
                 part = slice(rows[index].start, rows[index].stop)
                 tensors = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
@@ -247,7 +247,7 @@ class StreamedReplay:
                 def check(results: Sequence[Any], part: range, begin: int = rows[index].start) -> None:
                     first.check(results, range(begin + part.start, begin + part.stop))
 
-                Replay(batch, courses[index]).backward(gradients, check, sums)
+                Replay(batch, records[index]).backward(gradients, check, sums)
                 del piece, batch
         finally:
             if sums is not None:

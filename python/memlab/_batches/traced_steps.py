@@ -7,20 +7,20 @@ from typing import Any
 from torch import Tensor
 
 from memlab import _native
-from memlab._batches.late_losses import LateLosses
+from memlab._batches.pending_losses import PendingLosses
 from memlab._batches.records import Record
 
 # Batches of a step, of which the last are noted: some trainings step without telling.
 _MOST = 1 << 10
 
 # Of all trainings of the process: losses to come, and the steps that the trace had when one of theirs was told last.
-_LATE = LateLosses()
+_PENDING = PendingLosses()
 _TOLD: list[int] = []
 
 
 def write_losses() -> None:
     """Writes steps whose losses have come meanwhile."""
-    _LATE.poll()
+    _PENDING.poll()
 
 
 class TracedSteps:
@@ -53,7 +53,7 @@ class TracedSteps:
 
     def step(self, phase: Any) -> None:
         """The optimizer of a phase has stepped."""
-        _LATE.poll()
+        _PENDING.poll()
         _, batches = self._noted.pop(phase, (0, []))
         steps = _native.steps_recorded() or 0
         # One that is not PyTorch's is no step of the trace.
@@ -80,4 +80,4 @@ class TracedSteps:
             )
 
         losses = [(loss, record.samples) for record, loss in batches if loss is not None]
-        _LATE.add(losses if len(losses) == len(batches) else [], write)
+        _PENDING.add(losses if len(losses) == len(batches) else [], write)

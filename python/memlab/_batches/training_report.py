@@ -14,7 +14,7 @@ from memlab import _native
 from memlab._batches.batch import allowed
 from memlab._batches.records import Record
 from memlab._batches.sizing import room_on
-from memlab._batches.ways import PIECES, REPLAY
+from memlab._batches.strategies import PIECES, REPLAY
 from memlab._tools.tables import aligned
 
 _SIZE = _native.format_size

@@ -42,19 +42,19 @@ _TF32 = 2.0**-10
 _FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Drew(Exception):
+class DrewRandomNumbers(Exception):
     """The model has drawn random numbers, so the same samples give something else."""
 
 
 @dataclass
-class Seen:
+class TrialResult:
     """The results of some samples. Lengths are those of all that was added up."""
 
     tensors: list[Tensor]
     lengths: list[float]
 
 
-def weighted_sum(parts: Sequence[tuple[Seen, float]]) -> Seen:
+def weighted_sum(parts: Sequence[tuple[TrialResult, float]]) -> TrialResult:
     """The sum of the results of pieces, each with a weight."""
     seen, weights = zip(*parts, strict=True)
 
@@ -62,10 +62,10 @@ def weighted_sum(parts: Sequence[tuple[Seen, float]]) -> Seen:
         return sum(weight * value for value, weight in zip(values, weights, strict=True))
 
     tensors = [added(same) for same in zip(*(one.tensors for one in seen), strict=True)]
-    return Seen(tensors, [float(added(same)) for same in zip(*(one.lengths for one in seen), strict=True)])
+    return TrialResult(tensors, [float(added(same)) for same in zip(*(one.lengths for one in seen), strict=True)])
 
 
-class Kind(Enum):
+class TrialForm(Enum):
     """The form in which a model is tried. Each finds more than the next, and is possible with fewer models."""
 
     DOUBLE = "a replica in float64"
@@ -74,26 +74,28 @@ class Kind(Enum):
     RESULTS = "itself, without gradients"
 
     @staticmethod
-    def of(model: nn.Module, *, is_sharded: bool) -> list[Kind]:
+    def of(model: nn.Module, *, is_sharded: bool) -> list[TrialForm]:
         """The kinds to try one after the other."""
         if is_sharded:
-            return [Kind.RESULTS]
+            return [TrialForm.RESULTS]
         is_compiled = any(
             type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
             for module in model.modules()
         )
         # (It would be compiled again for other sizes.)
-        return [kind for kind in Kind if kind is not Kind.ITSELF or not is_compiled]
+        return [kind for kind in TrialForm if kind is not TrialForm.ITSELF or not is_compiled]
 
 
 class Trial:
     """A model that is tried with a few samples, and is left as it is."""
 
-    def __init__(self, model: nn.Module, samples: Samples, device: torch.device, memory: int | None, kind: Kind) -> None:
+    def __init__(
+        self, model: nn.Module, samples: Samples, device: torch.device, memory: int | None, kind: TrialForm
+    ) -> None:
         """`memory`: what the process may have on the GPU; None: all. Raises MemoryError if there is no room for the kind."""
         self._samples, self._device = samples, device
-        self._is_double, self._is_copied = kind is Kind.DOUBLE, kind is not Kind.RESULTS
-        self._model = _replica(model, {}) if kind in (Kind.DOUBLE, Kind.REPLICA) else model
+        self._is_double, self._is_copied = kind is TrialForm.DOUBLE, kind is not TrialForm.RESULTS
+        self._model = _replica(model, {}) if kind in (TrialForm.DOUBLE, TrialForm.REPLICA) else model
         named = dict(self._model.named_parameters())
         formats = [one.dtype for one in named.values() if one.dtype in _FORMATS]
         if torch.is_autocast_enabled(device.type):
@@ -143,14 +145,14 @@ class Trial:
             _, outputs = self._called(rows, _as_it_is, [])
         return [one for one in tree_flatten(outputs)[0] if isinstance(one, Tensor)]
 
-    def seen(self, rows: range, objective: Objective, *, moved: bool = False) -> Seen:
+    def seen(self, rows: range, objective: Objective, *, moved: bool = False) -> TrialResult:
         """The objective's number and tensors for some samples, and the number's gradients. `moved`: with all numbers
         a little other ones. Raises Drew if the model draws random numbers."""
         if moved and self._is_copied:
             # So little that the model chooses nothing else.
             self._step = max(self._coarsest, self._own / 1024)
         tensors = self._run(rows, objective, self._moved if moved else _as_it_is, self._wanted)
-        return Seen(tensors, [float(one.double().norm()) for one in tensors])
+        return TrialResult(tensors, [float(one.double().norm()) for one in tensors])
 
     def _run(self, rows: range, objective: Objective, move: _Move, wanted: Sequence[str]) -> list[Tensor]:
         before = RandomState({self._device})
@@ -165,7 +167,7 @@ class Trial:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_saved, _as_saved))
             leaves, outputs = self._called(rows, move, wanted)
             if RandomState({self._device}) != before:
-                raise Drew
+                raise DrewRandomNumbers
             number, beside = objective(outputs, rows)
             given: Sequence[Tensor | None] = [None] * len(leaves)
             if leaves and number.requires_grad:
@@ -195,7 +197,7 @@ class Trial:
         self._coarsest = max(self._coarsest, formats.eps)
         return [*leaves.values()], outputs
 
-    def are_apart(self, whole: Seen, moved: Seen, parts: Seen) -> bool:
+    def are_apart(self, whole: TrialResult, moved: TrialResult, parts: TrialResult) -> bool:
         """Compares the sum of parts with the whole: True if they differ by more than rounding makes it. `moved`: the
         whole with other numbers."""
         allowed = self._own + _MARGIN * self._coarsest

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from memlab._batches.ahead import Ahead
 from memlab._batches.batch import Batch
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
 from memlab._batches.observing import Keeper, keeper, observer
+from memlab._batches.piece_prefetch import PiecePrefetcher
 from memlab._batches.pieces import Piece, run_pieces
 from memlab._batches.progress import Progress
 from memlab._batches.state import Autocast
@@ -48,7 +48,7 @@ class WeightedBackward:
         #: D of these samples.
         self.weight = mean.weight(len(samples), whole)
         self._inputs = InputGradients(samples)
-        self._ahead = Ahead(batch.device, [samples, targets])
+        self._prefetcher = PiecePrefetcher(batch.device, [samples, targets])
         self._loss: Tensor | None = None
         self._keep: Keeper | None = None
         # What is computed after these samples.
@@ -77,7 +77,7 @@ class WeightedBackward:
         self._scale, self._progress, self._all, self._after = scale, progress, every, after
         batch = self._batch
         self._ranks = batch.ranks if after is None else batch.ranks.apart()
-        batch.sizing.copies_ahead(self._ahead.sample_bytes)
+        batch.sizing.copies_ahead(self._prefetcher.sample_bytes)
         batch.sizing.keep_outputs(0)
 
         def done(rows: range, is_whole: bool) -> None:
@@ -96,7 +96,7 @@ class WeightedBackward:
                 all_wait=self._ranks.are_in_step,
             )
         finally:
-            self._ahead.drop()
+            self._prefetcher.drop()
             self._after = None
             batch.ranks.finish()
         assert self._loss is not None  # There is at least one piece.
@@ -104,7 +104,7 @@ class WeightedBackward:
 
     def drop(self) -> None:
         """Forgets what was copied ahead."""
-        self._ahead.drop()
+        self._prefetcher.drop()
 
     def _first_piece(self) -> range | None:
         """If it is decided."""
@@ -124,10 +124,10 @@ class WeightedBackward:
         if piece.is_last and self._ranks.are_several:
             self._progress.end_sums()  # What this backward averages over the ranks is all that was added up.
         torch.clear_autocast_cache()
-        inputs, targets = self._ahead.take(piece.rows)
-        self._ahead.allocate(piece.following)
+        inputs, targets = self._prefetcher.take(piece.rows)
+        self._prefetcher.allocate(piece.following)
         if after is not None:
-            after._ahead.allocate(after._first_piece())
+            after._prefetcher.allocate(after._first_piece())
         outputs = call(self._ranks.model(piece.is_last), self._inputs.separate(inputs))
         if self._keep is not None:
             self._keep(piece.rows, outputs)
@@ -140,7 +140,7 @@ class WeightedBackward:
             loss = (loss if isinstance(share, float) else loss.where(share != 0, 0)) * share
         with Autocast.off():
             self._scale(loss).backward(inputs=self._inputs.beside(piece.wanted))
-        (self._ahead if after is None else after._ahead).copy()
+        (self._prefetcher if after is None else after._prefetcher).copy()
         self._inputs.take(piece.rows)
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from memlab._feeding.errors import NotEnoughGPURam
-from memlab._feeding.form import SampleForm
+from memlab._feeding.sample_form import SampleForm
 from memlab._paging.sizes import readable
 
 _MIB = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from memlab._feeding.errors import NotEnoughCPURam
-from memlab._feeding.form import SampleForm
 from memlab._feeding.layout import BatchLayout
+from memlab._feeding.sample_form import SampleForm
 from memlab._paging.sizes import readable
 
 # One is filled while the other is computed on, or copied to the device.

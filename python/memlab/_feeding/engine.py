@@ -1,12 +1,12 @@
-"""Everything that a feeder runs on, from epoch to epoch: slots, crew, and the way to the device."""
+"""Everything that a feeder runs on, from epoch to epoch: slots, reader threads, and the way to the device."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from memlab._feeding.budget import HostBudget, ReadingRoom
-from memlab._feeding.crew import Crew, HereReader
-from memlab._feeding.filling import Course, Filling
+from memlab._feeding.filling import EpochReads, Filling
+from memlab._feeding.reader_threads import InThreadReader, ReaderThreads
 from memlab._feeding.reading import SampleReaders
 from memlab._feeding.slots import Ring
 from memlab._feeding.sources import DeviceCopies, DeviceSource, HostSource, Source
@@ -39,7 +39,7 @@ class Engine:
         self._processes = processes and workers > 0
         self._device = device
         self._ring: Ring | None = None
-        self._crew: Crew | None = None
+        self._reader_threads: ReaderThreads | None = None
         self._copies: DeviceCopies | None = None
         self._source: Source | None = None
 
@@ -48,21 +48,21 @@ class Engine:
         pieces = max(1, -(-2 * self._workers // self.slots))
         return max(1, -(-batch_reads // pieces))
 
-    def begin(self, course: Course) -> Source:
+    def begin(self, epoch_reads: EpochReads) -> Source:
         """Starts to read an epoch; the one before ends."""
         self.end()
         if self._ring is None:
             self._ring = Ring(self.layout, self.slots, shared=self._processes)
-        if self._crew is None and self._workers > 0:
-            self._crew = Crew(self._readers, self._ring, self._workers, self._processes)
+        if self._reader_threads is None and self._workers > 0:
+            self._reader_threads = ReaderThreads(self._readers, self._ring, self._workers, self._processes)
         on_card = self._device is not None and self._device.type != "cpu"
         if self._copies is None and self._device is not None and on_card:
             self._copies = DeviceCopies(self._device, self._ring)
-        filling = Filling(course, self._ring, self._room, HereReader(self._readers), self._crew)
+        filling = Filling(epoch_reads, self._ring, self._room, InThreadReader(self._readers), self._reader_threads)
         if self._copies is None:
             self._source = HostSource(filling, tensors=self._device is not None)
         else:
-            self._source = DeviceSource(filling, self._copies, background=self._crew is not None)
+            self._source = DeviceSource(filling, self._copies, background=self._reader_threads is not None)
         return self._source
 
     def runs(self, source: Source) -> bool:
@@ -80,8 +80,8 @@ class Engine:
         """Ends everything and frees the slots. A reader in a thread is not waited for."""
         if self._source is not None:
             self._source.stop()
-        if self._crew is not None:
-            self._crew.close()
+        if self._reader_threads is not None:
+            self._reader_threads.close()
         if self._copies is not None:
             self._copies.close()
-        self._source = self._crew = self._copies = self._ring = None
+        self._source = self._reader_threads = self._copies = self._ring = None

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memlab._feeding.budget import ReadingRoom
-from memlab._feeding.crew import ChunkReader, Crew, HereReader
 from memlab._feeding.identities import Identities
+from memlab._feeding.reader_threads import ChunkReader, InThreadReader, ReaderThreads
 from memlab._feeding.reading import Chunk
 from memlab._feeding.slots import Ring, Slot
 
@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Course:
+class EpochReads:
     """What an epoch is to read."""
 
     inputs: Identities
@@ -79,17 +79,24 @@ class Filling:
     With workers, a thread gives each free slot the next batch; without, `take` reads.
     """
 
-    def __init__(self, course: Course, ring: Ring, room: ReadingRoom, here: HereReader, crew: Crew | None) -> None:
-        self.course = course
+    def __init__(
+        self,
+        epoch_reads: EpochReads,
+        ring: Ring,
+        room: ReadingRoom,
+        here: InThreadReader,
+        reader_threads: ReaderThreads | None,
+    ) -> None:
+        self.epoch_reads = epoch_reads
         self.ring = ring
         self._room = room
         self._here = here
-        self._crew = crew
+        self._reader_threads = reader_threads
         self._batches: dict[int, FilledBatch] = {}
         self._changed = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        if crew is not None:
+        if reader_threads is not None:
             self._thread = threading.Thread(target=self._give_slots, name="memlab-feeder-slots", daemon=True)
             self._thread.start()
 
@@ -100,7 +107,7 @@ class Filling:
             SampleError, WorkerDied, NotEnoughCPURam: it could not be read. The next call reads it once more.
             Stopped: the epoch was ended.
         """
-        if self._crew is None:
+        if self._reader_threads is None:
             return self._read_here(number)
         with self._changed:
             while True:
@@ -142,9 +149,9 @@ class Filling:
             if self.ring.free.empty():
                 self.ring.give_away_oldest()
             slot = self.ring.free.get()
-        batch = FilledBatch(slot, self.course.reads(number) * self.course.one_read_count)
+        batch = FilledBatch(slot, self.epoch_reads.reads(number) * self.epoch_reads.one_read_count)
         try:
-            for chunk in self.course.chunks(number):
+            for chunk in self.epoch_reads.chunks(number):
                 batch.tensors |= self._read(self._here, chunk, batch)
         except BaseException:
             self.ring.free.put(slot)
@@ -152,7 +159,7 @@ class Filling:
         return batch
 
     def _give_slots(self) -> None:
-        for number in range(self.course.batches):
+        for number in range(self.epoch_reads.batches):
             slot = self.ring.free.get()
             while slot is None and not self._stopped:  # Left by an epoch that had no need of it.
                 slot = self.ring.free.get()
@@ -164,15 +171,15 @@ class Filling:
             self._start(number, slot)
 
     def _start(self, number: int, slot: Slot) -> None:
-        """Gives the chunks of a batch to the crew."""
-        assert self._crew is not None
-        chunks = list(self.course.chunks(number))
-        batch = FilledBatch(slot, self.course.reads(number) * self.course.one_read_count, len(chunks))
+        """Gives the chunks of a batch to the reader threads."""
+        assert self._reader_threads is not None
+        chunks = list(self.epoch_reads.chunks(number))
+        batch = FilledBatch(slot, self.epoch_reads.reads(number) * self.epoch_reads.one_read_count, len(chunks))
         with self._changed:
             self._batches[number] = batch
             self._changed.notify_all()
         for chunk in chunks:
-            self._crew.do(lambda reader, chunk=chunk: self._fill(reader, chunk, batch))  # type: ignore[misc]
+            self._reader_threads.do(lambda reader, chunk=chunk: self._fill(reader, chunk, batch))  # type: ignore[misc]
 
     def _fill(self, reader: ChunkReader, chunk: Chunk, batch: FilledBatch) -> None:
         error, tensors = None, False

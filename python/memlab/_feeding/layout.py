@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memlab._feeding.form import SampleForm
+from memlab._feeding.sample_form import SampleForm
 
 _PAGE_BYTES = 4096
 _ALIGNMENT = 64

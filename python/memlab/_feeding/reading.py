@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memlab._feeding.errors import SampleError
-from memlab._feeding.form import SampleForm, is_tensor
+from memlab._feeding.sample_form import SampleForm, is_tensor
 
 Reader = Callable[..., Any]
 

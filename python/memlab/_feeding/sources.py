@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from memlab._feeding.filling import FilledBatch, Filling, Stopped
 from memlab._feeding.slots import Ring, Slot
-from memlab._tools.say import say_once
+from memlab._tools.messages import warn_once
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class DeviceCopies:
         with self._torch.cuda.device(self.device):
             error = self._torch.cuda.cudart().cudaHostRegister(slot.address, slot.nbytes, 0)
         if int(error) != 0:
-            say_once(f"the feeder's batches cannot be pinned ({error}): copies to the GPU are slower, and wait")
+            warn_once(f"the feeder's batches cannot be pinned ({error}): copies to the GPU are slower, and wait")
         return int(error) == 0
 
 
@@ -167,7 +167,7 @@ class DeviceSource:
 
     def _copy_all(self) -> None:
         number = 0
-        while number < self._filling.course.batches:
+        while number < self._filling.epoch_reads.batches:
             self._places.acquire()
             if self._stopped:
                 break

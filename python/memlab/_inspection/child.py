@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from memlab._inspection.structure import load
+from memlab._inspection.weightless_pickle import load
 
 
 def main() -> None:
-    """Runs the training in a file of `memlab._inspection.structure` with batches of so many rows, of that length."""
+    """Runs the training in a file of `memlab._inspection.weightless_pickle` with batches of so many rows, of that length."""
     _, path, rows, *length = sys.argv
     with open(path, "rb") as file:
         training = load(file)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.amp.grad_scaler
 
 from memlab import _native
-from memlab._inspection import structure
+from memlab._inspection import weightless_pickle
 from memlab._inspection.card import Card
 from memlab._paging.sizes import readable
 from memlab._tools.tables import listed
@@ -86,7 +86,7 @@ def _line(line: _Line) -> str:
         return _OUTSIDE_PYTHON
     file, number, function = line
     if file.startswith(_OWN):
-        return _MODEL if file == structure.__file__ else _LOOP
+        return _MODEL if file == weightless_pickle.__file__ else _LOOP
     short = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
     return f"{short}:{number}  {function}" if number is not None else f"{short}  {function}"
 

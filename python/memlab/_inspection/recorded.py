@@ -14,9 +14,9 @@ from typing import Any
 
 from memlab import _native
 from memlab._inspection import batches
-from memlab._inspection.structure import packed
 from memlab._inspection.training import Training
-from memlab._tools.say import say_if_slow
+from memlab._inspection.weightless_pickle import packed
+from memlab._tools.messages import warn_if_slow
 
 _SLOW = (
     "still recording the model: memlab.inspect starts up to four processes, and each imports PyTorch and runs a few steps"
@@ -39,7 +39,7 @@ def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool
 
     Raises:
         InspectionError: it fails there.
-        CannotTravel: it cannot be pickled.
+        UnpicklableModelError: it cannot be pickled.
     """
     with _packed(training) as folder:
         options: list[object] = ["--keep", folder, "--batch", ",".join(map(str, sizes))]
@@ -53,7 +53,7 @@ def recorded_lengths(training: Training, rows: int, lengths: Sequence[int], card
 
     Raises:
         InspectionError: the training fails.
-        CannotTravel: it cannot be pickled.
+        UnpicklableModelError: it cannot be pickled.
     """
     with _packed(training) as folder:
         file = folder / "lengths.txt"
@@ -80,7 +80,7 @@ def _planned(
     program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", *arguments]
     # The last of the training's steps is not in the recording, which ends when the one before it is complete.
     options = [*options, "--json", "--steps", training.steps - 1, "--card", card, "--on", "gpu" if on_gpu else "simulation"]
-    with say_if_slow(_SLOW, _SLOW_SECONDS):
+    with warn_if_slow(_SLOW, _SLOW_SECONDS):
         done = subprocess.run(
             [str(part) for part in [sys.executable, "-m", "memlab", "plan", *options, "--", *program]],
             capture_output=True,

@@ -7,7 +7,7 @@ import os
 from memlab import _native
 from memlab._tools import devices
 from memlab._tools.devices import Device
-from memlab.recording import ensure_started
+from memlab.process_recording import ensure_started
 
 
 class Interval:

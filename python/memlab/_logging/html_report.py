@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from memlab._command import program
-from memlab._tools.say import say_once
-from memlab.recording import trace_path
+from memlab._tools.messages import warn_once
+from memlab.process_recording import trace_path
 
 # Seconds. The trace of a day is read in a few; a training does not wait longer than this.
 PATIENCE_S = 300
@@ -37,9 +37,9 @@ def write_report(path: Path, ranks: int = 1) -> Path | None:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        say_once(f"{path}: the report cannot be written: {error}")
+        warn_once(f"{path}: the report cannot be written: {error}")
         return None
     if done.returncode:
-        say_once(f"{path}: the report cannot be written: {done.stderr.strip().removeprefix('memlab: ')}")
+        warn_once(f"{path}: the report cannot be written: {done.stderr.strip().removeprefix('memlab: ')}")
         return None
     return path

@@ -12,7 +12,7 @@ from pathlib import Path
 from memlab._logging.figures import Interval
 from memlab._logging.html_report import write_report
 from memlab._logging.loggers import Figures, Sink
-from memlab._tools.say import say_once
+from memlab._tools.messages import warn_once
 
 REPORT_NAME = "memlab-report.html"
 
@@ -47,4 +47,4 @@ def _guarded(what: str, do: Callable[[], None]) -> None:
     try:
         do()
     except Exception as error:  # Of somebody's logger: it may raise anything.
-        say_once(f"{what}: {type(error).__name__}: {error}")
+        warn_once(f"{what}: {type(error).__name__}: {error}")

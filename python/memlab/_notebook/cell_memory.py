@@ -6,10 +6,10 @@ from html import escape
 from typing import Any
 
 from memlab import _native
-from memlab._notebook import looks
+from memlab._notebook import html_style
 from memlab._notebook.chart import chart, seconds
-from memlab._notebook.looks import signed_size, size
-from memlab.recording import why_not
+from memlab._notebook.html_style import signed_size, size
+from memlab.process_recording import why_not
 from memlab.watching import watch
 
 _LINES = 15
@@ -78,11 +78,12 @@ class CellMemory:
         idle = [line for line in self.lines if not line.allocated]
         busy.sort(key=lambda line: (line.at_peak, line.allocated), reverse=True)
         rows: _Rows = [
-            ([line.at_peak, line.kept, line.allocated], looks.place(line.file, line.line), line.code or "") for line in busy
+            ([line.at_peak, line.kept, line.allocated], html_style.place(line.file, line.line), line.code or "")
+            for line in busy
         ]
         if len(rows) > _LINES:
             rest = [sizes for sizes, _, _ in rows[_LINES:]]
-            rows[_LINES:] = [([sum(column) for column in zip(*rest, strict=True)], looks.more_lines(len(rest)), "")]
+            rows[_LINES:] = [([sum(column) for column in zip(*rest, strict=True)], html_style.more_lines(len(rest)), "")]
         before = sum(line.at_peak for line in idle)
         if before:
             rows.append(([before, 0, 0], "from before the cell", ""))
@@ -90,13 +91,13 @@ class CellMemory:
 
     def _layer_rows(self) -> _Rows:
         layers = [layer for layer in self.layers if layer.name is not None and layer.at_peak][:_LAYERS]
-        return [([layer.at_peak, layer.at_end], looks.layer_place(*layer[:3]), "") for layer in layers]
+        return [([layer.at_peak, layer.at_end], html_style.layer_place(*layer[:3]), "") for layer in layers]
 
     def __repr__(self) -> str:
         parts = [f"{self._title()}: {self._summary()}", *self._notes()]
         rows, sums = self._line_rows()
         if rows:
-            parts.append(looks.text_table(("at the peak", "kept", "allocated"), rows, sums))
+            parts.append(html_style.text_table(("at the peak", "kept", "allocated"), rows, sums))
         return "\n".join(parts)
 
     def _repr_html_(self) -> str:
@@ -109,15 +110,15 @@ class CellMemory:
             chart(self.timeline, self.peak, self._ended),
         ]
         if rows:
-            parts.append(looks.table("By line", ("at the peak", "kept", "allocated"), rows, sums))
+            parts.append(html_style.table("By line", ("at the peak", "kept", "allocated"), rows, sums))
         used = sum(nbytes for _, nbytes in self.categories_at_peak)
         if used:
-            parts.append(f"<p><b>In use at the peak</b> {size(used)}</p>{looks.category_bar(self.categories_at_peak)}")
+            parts.append(f"<p><b>In use at the peak</b> {size(used)}</p>{html_style.category_bar(self.categories_at_peak)}")
         layers = self._layer_rows()
         if layers:
-            inner = looks.table("", ("at the peak", "at the end"), layers)
+            inner = html_style.table("", ("at the peak", "at the end"), layers)
             parts.append(f"<details><summary>By layer</summary>{inner}</details>")
-        return looks.document(*parts)
+        return html_style.document(*parts)
 
     def _repr_mimebundle_(self, **_ignored: Any) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memlab._notebook.looks import size
+from memlab._notebook.html_style import size
 from memlab.watching import Timeline, TimelinePoint
 
 _WIDTH, _HEIGHT = 900, 230

@@ -6,9 +6,9 @@ from html import escape
 from typing import Any
 
 from memlab import _native
-from memlab._notebook import looks
-from memlab._notebook.looks import size
-from memlab.recording import why_not
+from memlab._notebook import html_style
+from memlab._notebook.html_style import size
+from memlab.process_recording import why_not
 from memlab.tracking import tracker
 
 
@@ -41,45 +41,47 @@ class GpuMemory:
 
     def _line_rows(self) -> tuple[list[tuple[list[int], str, str]], list[int]]:
         shown = [line for line in self.lines[: self._rows] if line.live]
-        rows = [([line.live, line.at_peak], looks.place(line.file, line.line), line.code or "") for line in shown]
+        rows = [([line.live, line.at_peak], html_style.place(line.file, line.line), line.code or "") for line in shown]
         rest = [line for line in self.lines[len(shown) :] if line.live or line.at_peak]
         if rest:
             sums = [sum(line.live for line in rest), sum(line.at_peak for line in rest)]
-            rows.append((sums, looks.more_lines(len(rest)), ""))
+            rows.append((sums, html_style.more_lines(len(rest)), ""))
         return rows, [sum(column) for column in zip(*(sizes for sizes, _, _ in rows), strict=True)]
 
     def _layer_rows(self) -> list[tuple[list[int], str, str]]:
         layers = self.layers[: self._rows]
-        return [([layer.live, layer.at_peak], looks.layer_place(layer.root, layer.name, layer.kind), "") for layer in layers]
+        return [
+            ([layer.live, layer.at_peak], html_style.layer_place(layer.root, layer.name, layer.kind), "") for layer in layers
+        ]
 
     def __repr__(self) -> str:
         parts = [f"{self._title()}: {self._summary()}"]
         if self._why_not:
             return f"{parts[0]}\nno figures: {self._why_not}"
-        parts += [f"{size(row.live):>13}  {looks.category_name(row.category)}" for row in self.categories if row.live]
+        parts += [f"{size(row.live):>13}  {html_style.category_name(row.category)}" for row in self.categories if row.live]
         rows, sums = self._line_rows()
         if rows:
-            parts.append("by line:\n" + looks.text_table(("now", "at the peak"), rows, sums))
+            parts.append("by line:\n" + html_style.text_table(("now", "at the peak"), rows, sums))
         layers = self._layer_rows()
         if layers:
-            parts.append("by layer:\n" + looks.text_table(("now", "at the peak"), layers))
+            parts.append("by layer:\n" + html_style.text_table(("now", "at the peak"), layers))
         return "\n".join(parts)
 
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{escape(self._title())}</b><br>{self._summary()}</p>"]
         if self._why_not:
             parts.append(f"<p class='bad'>no figures: {escape(self._why_not)}</p>")
-        parts.append(looks.share_bar(self.totals.used, self.total))
+        parts.append(html_style.share_bar(self.totals.used, self.total))
         parts.append(f"<p><b>In use</b> {size(self.totals.used)}</p>")
-        parts.append(looks.category_bar((row.category, row.live) for row in self.categories))
+        parts.append(html_style.category_bar((row.category, row.live) for row in self.categories))
         rows, sums = self._line_rows()
         if rows:
-            parts.append(looks.table("By line", ("now", "at the peak"), rows, sums))
+            parts.append(html_style.table("By line", ("now", "at the peak"), rows, sums))
         layers = self._layer_rows()
         if layers:
-            inner = looks.table("", ("now", "at the peak"), layers)
+            inner = html_style.table("", ("now", "at the peak"), layers)
             parts.append(f"<details open><summary>By layer</summary>{inner}</details>")
-        return looks.document(*parts)
+        return html_style.document(*parts)
 
     def _repr_mimebundle_(self, **_ignored: Any) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from memlab._notebook.cell_memory import CellMemory
-from memlab._notebook.looks import size
+from memlab._notebook.html_style import size
 
 _PERIOD = 0.5  # seconds
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from memlab.line_profiler import LineProfiler
+from memlab.compat.line_profiler import LineProfiler
 
 
 class ProfiledNames:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from memlab._paging.paged_tensor import ModuleEntry, PagedTensor, Weight
-from memlab._paging.split import Piece, Room, split
+from memlab._paging.split import DeviceCapacity, Piece, split
 from memlab._paging.survey import Survey
 from memlab._paging.tracing import Segment, Trace
 
@@ -58,11 +58,11 @@ def pieces_of(survey: Survey, borders: list[int], operations_per_second: float) 
     return pieces
 
 
-def cut(survey: Survey, weights: list[Weight], rooms: Sequence[Room], operations_per_second: float) -> Cut:
+def cut(survey: Survey, weights: list[Weight], capacities: Sequence[DeviceCapacity], operations_per_second: float) -> Cut:
     """Cuts a model where its slowest device is fastest. Devices with nothing to do have no stretch."""
     borders = survey.borders()
     starts = [0, *borders, len(survey.trace.segments)]
-    firsts = [starts[piece] for piece in split(pieces_of(survey, borders, operations_per_second), rooms)]
+    firsts = [starts[piece] for piece in split(pieces_of(survey, borders, operations_per_second), capacities)]
     ends = [*firsts[1:], len(survey.trace.segments)]
     spans = [(device, first, end) for device, (first, end) in enumerate(zip(firsts, ends, strict=True)) if first < end]
     stretch_of = {position: index for index, (_, first, end) in enumerate(spans) for position in range(first, end)}

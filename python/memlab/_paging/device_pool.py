@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from memlab import _native
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.edits import EditTracker
+from memlab._paging.native_reads import READS
 from memlab._paging.paged_tensor import PagedTensor, Weight
 from memlab._paging.placed_unit import PlacedUnit
 from memlab._paging.placement import LEAST_PIECE, Placement
-from memlab._paging.reads import READS
 from memlab._paging.settings import OnChange
 from memlab._paging.tensor_swap import DictSlot, TensorSwap
 from memlab._paging.torch_private import raw_stream, storage_key, versions_of

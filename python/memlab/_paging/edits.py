@@ -14,9 +14,9 @@ from torch import nn
 
 from memlab import _native
 from memlab._paging.arena import ArenaMemory
+from memlab._paging.native_reads import READS
 from memlab._paging.paged_tensor import PagedTensor, Weight, shared_write
 from memlab._paging.placed_unit import PlacedUnit
-from memlab._paging.reads import READS
 from memlab._paging.settings import OnChange
 from memlab._paging.tensor_memory import Layout, layout_of
 from memlab._paging.tensor_swap import TensorSwap

@@ -9,7 +9,7 @@ from typing import Any
 from memlab import _native
 from memlab._paging.boundaries import WrappedModule
 from memlab._paging.device_pool import DevicePool
-from memlab._paging.reads import READS
+from memlab._paging.native_reads import READS
 from memlab._paging.tracing import Tracer
 from memlab._paging.viewed_units import ViewedUnits
 

@@ -17,7 +17,7 @@ from torch import nn
 from memlab import _native
 from memlab._paging.arena import ArenaMemory, copy_in, lay_out, point_at_arena
 from memlab._paging.paged_tensor import Weight
-from memlab._tools.say import patient, say_once
+from memlab._tools.messages import patient, warn_once
 
 # How long a process waits for another without a sign.
 SILENT_SECONDS = 5
@@ -91,7 +91,7 @@ class _Waiting:
 
     def __call__(self, process: int) -> None:
         if time.monotonic() - self._since >= patient(SILENT_SECONDS):
-            say_once(f'shared="host" waits for {_described(process)}, which fills or hands out the weights')
+            warn_once(f'shared="host" waits for {_described(process)}, which fills or hands out the weights')
 
 
 def _described(process: int) -> str:

@@ -26,7 +26,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Room:
+class DeviceCapacity:
     """What a device has."""
 
     budget: int
@@ -39,24 +39,24 @@ UNFIT_NS = 1e30
 Times = list[list[float]]  # By first piece and end (exclusive): nanoseconds of a stretch on one device.
 
 
-def split(pieces: Sequence[Piece], rooms: Sequence[Room]) -> list[int]:
+def split(pieces: Sequence[Piece], capacities: Sequence[DeviceCapacity]) -> list[int]:
     """The first piece of each device, beginning with 0. That of an empty stretch is where the next one begins.
 
     Where no split fits, a weight goes to a device that is too small for it: its placement then says how much is needed.
     """
-    of_device = [_times(pieces, room) for room in rooms]
+    of_device = [_times(pieces, device_capacity) for device_capacity in capacities]
     slowest, _ = _least(of_device, max, math.inf)
     return _least(of_device, operator.add, slowest)[1]
 
 
-def stretch_ns(nbytes: int, largest: int, compute_ns: float, room: Room) -> float:
+def stretch_ns(nbytes: int, largest: int, compute_ns: float, device_capacity: DeviceCapacity) -> float:
     """How long a device takes for weights of `nbytes`, the largest of which has `largest`."""
-    if largest > room.budget:
+    if largest > device_capacity.budget:
         return UNFIT_NS
-    return max(compute_ns, max(nbytes - room.budget, 0) / room.bytes_per_second * 1e9)
+    return max(compute_ns, max(nbytes - device_capacity.budget, 0) / device_capacity.bytes_per_second * 1e9)
 
 
-def _times(pieces: Sequence[Piece], room: Room) -> Times:
+def _times(pieces: Sequence[Piece], device_capacity: DeviceCapacity) -> Times:
     times = []
     for first in range(len(pieces) + 1):
         seen: set[Hashable] = set()
@@ -68,7 +68,7 @@ def _times(pieces: Sequence[Piece], room: Room) -> Times:
                 largest = max(largest, piece.weights[weight])
             seen.update(piece.weights)
             compute_ns += piece.compute_ns
-            row.append(stretch_ns(nbytes, largest, compute_ns, room))
+            row.append(stretch_ns(nbytes, largest, compute_ns, device_capacity))
         times.append(row)
     return times
 

@@ -25,7 +25,7 @@ from memlab._paging.saved_tensors import SavedTensors
 from memlab._paging.settings import Settings
 from memlab._paging.spread_context import Hops, SpreadContext, SurveyContext, inputs_on
 from memlab._paging.spread_plan import sum_up
-from memlab._paging.stretch_pagers import SurveyPager, cut_into, rooms_of, share_touches, stretch_pager, survey_pager
+from memlab._paging.stretch_pagers import SurveyPager, capacities_of, cut_into, share_touches, stretch_pager, survey_pager
 from memlab._paging.survey import Survey, SurveyTracer
 from memlab._paging.warn import warn
 from memlab._paging.watched_forwards import WatchedForwards
@@ -132,14 +132,16 @@ class SpreadPager(WatchedForwards):
         surveyor.stop()
         self.surveyor, self.pagers = None, []
         try:
-            rooms = rooms_of(self.settings, self.memory, self.weights, survey)
-            self.cut = cut_into(rooms, survey, self.weights, self.settings[0].device)
+            capacities = capacities_of(self.settings, self.memory, self.weights, survey)
+            self.cut = cut_into(capacities, survey, self.weights, self.settings[0].device)
             self.boundaries = [self._wrapped() for _ in self.cut.stretches]
             for stretch, wrapped in zip(self.cut.stretches, self.boundaries, strict=True):
-                room, settings = rooms[stretch.device], self.settings[stretch.device]
+                device_capacity, settings = capacities[stretch.device], self.settings[stretch.device]
                 is_first = stretch.device == 0
                 self.pagers.append(
-                    stretch_pager(self.model, stretch, wrapped, self.memory, settings, room, self.patch, is_first=is_first)
+                    stretch_pager(
+                        self.model, stretch, wrapped, self.memory, settings, device_capacity, self.patch, is_first=is_first
+                    )
                 )
                 self.pagers[-1].stages.advance()
         except BaseException:

@@ -11,13 +11,13 @@ from torch import nn
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
 from memlab._paging.cut import Cut, Stretch, cut
+from memlab._paging.device_capacities import capacity_of, settings_for
 from memlab._paging.device_pager import DevicePager
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import PlanState
-from memlab._paging.rooms import room_of, settings_for
 from memlab._paging.settings import Settings
-from memlab._paging.split import Room
+from memlab._paging.split import DeviceCapacity
 from memlab._paging.survey import Survey, SurveyTracer
 from memlab._paging.work import operations_per_second
 
@@ -48,16 +48,18 @@ def survey_pager(
     return pager
 
 
-def rooms_of(settings: Sequence[Settings], memory: ArenaMemory, weights: list[Weight], survey: Survey) -> list[Room]:
+def capacities_of(
+    settings: Sequence[Settings], memory: ArenaMemory, weights: list[Weight], survey: Survey
+) -> list[DeviceCapacity]:
     """What each device has for weights."""
     largest = max(weight.padded_nbytes for weight in weights)
-    return [room_of(one, memory, largest, survey.trace.activations) for one in settings]
+    return [capacity_of(one, memory, largest, survey.trace.activations) for one in settings]
 
 
-def cut_into(rooms: Sequence[Room], survey: Survey, weights: list[Weight], device: torch.device) -> Cut:
+def cut_into(capacities: Sequence[DeviceCapacity], survey: Survey, weights: list[Weight], device: torch.device) -> Cut:
     """Cuts a model for devices that compute as fast as `device`."""
     largest = max(weights, key=lambda weight: weight.nbytes)
-    return cut(survey, weights, rooms, operations_per_second(device, largest.tensors[0].tensor.dtype))
+    return cut(survey, weights, capacities, operations_per_second(device, largest.tensors[0].tensor.dtype))
 
 
 def stretch_pager(
@@ -66,7 +68,7 @@ def stretch_pager(
     wrapped: list[WrappedModule],
     memory: ArenaMemory,
     settings: Settings,
-    room: Room,
+    device_capacity: DeviceCapacity,
     patch: ModulePatch,
     *,
     is_first: bool,
@@ -74,13 +76,13 @@ def stretch_pager(
     """What pages a stretch to its device, from its trace on. `is_first`: the arena was pinned by this device."""
     weights = stretch.weights
     state = PlanState(str(settings.device), host_bytes=sum(weight.padded_nbytes for weight in weights))
-    state.pinned, state.bytes_per_second = memory.arena.pinned, room.bytes_per_second
+    state.pinned, state.bytes_per_second = memory.arena.pinned, device_capacity.bytes_per_second
     if is_first and state.pinned:
         # PyTorch takes the memory for that of the device that has pinned it: only there can kernels read it.
         for weight in weights:
             if memory.arena.shielded or not weight.shared:
                 weight.mapped_storage = memory.mapped(settings.device, weight)
-    settings = settings_for(settings, room)
+    settings = settings_for(settings, device_capacity)
     pager = DevicePager(model, weights, wrapped, set(), memory, settings, state, patch, unwraps=False)
     pager.stages.trace = stretch.trace
     return pager

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dis
 from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from memlab._tools.kinds import bases, class_name, is_kind, is_subclass
+from memlab._tools.safe_classes import bases, class_name, is_kind, is_subclass
 
 __all__ = [
     "APPLY",

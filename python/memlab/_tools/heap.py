@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from memlab._tools.say import say_once
+from memlab._tools.messages import warn_once
 
 
 def say_what_is_frozen() -> None:
@@ -13,7 +13,7 @@ def say_what_is_frozen() -> None:
     # CPython 3.12 freezes some objects itself, before it imports anything.
     torch = sys.modules.get("torch")
     if gc.get_freeze_count() and not any(thing is torch for thing in gc.get_objects()):
-        say_once(
+        warn_once(
             "gc.freeze() hides the tensors that existed when it was called, and memlab.MemReporter and Courtesy do not find "
             "them: call gc.unfreeze() before, and gc.freeze() after"
         )

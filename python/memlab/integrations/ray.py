@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from memlab.recording import library_path
+from memlab.process_recording import library_path
 
 __all__ = ["runtime_env"]
 

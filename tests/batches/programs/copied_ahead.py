@@ -9,7 +9,7 @@ import json
 import memlab
 import torch
 from memlab import accumulation
-from memlab._batches import ahead, replay, streamed, weighted
+from memlab._batches import piece_prefetch, replay, streamed, weighted
 from torch import nn
 
 BATCH, PIECE = 19, 4
@@ -23,7 +23,7 @@ KINDS = {
     "some on the GPU": ({"x": [IMAGES], "half": torch.ones(3, device="cuda")}, LABELS.cuda()),
     "on the GPU": (IMAGES.cuda(), LABELS.cuda()),
 }
-ahead._PART_BYTES = 2 * IMAGES[0].nbytes  # A piece goes in several parts.
+piece_prefetch._PART_BYTES = 2 * IMAGES[0].nbytes  # A piece goes in several parts.
 
 
 class Model(nn.Module):
@@ -41,7 +41,7 @@ class Model(nn.Module):
         return self.last(x.mean((2, 3)))
 
 
-class Counted(ahead.Ahead):
+class Counted(piece_prefetch.PiecePrefetcher):
     """Counts pieces that were there when they were to be computed."""
 
     count = 0
@@ -51,7 +51,7 @@ class Counted(ahead.Ahead):
         return super().take(rows)
 
 
-replay.Ahead = weighted.Ahead = Counted
+replay.PiecePrefetcher = weighted.PiecePrefetcher = Counted
 # Only what is computed is looked at: not what is tried before.
 accumulation.look_for_mixing = replay.look_for_mixing = streamed.look_for_mixing = lambda *arguments, **options: None
 
@@ -89,5 +89,12 @@ for kind, (inputs, targets) in KINDS.items():
             left = torch.cuda.memory_allocated() - before
             images = inputs["x"][0] if isinstance(inputs, dict) else inputs
             wrong = wrong_pieces(model, torch.empty_like(images).stride())
-            row = {"kind": kind, "way": way, "pieces": len(model.seen), "ahead": Counted.count, "wrong": wrong, "left": left}
+            row = {
+                "kind": kind,
+                "way": way,
+                "pieces": len(model.seen),
+                "piece_prefetch": Counted.count,
+                "wrong": wrong,
+                "left": left,
+            }
             print(json.dumps(row))

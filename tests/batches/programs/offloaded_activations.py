@@ -11,8 +11,8 @@ import json
 
 import memlab
 import torch
-from memlab._activations.lanes import DeviceLane
-from memlab._activations.learning import Lesson
+from memlab._activations.copy_streams import CopyStream
+from memlab._activations.forward_profile import ForwardProfile
 from torch import nn
 
 parser = argparse.ArgumentParser()
@@ -21,8 +21,8 @@ parser.add_argument("--layers", type=int, nargs="+")
 parser.add_argument("--copies-only", action="store_true")
 parser.add_argument("--operation-ns", type=int, default=1000)
 arguments = parser.parse_args()
-Lesson._nanoseconds = lambda lesson, operation: arguments.operation_ns
-DeviceLane.bytes_per_second = lambda lane: 20e9
+ForwardProfile._nanoseconds = lambda profile, operation: arguments.operation_ns
+CopyStream.bytes_per_second = lambda copy_stream: 20e9
 
 WIDTH, BATCH = 1024, 2048
 

@@ -225,8 +225,8 @@ def autograd():
 
 def unshown():
     """A PyTorch that does not show what autograd saved, as 2.8: only the graph holds the result of `exp`."""
-    from memlab._courtesy import attribution
     from memlab._paging import torch_private
+    from memlab.compat._courtesy import attribution
 
     torch_private.shows_saved = attribution.shows_saved = lambda: False
     leaf = torch.ones(MIB, device="cuda", requires_grad=True)
@@ -435,11 +435,11 @@ def restored_from_outside():
 
 def host():
     """A machine whose host memory is full."""
-    from memlab._courtesy import host_copies
+    from memlab.compat._courtesy import host_copies
 
     tensor = filled(torch.empty(MIB, device="cuda"))
     before, start, courtesy = digest(tensor), allocated(), memlab.Courtesy()
-    host_copies.host_room = lambda: MIB
+    host_copies.available_host_memory = lambda: MIB
     error = raised(courtesy.yield_memory)
     return {"error": error, "unmoved": allocated() == start and digest(tensor) == before, "restored": courtesy.restore()}
 
@@ -448,7 +448,7 @@ def interrupted():
     """A restore that an exception ends after some of the copies, and a yield likewise."""
     tensors = [filled(torch.empty(number * MIB, device="cuda")) for number in (1, 2, 3)]
     before, courtesy = digest(*tensors), memlab.Courtesy()
-    from memlab._courtesy import host_copies
+    from memlab.compat._courtesy import host_copies
 
     class Interrupting:
         """Counts copies, and ends the second."""

@@ -1,0 +1,136 @@
+"""Histories of forwards of the same kind, from which the schedule of the next one is made."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, Protocol
+
+import torch
+
+from memlab._activations.copy_streams import CopyStream
+from memlab._activations.forward_profile import ForwardProfile
+from memlab._activations.offload_schedule import OffloadSchedule
+
+# How many kinds of forwards are remembered, and how often one may turn out to be another.
+_MAX_SIGNATURES = 256
+_MAX_RESTARTS = 3
+
+
+class ForwardHistory(Protocol):
+    """What is known of forwards of one kind."""
+
+    #: The contents that the last backward read from the host; None: where it paused.
+    order: list[Any]
+
+    def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
+        """The plan for a forward, and where to note what is seen of it."""
+
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+        """A forward has ended, after so many operations; whether autograd has saved something that can be moved, and bytes
+        of it that were copied to the host or could have been."""
+
+
+class ForwardHistories(Protocol):
+    """What is known of forwards, by their kind."""
+
+    def beginning_with(self, signature: Any) -> ForwardHistory:
+        """Those that begin with the same operation on the same shapes."""
+
+
+class SignatureHistory:
+    """The forwards that begin with the same operation on the same shapes.
+
+    The first one shows which contents the program holds anyway, and in which order they are read; the second, how long its
+    operations take. From the third on there is a plan.
+    """
+
+    def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
+        self._lock = threading.Lock()
+        self._device = device
+        self._budget = budget
+        self._recompute = recompute
+        self._forwards = 0
+        self._restarts_left = _MAX_RESTARTS
+        # Whether there was nothing to do in the last forward, as without gradients: then nothing is looked at.
+        self._is_idle = False
+        self._profile: ForwardProfile | None = None
+        self._operations = 0
+        #: The contents that the last backward read from the host.
+        self.order: list[Any] = []
+        self.schedule = self._cautious(frozenset())
+
+    def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
+        with self._lock:
+            return self._next()
+
+    def _next(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
+        if self._is_idle:
+            return self.schedule, None
+        self._forwards += 1
+        copy_stream = CopyStream.of(self._device)
+        if self._forwards <= 2:
+            held = self._profile.held() if self._profile is not None else frozenset()
+            self.schedule = self._cautious(held)
+            if self._forwards == 2:
+                copy_stream.measure()
+        elif self._forwards == 3 and self._profile is not None:
+            profile = self._profile.until_now()
+            self.schedule = profile.schedule(
+                self._budget, copy_stream.bytes_per_second(), self.schedule.held, recompute=self._recompute
+            )
+            self._operations = profile.operations
+        self._profile = ForwardProfile(self._device) if self._forwards <= 2 else None
+        if self.order and self._forwards != 3:
+            self.schedule.ordered(self.order)
+        self.order = []
+        return self.schedule, self._profile
+
+    def _cautious(self, held: frozenset[Any]) -> OffloadSchedule:
+        """Nothing is known yet: copies what does not fit."""
+        moving = self._budget // 4
+        keep = self._budget - moving
+        return OffloadSchedule(pending_nbytes=moving, ahead_nbytes=moving, keep_nbytes=keep, held=held, evicts=True)
+
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+        with self._lock:
+            self._finish(operations, has_saved=has_saved)
+
+    def _finish(self, operations: int, *, has_saved: bool) -> None:
+        if not has_saved:
+            self._forwards -= not self._is_idle
+            self._is_idle = True
+        elif self._is_idle:
+            self._is_idle = False
+        elif self._forwards > 2 and operations != self._operations and self._restarts_left > 0:
+            self._restarts_left -= 1
+            self._forwards = 0
+            self._profile = None
+
+
+_ALL: dict[Any, SignatureHistories] = {}
+
+
+class SignatureHistories:
+    """The histories of a device and a budget."""
+
+    def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
+        self._new = lambda: SignatureHistory(device, budget, recompute=recompute)
+        self._known: OrderedDict[Any, SignatureHistory] = OrderedDict()
+
+    @staticmethod
+    def of(device: torch.device, budget: int, *, recompute: bool) -> SignatureHistories:
+        key = (device, budget, recompute)
+        histories = _ALL.get(key)
+        if histories is None:
+            histories = _ALL[key] = SignatureHistories(device, budget, recompute=recompute)
+        return histories
+
+    def beginning_with(self, signature: Any) -> SignatureHistory:
+        history = self._known.pop(signature, None)
+        if history is None:
+            history = self._new()
+            if len(self._known) >= _MAX_SIGNATURES:
+                self._known.popitem(last=False)
+        self._known[signature] = history
+        return history

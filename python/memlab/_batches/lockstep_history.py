@@ -1,0 +1,132 @@
+"""Figures of earlier batches in lockstep for the next ones: how much they save, how much of it may stay on the GPU."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from memlab._activations.forward_profile import ForwardProfile
+from memlab._activations.offload_schedule import OffloadSchedule
+from memlab._batches.sizing import room_on
+
+# How much of the memory that a batch has left free the next one may take: more may be alive at once then.
+_FREE_SHARE = 0.8
+# Of the memory that is free: for what is on its way to the host, and for what is on its way back, each.
+_PENDING_DIVISOR = 16
+# Of how many kinds of batches something is known, for each model.
+_MAX_HISTORIES = 64
+_ALL: WeakKeyDictionary[nn.Module, OrderedDict[Any, LockstepHistory]] = WeakKeyDictionary()
+
+
+class MicrobatchHistory:
+    """The forwards of a micro-batch, one in each batch."""
+
+    def __init__(self, pending_nbytes: int) -> None:
+        """`pending_nbytes`: bytes that may be on their way to the host, and back."""
+        self._flying = pending_nbytes
+        #: Bytes that stay on the device.
+        self.keep_nbytes = 0
+        #: Bytes that autograd has saved and that could have been moved.
+        self.saved_nbytes = 0
+        #: What its last backward read from the host; None: where it met the others.
+        self.order: list[Any] = []
+
+    def beginning_with(self, _signature: Any) -> MicrobatchHistory:
+        """There is one kind of forward."""
+        return self
+
+    def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
+        """The plan for a forward. What is made last is needed first, and stays."""
+        order, self.order = self.order, []
+        leaving = max(self.saved_nbytes - self.keep_nbytes, 0)
+        schedule = OffloadSchedule(
+            pending_nbytes=self._flying,
+            ahead_nbytes=self._flying,
+            keep_nbytes=self.keep_nbytes,
+            offload_nbytes=leaving,
+            order=order,
+        )
+        return schedule, None
+
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+        """A forward has ended, of which so many bytes could have been moved."""
+        self.saved_nbytes = offered_nbytes
+
+
+class LockstepHistory:
+    """The batches of a model that were cut into the same pieces."""
+
+    def __init__(self, device: torch.device, pieces: int) -> None:
+        #: Bytes that one thread may have on their way to the host, and one on their way back.
+        self.pending_nbytes = 0
+        self._device = device
+        # What may be allocated on it.
+        self._allowed: int | None = None
+        self._pieces = pieces
+        #: Of each thread.
+        self.histories: list[MicrobatchHistory] = []
+        #: Whether all of a batch was seen to fit on the device.
+        self.fits = False
+
+    @staticmethod
+    def of(
+        model: nn.Module, device: torch.device, memory: int | None, pieces: Sequence[range], form: str = ""
+    ) -> LockstepHistory:
+        """What is known of a model's batches of samples of this form that may take so much memory (None: all)."""
+        known = _ALL.setdefault(model, OrderedDict())
+        autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        key = (device, memory, len(pieces), len(pieces[0]), form, model.training, autocast)
+        lockstep_history = known.pop(key, None) or LockstepHistory(device, len(pieces))
+        if len(known) >= _MAX_HISTORIES:
+            known.popitem(last=False)
+        known[key] = lockstep_history
+        return lockstep_history
+
+    def begin(self, memory: int | None) -> int:
+        """A batch begins, whose threads spill. Returns the bytes that they may take."""
+        room = _room(self._device, memory)
+        if self._device.type == "cuda":
+            self._allowed = torch.cuda.memory_allocated(self._device) + room
+            torch.cuda.reset_peak_memory_stats(self._device)
+        if not self.histories:
+            self.pending_nbytes = room // _PENDING_DIVISOR
+            self.histories = [MicrobatchHistory(self.pending_nbytes) for _ in range(self._pieces)]
+        return room
+
+    def ended(self, host_nbytes: int) -> None:
+        """A batch that spilled has come to its end: takes note of how much more of it could stay on the device.
+
+        `host_nbytes`: the most that there was on the host of threads that waited.
+        """
+        if self._allowed is None:
+            return
+        saved = sum(history.saved_nbytes for history in self.histories)
+        kept = sum(min(history.keep_nbytes, history.saved_nbytes) for history in self.histories)
+        spare = int((self._allowed - torch.cuda.max_memory_allocated(self._device)) * _FREE_SHARE)
+        self.fits = saved - kept + host_nbytes <= spare
+        keep = max(kept + spare, 0)
+        for history in self.histories:
+            history.keep_nbytes = keep * history.saved_nbytes // max(saved, 1)
+
+    def failed(self) -> bool:
+        """A batch ran out of memory. Returns whether the next one will take less."""
+        is_less = self.fits or any(history.keep_nbytes for history in self.histories)
+        self.fits = False
+        for history in self.histories:
+            history.keep_nbytes = 0
+        return is_less
+
+
+def _room(device: torch.device, memory: int | None) -> int:
+    """Bytes that a batch may take on a device. The host, to which threads go, has none to spare."""
+    return room_on(device, memory) if device.type == "cuda" else 0
+
+
+def forget_lockstep_history(model: nn.Module) -> None:
+    """Forgets the figures of a model's batches."""
+    _ALL.pop(model, None)

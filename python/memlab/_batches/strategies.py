@@ -1,0 +1,149 @@
+"""Which way a batch is computed: decided by looking at the model and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from memlab._batches.batch import Batch
+from memlab._batches.batchnorm import check_choice, frozen, ghost, mixing_layers, tracking_layers
+from memlab._batches.criteria import Mean
+
+PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "lockstep"
+
+#: What each way is, for those who read a plan.
+STRATEGIES = {
+    PIECES: "each piece forward and backward, weighted by its part of the mean",
+    REPLAY: "all pieces forward, the loss of all outputs, each piece forward again and backward",
+    WHOLE: "one forward, its activations off the GPU as far as they do not fit",
+    LOCKSTEP: "pieces in threads, which meet at each BatchNorm",
+}
+# Why not the others.
+_NO_STATISTICS = "no layer is to have statistics of all samples"
+_OTHER_STATISTICS = "their pieces would have statistics of their own"
+_INSTEAD = {
+    PIECES: {REPLAY: "it would run each forward twice", f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS},
+    REPLAY: {
+        PIECES: "they need a loss that is known as a mean or a sum over samples",
+        f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS,
+    },
+    WHOLE: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, LOCKSTEP: "only where an operation of the whole batch does not fit"},
+    LOCKSTEP: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, WHOLE: "micro_batch asks for pieces"},
+}
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a batch is computed, and why."""
+
+    name: str
+    reason: str
+    #: What is done with BatchNorm in training: "ghost" or "frozen"; None: nothing.
+    batchnorm: str | None = None
+    #: What is not exact about it, if the caller has allowed that.
+    inexact: str | None = None
+    #: How large pieces are; None: there are none, or nobody has asked.
+    pieces: str | None = None
+
+    def prepared(self, batch: Batch) -> Batch:
+        """The batch, whose model's layers are as this way wants them while it is computed."""
+        if self.batchnorm is None:
+            return batch
+        layers = (
+            partial(frozen, batch.model) if self.batchnorm == "frozen" else partial(ghost, batch.model, len(batch.samples))
+        )
+        # Each piece changes running statistics, and is to.
+        return replace(batch, layers=layers, refuse=batch.refuse if self.batchnorm == "frozen" else None)
+
+    def __str__(self) -> str:
+        """The ways, of which one is marked, the reason, why not the others, and how large pieces are."""
+        rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in STRATEGIES.items()]
+        others = [f"not {names}: {why}" for names, why in _INSTEAD[self.name].items()]
+        pieces = [] if self.pieces is None else [f"pieces: {self.pieces}"]
+        return "\n".join([*rows, "", f"{self.name}: {self.reason}", *others, *pieces])
+
+
+def check_exact(exact: bool) -> None:
+    """Raises ValueError if it is neither True nor False."""
+    if not isinstance(exact, bool):
+        raise ValueError(f"exact={exact!r}: must be True or False")
+
+
+def strategy_of(
+    model: nn.Module,
+    loss_fn: Callable[..., Any] | None,
+    *,
+    device: torch.device,
+    in_pieces: bool,
+    exact: bool,
+    batchnorm: str,
+    has_own_loop: bool = False,
+    samples: int | None = None,
+) -> Strategy:
+    """The way of a batch of so many samples (None: not known). `in_pieces`: that is what the caller wants; `has_own_loop`:
+    the caller computes the loss.
+
+    Raises:
+        RuntimeError: none is right; it says what would make one possible.
+        ValueError: `batchnorm` is none of its names.
+    """
+    check_choice(batchnorm)
+    check_exact(exact)
+    at_once = not in_pieces and (exact or device.type != "cuda")
+    layers, by_loss = mixing_layers(model), _by_loss(loss_fn, samples, has_own_loop=has_own_loop)
+    if not layers:
+        return _by_statistics(model, by_loss, exact=exact, at_once=at_once)
+    name, layer = next(iter(layers.items()))
+    mode = "in training" if layer.training else "without running statistics"
+    mixes = f"{name or 'the model'} is a {type(layer).__name__} {mode}, which mixes all samples of a batch"
+    if batchnorm == "frozen":
+        without = next((name for name, layer in layers.items() if layer.running_mean is None), None)
+        if without is not None:
+            raise RuntimeError(f"batchnorm='frozen': {without} keeps no running statistics (track_running_stats=False)")
+        return Strategy(by_loss.name, f"{by_loss.reason}; BatchNorm keeps its statistics (batchnorm='frozen')", "frozen")
+    if batchnorm == "ghost":
+        why = f"{by_loss.reason}; each piece has statistics of its own (batchnorm='ghost')"
+        return Strategy(by_loss.name, why, "ghost")
+    if batchnorm == "refuse":
+        raise RuntimeError(
+            f"pieces of this batch would not give its gradients: {mixes}. batchnorm='exact' computes it exactly, 'frozen' "
+            "keeps the statistics, 'ghost' takes those of each piece"
+        )
+    if at_once:
+        return Strategy(WHOLE, mixes)
+    if not exact:
+        return Strategy(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
+    return Strategy(LOCKSTEP, mixes)
+
+
+def _by_statistics(model: nn.Module, by_loss: Strategy, *, exact: bool, at_once: bool) -> Strategy:
+    """The way of a model without BatchNorm: by its loss, if no layer has running statistics of all samples."""
+    tracking = next(iter(tracking_layers(model).items()), None)
+    if tracking is None:
+        return by_loss
+    name, layer = tracking
+    tracks = (
+        f"{name or 'the model'} is a {type(layer).__name__} with running statistics, which are of all samples of a batch"
+    )
+    if at_once:
+        return Strategy(WHOLE, tracks)
+    # (In pieces they are refused when they differ.)
+    return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they move with each piece")
+
+
+def _by_loss(loss_fn: Callable[..., Any] | None, samples: int | None, *, has_own_loop: bool) -> Strategy:
+    if has_own_loop:
+        return Strategy(REPLAY, "the loss is computed outside, and may compare samples with each other")
+    if loss_fn is None:
+        return Strategy(PIECES, "the model's own loss is a mean over samples or labels")
+    what = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    if Mean.of(loss_fn, samples) is not None:
+        return Strategy(PIECES, f"{what} is a mean or a sum over samples")
+    if Mean.is_weighted(loss_fn):
+        return Strategy(REPLAY, f"{what} has weights of samples, which belong to the whole batch")
+    return Strategy(REPLAY, f"{what} is no criterion of PyTorch's, and may compare samples with each other")

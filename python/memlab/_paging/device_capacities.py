@@ -1,0 +1,37 @@
+"""What each of several devices has for weights: its budget, and the bandwidth of its bus."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from memlab import _native
+from memlab._paging.arena import ArenaMemory
+from memlab._paging.device_memory import capacity
+from memlab._paging.settings import Settings
+from memlab._paging.split import DeviceCapacity
+from memlab._paging.torch_private import raw_stream
+
+_MEASURED = 64 << 20  # Bytes of the copy that is timed, at most.
+
+
+def capacity_of(settings: Settings, memory: ArenaMemory, largest: int, activations: int) -> DeviceCapacity:
+    """`largest`: bytes of the largest weight; `activations`: what a forward was seen to need beside the weights."""
+    free = capacity(settings.device, activations)
+    budget = free if settings.budget is None else largest if settings.budget == "min" else min(int(settings.budget), free)
+    return DeviceCapacity(budget, _bandwidth(settings, memory))
+
+
+def settings_for(settings: Settings, device_capacity: DeviceCapacity) -> Settings:
+    """A stretch that fits in what is free stays on its device: None is not the least that hides the copies here."""
+    return dataclasses.replace(settings, budget=device_capacity.budget) if settings.budget is None else settings
+
+
+def _bandwidth(settings: Settings, memory: ArenaMemory) -> float:
+    device = settings.device
+    pipeline = _native.Pipeline(memory.arena, None if device.type == "cpu" else device.index, settings.bytes_per_second)
+    nbytes = min(memory.arena.nbytes, _MEASURED)
+    with torch.inference_mode(False):
+        target = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    return pipeline.bandwidth(target.data_ptr(), nbytes, raw_stream(device))

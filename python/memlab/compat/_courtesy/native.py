@@ -1,0 +1,14 @@
+"""What libmemlab says about moving the memory of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlab import _native
+from memlab.process_recording import status_of_recording
+
+
+def move_status() -> dict[str, Any]:
+    """What `memlab ps` knows of it (`move` in docs/control.md); empty if nothing is recorded."""
+    status = status_of_recording() if _native.library_found() else None
+    return {} if status is None else dict(status["move"])

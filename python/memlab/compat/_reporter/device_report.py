@@ -1,0 +1,115 @@
+"""What a report of `memlab.MemReporter` says of one device, as numbers and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from memlab import _native
+from memlab._native import short_size
+from memlab.compat._reporter.unseen_memory import ROUNDING, UnseenMemory
+
+RULE_WIDTH = 79  # pytorch_memlab's tables are this wide, with columns of 40, 20 and 10.
+NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH = 40, 20, 10
+_LINES = 20  # Lines of unseen memory in a text that is not verbose.
+
+
+class TensorRow(NamedTuple):
+    """A tensor: `nbytes` is what its block takes, 0 if it shares the memory of the tensor named `shares`."""
+
+    name: str
+    shape: str
+    elements: int
+    nbytes: int
+    shares: str | None
+
+
+@dataclass
+class DeviceReport:
+    """The tensors on one device, and what else is in use there.
+
+    On a CUDA device the tensors without `foreign` and `unseen` sum to `allocated`, and these with `outside` sum to `used`.
+    """
+
+    device: str
+    names: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    elements: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    shares: list[str | None] = field(default_factory=list)
+    foreign: int = 0  # Bytes of tensors whose memory is not from PyTorch's caching allocator.
+    allocated: int | None = None  # torch.cuda.memory_allocated(); None for other devices than CUDA's.
+    unseen: list[UnseenMemory] = field(default_factory=list)
+    outside: list[UnseenMemory] = field(default_factory=list)
+    used: int | None = None  # None where it is not known.
+
+    @property
+    def tensors(self) -> list[TensorRow]:
+        """The rows of the table."""
+        columns = (self.names, self.shapes, self.elements, self.sizes, self.shares)
+        return list(map(TensorRow, *columns))
+
+    @property
+    def nbytes(self) -> int:
+        """All memory of the tensors."""
+        return sum(self.sizes)
+
+    def text(self, verbose: bool = False) -> str:
+        """The table. `verbose` says whose memory a tensor shares, and names every line."""
+        return "\n".join(self.pieces(verbose))
+
+    def pieces(self, verbose: bool) -> list[str]:
+        """The text in pieces, each of whole lines. The rows of the tensors are one: they can be a megabyte."""
+        shares = self.shares if verbose else None
+        widths = NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH
+        rows, width = _native.table_rows(self.names, shares, self.shapes, self.sizes, widths)
+        rule = "-" * (RULE_WIDTH + width - NAME_WIDTH)
+        row = f"%-{width}s%{SHAPE_WIDTH}s%{SIZE_WIDTH}s"
+        lines = [rule, f"Storage on {self.device}", *([rows] if rows else []), rule]
+        lines.append(f"Total Tensors: {sum(self.elements)} \tUsed Memory: {short_size(self.nbytes)}")
+        if self.allocated is not None:
+            lines.append(f"The allocated memory on {self.device}: {short_size(self.allocated)}")
+            lines += self._difference(row, verbose)
+        if self.used is not None:
+            lines += [rule, f"The used memory on {self.device}: {short_size(self.used)}"]
+            lines += [row % (what_it_is(entry), "", short_size(entry.nbytes)) for entry in self.outside]
+        return [*lines, rule]
+
+    def _difference(self, row: str, verbose: bool) -> list[str]:
+        lines = []
+        if self.foreign:
+            lines.append(f"Not from PyTorch's allocator, and not in its sum: tensors of {short_size(self.foreign)}")
+        if self.unseen:
+            shown = self.unseen if verbose else self.unseen[:_LINES]
+            lines.append("Memory differs due to what no Python object holds:")
+            lines += [row % (what_it_is(entry), where(entry), short_size(entry.nbytes)) for entry in shown]
+            rest = self.unseen[len(shown) :]
+            if rest:
+                size = short_size(sum(entry.nbytes for entry in rest))
+                lines.append(row % (f"{len(rest)} more lines (verbose=True)", "", size))
+        return lines
+
+
+_WORDS = {
+    "activation": "held for backward",
+    "before_memlab": "from before memlab was there",
+    "cached": "cached (reserved, not allocated)",
+    "input": "held for backward (an input)",
+    "kv_cache": "KV cache",
+    "optimizer_state": "optimizer state",
+    "other_processes": "other processes",
+    "unknown": "not a tensor that Python holds",
+    ROUNDING: "rounding of the allocator's blocks",
+}
+
+
+def what_it_is(entry: UnseenMemory) -> str:
+    """The category in words, with the layer."""
+    words = _WORDS.get(entry.category, entry.category)
+    return words if entry.layer is None else f"{words}: {entry.layer or '(model)'}"
+
+
+def where(entry: UnseenMemory) -> str:
+    """``train.py:12``, or nothing."""
+    return f"{Path(entry.file).name}:{entry.line}" if entry.file else ""

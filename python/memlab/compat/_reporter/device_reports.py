@@ -1,0 +1,50 @@
+"""From the tensors that were found to a report for each device."""
+
+from __future__ import annotations
+
+import torch
+
+from memlab import _native
+from memlab.compat._reporter.device_report import DeviceReport
+from memlab.compat._reporter.unseen_memory import UNKNOWN, UnseenMemory
+
+
+def device_reports(table: _native.TensorTable, only: str | None, is_tracked: bool) -> dict[str, DeviceReport]:
+    """Reports by device, CUDA's first. `only`: the device that is wanted. `is_tracked`: whether blocks are known."""
+    found = set(table.devices)
+    allocated = {}
+    if torch.cuda.is_initialized():
+        sizes = {f"cuda:{card}": torch.cuda.memory_allocated(card) for card in range(torch.cuda.device_count())}
+        allocated = {device: nbytes for device, nbytes in sizes.items() if nbytes or device in (only, *found)}
+        found |= allocated.keys()
+    wanted = sorted(found if only is None else {only}, key=_gpus_first)
+    return {device: _device_report(device, table, allocated.get(device), is_tracked) for device in wanted}
+
+
+def _gpus_first(name: str) -> tuple[bool, str, int]:
+    kind, _, index = name.partition(":")
+    return kind != "cuda", kind, int(index or 0)
+
+
+def _device_report(device: str, table: _native.TensorTable, allocated: int | None, is_tracked: bool) -> DeviceReport:
+    """The report of a device; `allocated` is None if it is none of CUDA's, or not in use."""
+    has_blocks = allocated is not None and is_tracked
+    columns = table.columns(device, int(device.removeprefix("cuda:")) if has_blocks else None)
+    report = DeviceReport(
+        device,
+        columns["names"],
+        columns["shapes"],
+        columns["elements"],
+        columns["sizes"],
+        columns["shares"],
+        columns["foreign"],
+        allocated,
+        [UnseenMemory(*row) for row in columns["unseen"]],
+        [UnseenMemory(*row) for row in columns["outside"]],
+    )
+    if has_blocks:
+        in_blocks = report.nbytes - report.foreign + sum(row.nbytes for row in report.unseen)
+        report.used = in_blocks + sum(row.nbytes for row in report.outside)
+    elif allocated is not None and allocated > report.nbytes:
+        report.unseen = [UnseenMemory(UNKNOWN, allocated - report.nbytes)]
+    return report

@@ -1,0 +1,133 @@
+"""``memlab.MemReporter``: which tensors have memory, how much, and what else a GPU's memory holds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+from memlab import _native
+from memlab.compat._reporter.device_report import DeviceReport, TensorRow
+from memlab.compat._reporter.report import Report
+from memlab.compat._reporter.unseen_memory import UnseenMemory
+from memlab.tracking import tracker
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["DeviceReport", "MemReporter", "Report", "TensorRow", "UnseenMemory"]
+
+
+class MemReporter:
+    """Prints the tensors of the process by device, with their names, shapes and bytes.
+
+    `model` gives parameters and buffers their names, `add_optimizer` the state of an optimizer. `pre_collect` collects
+    garbage before each report. The reporter keeps neither models nor tensors alive.
+
+    On a GPU the report ends with the memory that no Python object holds: what autograd keeps for backward, by layer and
+    line, workspaces, the allocator's cache, the context and other processes, until the sum is all that is in use there.
+
+    >>> import torch
+    >>> from memlab import MemReporter
+    >>> linear = torch.nn.Linear(1024, 1024)
+    >>> report = MemReporter(linear).collect("cpu")
+    >>> report.devices["cpu"].tensors[0]
+    TensorRow(name='weight', shape='(1024, 1024)', elements=1048576, nbytes=4194304, shares=None)
+    """
+
+    def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
+        from memlab.compat._tensors.live_tensors import LiveTensors
+        from memlab.compat._tensors.names import name_tensors
+
+        self.pre_collect = pre_collect
+        self._names, self._live = _native.TensorNames(), LiveTensors()
+        self._model = None if model is None else weakref.ref(_require_model(model))
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        if model is not None:  # The names stay if the tensors outlive the model.
+            name_tensors(self._names, model, [])
+        tracker.totals()  # The first use of the tracker: lines are known of what is allocated from here on.
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Names the tensors of an optimizer's state in the reports from now on: ``Adam.weight.exp_avg``.
+
+        >>> import torch, memlab
+        >>> model = torch.nn.Linear(4, 4)
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> reporter = memlab.MemReporter(model)
+        >>> reporter.add_optimizer(optimizer)
+        >>> model(torch.ones(1, 4)).sum().backward()
+        >>> optimizer.step()
+        >>> "Adam.weight.exp_avg" in reporter.collect("cpu").devices["cpu"].names
+        True
+        """
+        if all(known() is not optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def report(self, verbose: bool = False, device: int | str | torch.device | None = None) -> None:
+        """Prints the tensors of all devices, or of one: ``0``, ``"cuda:0"``, ``"cpu"`` or a `torch.device`.
+
+        `verbose` adds ``(->name)`` to tensors in the memory of another, and leaves out no line.
+
+        >>> import torch, memlab
+        >>> model = torch.nn.Linear(1024, 1024, device="meta")
+        >>> memlab.MemReporter(model).report(device="meta")  # doctest: +ELLIPSIS
+        Element type                                            Size  Used MEM
+        -------------------------------------------------------------------------------
+        Storage on meta
+        weight                                          (1024, 1024)     0.00B
+        bias                                                 (1024,)     0.00B
+        ...
+        """
+        print(self.collect(device).text(verbose))
+
+    def collect(self, device: int | str | torch.device | None = None) -> Report:
+        """What `report` prints, as numbers. Notebooks show it as a table.
+
+        >>> import torch, memlab
+        >>> model = torch.nn.Linear(1024, 1024)
+        >>> table = memlab.MemReporter(model).collect("cpu").devices["cpu"]
+        >>> [row.nbytes for row in table.tensors if row.name == "bias"]
+        [4096]
+        """
+        import torch
+
+        from memlab.compat._reporter.device_reports import device_reports
+        from memlab.compat._reporter.survey import survey
+
+        only = None if device is None else _device_name(device)
+        if self.pre_collect:
+            gc.collect()
+        # Thousands of rows would set off collections, which take longer than the report and change what it counts.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                model = self._model() if self._model is not None else None
+                optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+                is_tracked = tracker.active
+                table = survey(self._live, self._names, model, optimizers, is_tracked)
+            return Report(device_reports(table, only, is_tracked))
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def _require_model(model: nn.Module) -> nn.Module:
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"memlab.MemReporter takes a model (a torch.nn.Module), and was given a {type(model).__name__}")
+    return model
+
+
+def _device_name(device: int | str | torch.device) -> str:
+    """``cuda:1`` for 1, and the current device for ``cuda``."""
+    import torch
+
+    if isinstance(device, int) and not isinstance(device, bool):
+        return f"cuda:{device}"
+    given = torch.device(device)
+    if given.type == "cuda" and given.index is None:
+        return f"cuda:{torch.cuda.current_device() if torch.cuda.is_initialized() else 0}"
+    return str(given)
