@@ -23,7 +23,7 @@ pub use family::{Family, FamilyError};
 pub use order::{Order, thinned};
 pub use peak::{Holding, PeakView};
 pub use program::{EXTRAPOLATION_LIMIT, Families, Program};
-pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError, peak_live_bytes};
+pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError, RecordingReader, peak_live_bytes};
 pub use search::{Needs, SETTINGS_FOR_LENGTHS, SETTINGS_TO_TRY, Search};
 pub use sequence::{Sequence, SequenceNeeds, SequenceRun};
 pub use stage::{Stage, StagePeak, Stages};

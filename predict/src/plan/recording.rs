@@ -2,6 +2,8 @@
 
 mod read;
 
+pub use read::RecordingReader;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -177,6 +179,8 @@ pub enum RecordingError {
     FirstRequestFailed,
     /// Events are missing, so that it is not known what is live.
     Incomplete,
+    /// It has more events than the reader takes.
+    TooLong,
 }
 
 impl fmt::Display for RecordingError {
@@ -195,6 +199,7 @@ impl fmt::Display for RecordingError {
             Self::Incomplete => {
                 f.write_str("events are missing in the trace, so it cannot be planned with: record a shorter run")
             }
+            Self::TooLong => f.write_str("the trace is too long: `memlab advise` reads traces of any length"),
         }
     }
 }

@@ -6,17 +6,23 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::common::{GIB, MIB, Story, trained};
+use memlab_report::advice::AdvisedTrace;
 use memlab_report::report::write_html;
-use memlab_trace::{Loaded, load};
+use memlab_trace::load;
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> AdvisedTrace {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.jsonl");
     std::fs::write(&path, text).unwrap();
-    load(&path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap()
+    without_advice(&path)
 }
 
-fn page_of(loaded: &Loaded) -> String {
+/// A trace of which only the state at its end is tested.
+fn without_advice(path: &Path) -> AdvisedTrace {
+    AdvisedTrace { trace: load(path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap(), advice: None }
+}
+
+fn page_of(loaded: &AdvisedTrace) -> String {
     let mut out = Vec::new();
     write_html(&mut out, Path::new("runs/train.jsonl"), loaded).unwrap();
     String::from_utf8(out).unwrap()
@@ -110,7 +116,7 @@ fn a_page_is_complete_and_fetches_nothing() {
 #[test]
 fn the_figures_add_up() {
     let loaded = read(&dying());
-    let device = loaded.model.device(0).unwrap();
+    let device = loaded.trace.model.device(0).unwrap();
     let page = page_of(&loaded);
     // The parts of the bar sum to the device.
     for when in ["at the peak", "at the end"] {
@@ -194,7 +200,7 @@ fn hostile_traces_give_valid_pages() {
     parse(&page(&common::hostile().text));
     for broken in ["hostile-loops", "hostile-escapes", "garbled", "nuls", "truncated"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../trace/tests/broken/{broken}.jsonl"));
-        parse(&page_of(&load(&path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap()));
+        parse(&page_of(&without_advice(&path)));
     }
     let bare = page("{\"memlab\":1,\"pid\":7}\n");
     assert!(bare.contains("No GPU memory was allocated.") && bare.contains("no end was recorded"));
@@ -230,7 +236,7 @@ fn the_page_of_a_big_run_is_small() {
         assert!(page.contains(left_out), "{left_out}");
     }
     // AND the tree is still complete
-    let device = read(&story.text).model.device(0).unwrap();
+    let device = read(&story.text).trace.model.device(0).unwrap();
     let tree = between(&page, "<div class=\"tree\">", "every layer by itself");
     assert_eq!(numbers(tree, " data-d=\"0\"", "data-b").iter().sum::<u64>(), device.peak_allocated_bytes);
 }

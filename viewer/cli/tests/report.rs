@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use memlab_base::text::Style;
+use memlab_report::advice::AdvisedTrace;
 use memlab_report::report::{write_json, write_text};
-use memlab_trace::{Loaded, load};
+use memlab_trace::load;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -123,28 +124,32 @@ impl Training {
     }
 }
 
-fn read(name: &str, text: &str) -> (PathBuf, Loaded) {
+fn read(name: &str, text: &str) -> (PathBuf, AdvisedTrace) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     std::fs::write(&path, text).unwrap();
-    let loaded = load(&path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
-    (PathBuf::from(name), loaded)
+    (PathBuf::from(name), without_advice(&path))
 }
 
-fn text_of((path, loaded): &(PathBuf, Loaded), columns: usize) -> String {
+/// A trace of which only the state at its end is tested.
+fn without_advice(path: &Path) -> AdvisedTrace {
+    AdvisedTrace { trace: load(path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap(), advice: None }
+}
+
+fn text_of((path, loaded): &(PathBuf, AdvisedTrace), columns: usize) -> String {
     let mut out = Vec::new();
     write_text(&mut out, path, loaded, Style { columns, colored: false }).unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn json_of((path, loaded): &(PathBuf, Loaded)) -> String {
+fn json_of((path, loaded): &(PathBuf, AdvisedTrace)) -> String {
     let mut out = Vec::new();
     write_json(&mut out, path, loaded).unwrap();
     String::from_utf8(out).unwrap()
 }
 
 /// A run that leaks 24 MiB a step until PyTorch is out of memory.
-fn leaking() -> (PathBuf, Loaded) {
+fn leaking() -> (PathBuf, AdvisedTrace) {
     let mut trace = Training::new().run(20, true);
     trace += &format!("[\"a\",5000000000,1,0,{},{},2,4,5]\n", 1_u64 << 42, 300 * MIB);
     trace += &format!("[\"oom\",5000100000,1,0,{},{},{},3,3]\n", 700 * MIB, 1300 * MIB, 2560 * MIB);
@@ -258,8 +263,7 @@ fn lines_layers_and_categories_sum() {
 fn a_trace_cannot_control_the_terminal() {
     // GIVEN a trace with escape codes in every name
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../trace/tests/broken/hostile-escapes.jsonl");
-    let loaded = load(&path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
-    let hostile = (PathBuf::from("a\u{1b}[2Jb.jsonl"), loaded);
+    let hostile = (PathBuf::from("a\u{1b}[2Jb.jsonl"), without_advice(&path));
     // THEN neither report has control characters except line ends
     for report in [text_of(&hostile, 110), json_of(&hostile)] {
         let unsafe_ones: Vec<char> =
@@ -330,7 +334,7 @@ fn an_out_of_memory_before_the_first_sample_has_the_known_figures() {
 fn the_rows_of_the_layers_add_up() {
     // GIVEN a report with a workspace and inputs among the layers
     let report = read("steps.jsonl", &Training::new().run(3, true));
-    for layer in report.1.model.layers(0) {
+    for layer in report.1.trace.model.layers(0) {
         assert_eq!(layer.categories_at_peak.iter().sum::<u64>(), layer.live_bytes_at_peak, "{layer:?}");
     }
     assert!(text_of(&report, 120).contains("activations    others  layer"), "{}", text_of(&report, 120));

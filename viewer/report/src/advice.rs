@@ -1,23 +1,53 @@
 //! What to change in a program so that it takes less: what `memlab-advice` has tried on the recorded run, with the findings
 //! on it that say what to do.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use memlab_predict::advice::{AdviceReport, Leak, advise};
-use memlab_predict::plan::{Recording, RecordingError};
-use memlab_trace::{Loaded, Scope};
+use memlab_predict::plan::{Recording, RecordingError, RecordingReader};
+use memlab_trace::{Loaded, Progress, ReadError, Scope, read_whole};
 
 use memlab_base::findings::{self, Growing, Word};
 
-/// Reports of longer runs leave advice to `memlab advise`: it reads the trace again.
+/// Reports of longer runs leave advice to `memlab advise`, since it takes long.
 const MAX_EVENTS: u64 = 2_000_000;
 
-/// What a report says on a run; `None`: nothing can be said, or it would take long.
-pub fn on_report(path: &Path, loaded: &Loaded) -> Option<AdviceReport> {
-    if loaded.model.events() > MAX_EVENTS { None } else { of(path, None, Some(loaded.model.scope())).ok() }
+/// A trace, and the advice on its run; `None`: there is none, or it would take long.
+pub struct AdvisedTrace {
+    pub trace: Loaded,
+    pub advice: Option<AdviceReport>,
 }
 
-/// Reads a trace again for its allocations, and says what to do. Lines are those of `scope`; `None`: those that a report shows.
+impl AdvisedTrace {
+    /// Reads a trace. Lines are those of `scope`; `None`: those that a report shows.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_whole`].
+    pub fn read(
+        path: &Path,
+        scope: Option<Scope>,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Self, ReadError> {
+        let mut reader = RecordingReader::up_to(MAX_EVENTS);
+        let summary = read_whole(path, &mut reader, progress)?;
+        let (model, advice) = match reader.finish() {
+            Ok(mut recording) => {
+                recording.model.set_scope(scope);
+                let advice = tried(&recording, None);
+                (recording.model, Some(advice))
+            }
+            Err((_, mut model)) => {
+                model.set_scope(scope);
+                (*model, None)
+            }
+        };
+        Ok(Self { trace: Loaded::new(model, summary), advice })
+    }
+}
+
+/// Reads a trace for its allocations, and says what to do. Lines are those of `scope`; `None`: those that a report shows.
 ///
 /// # Errors
 ///
@@ -25,11 +55,15 @@ pub fn on_report(path: &Path, loaded: &Loaded) -> Option<AdviceReport> {
 pub fn of(path: &Path, target: Option<u64>, scope: Option<Scope>) -> Result<AdviceReport, RecordingError> {
     let mut recording = Recording::read(path)?;
     recording.model.set_scope(scope);
+    Ok(tried(&recording, target))
+}
+
+fn tried(recording: &Recording, target: Option<u64>) -> AdviceReport {
     let devices = recording.model.devices();
     let device = devices.iter().find(|device| device.index == recording.device);
     let growing = device.map(|device| findings::growing(&recording.model, device, devices.len() > 1));
     let leaks: Vec<Leak> = growing.into_iter().flatten().map(leak).collect();
-    Ok(advise(&recording, target, &leaks))
+    advise(recording, target, &leaks)
 }
 
 fn leak(Growing { span, stacks, finding }: Growing) -> Leak {

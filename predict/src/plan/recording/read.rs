@@ -35,9 +35,9 @@ impl Recording {
     ///
     /// As [`read`](Self::read).
     pub fn read_under(path: &Path, harness: &str) -> Result<Recording, RecordingError> {
-        let mut reading = Reading { harness: harness.to_owned(), ..Reading::default() };
-        read_whole(path, &mut reading, &mut |_| ControlFlow::Continue(()))?;
-        reading.finish()
+        let mut reader = RecordingReader { harness: harness.to_owned(), ..RecordingReader::default() };
+        read_whole(path, &mut reader, &mut |_| ControlFlow::Continue(()))?;
+        reader.finish().map_err(|(error, _)| error)
     }
 }
 
@@ -85,9 +85,12 @@ struct Device {
     most_outside: u64,
 }
 
+/// Builds a recording from the records of a trace.
 #[derive(Default)]
-struct Reading {
+pub struct RecordingReader {
     model: Model,
+    /// A longer trace has no recording, but its model; `None`: no trace is too long.
+    max_events: Option<u64>,
     /// Code that only runs the program; empty: none.
     harness: String,
     devices: FxHashMap<i32, Device>,
@@ -95,8 +98,13 @@ struct Reading {
     read_backs: FxHashMap<u32, (u64, u64)>,
 }
 
-impl Sink for Reading {
+impl Sink for RecordingReader {
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+        if self.is_too_long() {
+            self.devices.clear();
+            self.model.apply(record);
+            return ControlFlow::Continue(());
+        }
         let passes = self.model.passes_begun();
         let mut allocated = None;
         match &record {
@@ -157,25 +165,43 @@ impl Sink for Reading {
     }
 
     fn restart(&mut self) {
-        *self = Reading { harness: std::mem::take(&mut self.harness), ..Reading::default() };
+        let harness = std::mem::take(&mut self.harness);
+        *self = RecordingReader { harness, max_events: self.max_events, ..RecordingReader::default() };
     }
 }
 
-impl Reading {
+impl RecordingReader {
+    /// A reader that gives up the recording of a trace with more events.
+    pub fn up_to(max_events: u64) -> Self {
+        Self { max_events: Some(max_events), ..Self::default() }
+    }
+
+    fn is_too_long(&self) -> bool {
+        self.max_events.is_some_and(|max_events| self.model.events() > max_events)
+    }
+
     fn asked(&mut self, part: &Requests) {
         self.devices.entry(part.requests).or_default().asked.extend(part.entries());
     }
 
-    fn finish(mut self) -> Result<Recording, RecordingError> {
+    /// The run on the device on which most was allocated, with the state at the end of the trace.
+    ///
+    /// # Errors
+    ///
+    /// If there is nothing to plan with: why, and the state at the end of the trace.
+    pub fn finish(mut self) -> Result<Recording, (RecordingError, Box<Model>)> {
+        if self.is_too_long() {
+            return Err((RecordingError::TooLong, Box::new(self.model)));
+        }
         if self.model.lost_events() > 0 {
-            return Err(RecordingError::Incomplete);
+            return Err((RecordingError::Incomplete, Box::new(self.model)));
         }
         let peak = |device: &i32| self.model.peaks(*device).allocated_bytes;
-        let index = self.devices.keys().copied().max_by_key(peak).ok_or_else(|| nothing_allocated(&self.model))?;
-        let mut device = self.devices.remove(&index).unwrap_or_default();
-        if device.blocks.is_empty() {
-            return Err(nothing_allocated(&self.model));
-        }
+        let fullest = self.devices.keys().copied().max_by_key(peak);
+        let fullest = fullest.and_then(|index| Some((index, self.devices.remove(&index)?)));
+        let Some((index, mut device)) = fullest.filter(|(_, device)| !device.blocks.is_empty()) else {
+            return Err((nothing_allocated(&self.model), Box::new(self.model)));
+        };
         for block in device.live.values() {
             let block = &mut device.blocks[*block as usize];
             block.turned_out(self.model.block(index, block.address));

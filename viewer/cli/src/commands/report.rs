@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use memlab_job::Job;
-use memlab_trace::{Scope, load_whole};
+use memlab_trace::Scope;
 
 use memlab_base::arguments::Libraries;
 use memlab_base::error::bad_input;
@@ -14,6 +14,7 @@ use memlab_base::save::Destination;
 use memlab_base::text::Style;
 use memlab_base::trace_moment::TraceMoment;
 use memlab_base::{output, progress, trace_files};
+use memlab_report::advice::AdvisedTrace;
 use memlab_report::export;
 use memlab_report::report::{
     write_html, write_html_at, write_job_html, write_job_json, write_job_text, write_json, write_text, write_text_at,
@@ -114,12 +115,11 @@ fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Resu
                 }
             }
             (Subject::Trace(file, None), json) => {
-                let mut loaded = progress::report(|progress| load_whole(file, progress))?;
-                loaded.model.set_scope(scope);
+                let run = progress::report(|progress| AdvisedTrace::read(file, scope, progress))?;
                 if json {
-                    write_json(&mut report, file, &loaded)?;
+                    write_json(&mut report, file, &run)?;
                 } else {
-                    write_text(&mut report, file, &loaded, Style::of_output())?;
+                    write_text(&mut report, file, &run, Style::of_output())?;
                 }
             }
         }
@@ -170,11 +170,8 @@ fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow:
             })?;
         }
         Subject::Trace(_, None) => {
-            let mut loaded = progress::report(|progress| load_whole(file, progress))?;
-            loaded.model.set_scope(scope);
-            progress::announce("writing the page", || {
-                destination.write(|mut out| write_html(&mut out, file, &loaded))
-            })?;
+            let run = progress::report(|progress| AdvisedTrace::read(file, scope, progress))?;
+            progress::announce("writing the page", || destination.write(|mut out| write_html(&mut out, file, &run)))?;
         }
     }
     if output::stderr_is_terminal() && destination != Destination::Output {

@@ -6,12 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memlab_predict::advice::Advice;
-use memlab_trace::{
-    Category, GpuWorkView, KernelView, LayerWorkView, Line, LineWorkView, Loaded, Model, Scope, WorkTotals,
-};
+use memlab_trace::{Category, GpuWorkView, KernelView, LayerWorkView, Line, LineWorkView, Model, Scope, WorkTotals};
 use serde::Serialize;
 
-use crate::advice::on_report;
+use crate::advice::AdvisedTrace;
 use memlab_base::findings::{self, Finding};
 use memlab_base::json;
 use memlab_base::json::parts::{CodeLine, Places, Process, StepRow, Trace, layer_name, steps, text};
@@ -324,11 +322,12 @@ struct DriverRow {
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_json(out: &mut impl Write, path: &Path, loaded: &Loaded) -> io::Result<()> {
-    json::write_pretty(out, &report(path, loaded))
+pub fn write_json(out: &mut impl Write, path: &Path, run: &AdvisedTrace) -> io::Result<()> {
+    json::write_pretty(out, &report(path, run))
 }
 
-fn report(path: &Path, loaded: &Loaded) -> Report {
+fn report(path: &Path, run: &AdvisedTrace) -> Report {
+    let loaded = &run.trace;
     let model = &loaded.model;
     let places = Places::of_run(model);
     let indexes: Vec<i32> = model.devices().iter().map(|device| device.index).collect();
@@ -337,7 +336,7 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         trace: Trace::of(path, model, &loaded.skipped, loaded.truncated),
         process: Process::of(model),
         findings: findings(model),
-        advice: on_report(path, loaded).map(|advices| advices.advice).unwrap_or_default(),
+        advice: run.advice.as_ref().map(|advices| advices.advice.clone()).unwrap_or_default(),
         devices: devices(model, &works),
         kernels: indexes.iter().flat_map(|device| kernels(*device, works.get(device))).collect(),
         copies: indexes.iter().flat_map(|device| copies(*device, works.get(device))).collect(),

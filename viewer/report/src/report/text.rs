@@ -8,7 +8,7 @@ use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
 use super::names::ReportNames;
 use super::{advice, gpu_time, sections, training};
-use crate::advice::on_report as advice_on;
+use crate::advice::AdvisedTrace;
 use memlab_base::findings::Kind;
 use memlab_base::text::{Color, Style, clean, missing_events, short_command};
 use memlab_base::{parallel, signals};
@@ -19,9 +19,9 @@ use memlab_units::format::{self, size};
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Style) -> io::Result<()> {
+pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: Style) -> io::Result<()> {
     let columns = style.columns;
-    let model = &loaded.model;
+    let model = &run.trace.model;
     let names = ReportNames::new(model);
     let mut parts = vec![process(model), sections::findings(&names, columns), training::epochs(model, columns)];
     for device in model.devices() {
@@ -47,8 +47,8 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
         parts.push(vec!["No GPU memory was allocated.".to_owned()]);
     }
     parts.push(sections::driver(&names, HOST, "Pinned host memory", columns));
-    parts.push(advice::chapter(advice_on(path, loaded).as_ref(), columns));
-    parts.push(notes(path, loaded));
+    parts.push(advice::chapter(run.advice.as_ref(), columns));
+    parts.push(notes(path, &run.trace));
     write_parts(out, parts, style)
 }
 

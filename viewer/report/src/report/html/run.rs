@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use memlab_trace::{DeviceView, HOST, Loaded};
+use memlab_trace::{DeviceView, HOST};
 
 use super::super::names::ReportNames;
 use super::super::text::notes_on;
 use super::document::{DEVICES, contents_of, document, header, notes};
 use super::{advice, device, tables, verdict};
-use crate::advice::on_report;
+use crate::advice::AdvisedTrace;
 use crate::page::elements::size;
 use memlab_base::text::short_command;
 
@@ -19,11 +19,12 @@ use memlab_base::text::short_command;
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_html(out: &mut impl io::Write, path: &Path, loaded: &Loaded) -> io::Result<()> {
-    out.write_all(page(path, loaded).as_bytes())
+pub fn write_html(out: &mut impl io::Write, path: &Path, run: &AdvisedTrace) -> io::Result<()> {
+    out.write_all(page(path, run).as_bytes())
 }
 
-fn page(path: &Path, loaded: &Loaded) -> String {
+fn page(path: &Path, run: &AdvisedTrace) -> String {
+    let loaded = &run.trace;
     let model = &loaded.model;
     let names = ReportNames::new(model);
     let devices = model.devices();
@@ -49,7 +50,7 @@ fn page(path: &Path, loaded: &Loaded) -> String {
     if !pinned.is_empty() {
         let _ = write!(body, "<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
     }
-    body += &advice::section(on_report(path, loaded).as_ref());
+    body += &advice::section(run.advice.as_ref());
     body += &notes(&notes_on(loaded));
     body += "</main>\n";
     document(path, &command, &body)
