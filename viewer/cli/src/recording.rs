@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use memlab_predict::plan::{Recording, RecordingError};
 
-use crate::run::Ended;
-use memlab_base::error::{CannotStart, bad_input};
+use crate::run::ExitOutcome;
+use memlab_base::error::{StartError, bad_input};
 use memlab_base::preload::{find_library, ld_preload};
 use memlab_base::simulation::{Simulation, joined};
 
@@ -138,7 +138,7 @@ impl Recorder {
         command.env("PYTHONHASHSEED", "0");
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = command.spawn().map_err(|error| CannotStart::of(&command, &error))?;
+        let child = command.spawn().map_err(|error| StartError::of(&command, &error))?;
         Ok(Running { child, at, trace, output })
     }
 }
@@ -150,23 +150,23 @@ impl Running {
     ///
     /// If it failed, or used no GPU: what it printed last is said.
     pub fn finish(mut self) -> anyhow::Result<Recording> {
-        let ended = Ended::of(self.child.wait()?);
+        let ended = ExitOutcome::of(self.child.wait()?);
         let recording = match Recording::read(&self.trace) {
             Ok(recording) => recording,
             Err(error) => return Err(self.failed(ended, &error)),
         };
-        if ended != Ended::Code(0) && !recording.ran_out_of_memory {
+        if ended != ExitOutcome::Code(0) && !recording.ran_out_of_memory {
             return Err(self.said(&format!("ended with {}", ended.describe())));
         }
         Ok(recording)
     }
 
-    fn failed(&self, ended: Ended, error: &RecordingError) -> anyhow::Error {
+    fn failed(&self, ended: ExitOutcome, error: &RecordingError) -> anyhow::Error {
         match (ended, error) {
-            (Ended::Code(0), RecordingError::Read(_)) => self.said(
+            (ExitOutcome::Code(0), RecordingError::Read(_)) => self.said(
                 "did not use a GPU. Has its PyTorch been built for CUDA (torch.version.cuda), and does it use the device?",
             ),
-            (Ended::Code(0), error) => self.said(&format!("cannot be planned with: {error}")),
+            (ExitOutcome::Code(0), error) => self.said(&format!("cannot be planned with: {error}")),
             (ended, _) => self.said(&format!("ended with {}", ended.describe())),
         }
     }

@@ -13,7 +13,7 @@ use crate::common::session::Session;
 use crate::common::{GIB, MIB, Opened, START, Story};
 use memlab_base::query::Query;
 use memlab_base::theme::{Depth, Palette, Theme};
-use memlab_follow::feed::{Roster, look};
+use memlab_follow::feed::{Roster, build_snapshot};
 use memlab_follow::snapshot::{ProcessSnapshot, ProcessState, Snapshot};
 use memlab_trace::DeviceView;
 use memlab_tui::app::App;
@@ -59,7 +59,7 @@ fn opened(stories: &[Story]) -> (App, Opened) {
 }
 
 fn shown(roster: &mut Roster) -> Snapshot {
-    look(roster, &Query::default(), None, &|| false).expect("is not cancelled")
+    build_snapshot(roster, &Query::default(), None, &|| false).expect("is not cancelled")
 }
 
 fn read_to_end(roster: &mut Roster) {

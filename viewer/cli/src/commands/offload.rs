@@ -159,7 +159,7 @@ fn parts(
                     let all = pages.ranges.len();
                     output::note(format_args!("{asked} of {all} ranges were asked for before this"));
                 }
-                operations.extend(error.downcast_ref::<Failed>().map(|failed| failed.operation.clone()));
+                operations.extend(error.downcast_ref::<FailedOperation>().map(|failed| failed.operation.clone()));
                 failed = Some(error);
                 break;
             }
@@ -245,7 +245,7 @@ pub fn finish(
         write_pretty(&mut output::stdout(), &json!({ "pid": process.pid, "operation": operation, "move": moving }))?;
     }
     match operation::failure(&operation, who) {
-        Some(error) => Err(Failed { operation, message: error }.into()),
+        Some(error) => Err(FailedOperation { operation, message: error }.into()),
         None => Ok((operation, moving)),
     }
 }
@@ -261,19 +261,19 @@ pub fn print_note(operation: &Operation) -> std::io::Result<()> {
 
 /// An operation that failed.
 #[derive(Clone, Debug)]
-pub struct Failed {
+pub struct FailedOperation {
     /// As the process reports it.
     pub operation: Operation,
     message: String,
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for FailedOperation {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for FailedOperation {}
 
 /// A process for the driver, whether it is memlab's or not.
 pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Target> {

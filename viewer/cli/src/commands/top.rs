@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    look: Appearance,
+    appearance: Appearance,
 }
 
 /// Shows the dashboard on the process.
@@ -37,7 +37,7 @@ pub struct Options {
 ///
 /// If there is no such process, or several to choose from.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let Options { pid, wait, look } = *options;
+    let Options { pid, wait, appearance } = *options;
     let hint = "use `memlab ps` for a table, or `memlab view FILE --once` for one picture as text";
     if wait {
         terminal::check(hint)?;
@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let traces: Vec<PathBuf> = statuses.into_iter().map(|status| status.trace).collect();
     let mut feed = Feed::start(Source::Traces(Roster::open(&traces)?));
     let config = Config::read_or_say();
-    let mut app = App::new(config.theme(look.theme), "opening the trace…");
+    let mut app = App::new(config.theme(appearance.theme), "opening the trace…");
     app.configure(&config);
     session::run(&mut app, &mut feed, None)?;
     Ok(())

@@ -146,27 +146,27 @@ async fn events(State(server): Shared, headers: HeaderMap) -> Response {
         return said(StatusCode::SERVICE_UNAVAILABLE, &format!("too many pages are open: {next}"));
     };
     // What was told last comes first, unless nobody was there to be told.
-    let news = WatchStream::new(server.hub.news()).filter(|news| !news.strip.is_empty());
-    let news = as_events(news).map(move |event| {
+    let updates = WatchStream::new(server.hub.updates()).filter(|updates| !updates.strip.is_empty());
+    let updates = as_events(updates).map(move |event| {
         let _held_with_the_stream = &place;
         event
     });
-    Sse::new(news).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    Sse::new(updates).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-fn as_events(news: impl Stream<Item = Arc<HubUpdate>>) -> impl Stream<Item = Result<Event, Infallible>> {
-    news.filter_map(|news| Event::default().event("news").json_data(&*news).ok().map(Ok))
+fn as_events(updates: impl Stream<Item = Arc<HubUpdate>>) -> impl Stream<Item = Result<Event, Infallible>> {
+    updates.filter_map(|updates| Event::default().event("news").json_data(&*updates).ok().map(Ok))
 }
 
 /// What of a process is to be shown.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct FragmentParameters {
     device: Option<i32>,
     part: Option<String>,
     at: Option<String>,
 }
 
-async fn fragment(State(server): Shared, Path(id): Path<String>, Query(asked): Query<Asked>) -> Response {
+async fn fragment(State(server): Shared, Path(id): Path<String>, Query(asked): Query<FragmentParameters>) -> Response {
     let part = asked.part.as_deref().and_then(PagePart::named).unwrap_or_default();
     let at = asked.at.filter(|at| !at.is_empty());
     match server.hub.fragment(FragmentRequest { id, device: asked.device, part, at }).await {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, select};
 
-use super::look::look;
+use super::build_snapshot::build_snapshot;
 use super::roster::Roster;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, Query};
@@ -93,7 +93,9 @@ impl Worker {
     fn publish(&mut self, query: &Query) -> bool {
         let (stop, queries) = (self.stop.clone(), self.queries.clone());
         let is_stale = || is_disconnected(&stop) || !queries.is_empty();
-        let Some(snapshot) = look(&mut self.roster, query, self.comparison.clone(), &is_stale) else { return false };
+        let Some(snapshot) = build_snapshot(&mut self.roster, query, self.comparison.clone(), &is_stale) else {
+            return false;
+        };
         self.comparison.clone_from(&snapshot.comparison);
         let mut snapshot = Arc::new(snapshot);
         while let Err(TrySendError::Full(newer)) = self.snapshots.try_send(snapshot) {

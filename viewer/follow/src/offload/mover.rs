@@ -94,11 +94,11 @@ impl Mover {
     /// Starts the thread, which asks no process before [`Mover::watch`].
     pub fn start() -> Self {
         let (commands, new_commands) = unbounded();
-        let (news, updates) = unbounded();
+        let (published, updates) = unbounded();
         let driver_works = Arc::new(AtomicBool::new(false));
         let worker = Worker {
             commands: new_commands,
-            news,
+            updates: published,
             driver_works: driver_works.clone(),
             watched: Vec::new(),
             followed: HashMap::new(),
@@ -163,18 +163,18 @@ struct FollowedProcess {
 }
 
 /// Something that the CUDA driver does for us.
-struct ByDriver {
+struct DriverOperation {
     of: WatchedProcess,
     thread: JoinHandle<Result<String, String>>,
 }
 
 struct Worker {
     commands: Receiver<Command>,
-    news: Sender<MoverUpdate>,
+    updates: Sender<MoverUpdate>,
     driver_works: Arc<AtomicBool>,
     watched: Vec<WatchedProcess>,
     followed: HashMap<WatchedProcess, FollowedProcess>,
-    by_driver: Vec<ByDriver>,
+    by_driver: Vec<DriverOperation>,
     outcomes: Vec<Result<String, String>>,
     changed: bool,
 }
@@ -220,7 +220,7 @@ impl Worker {
     fn publish(&mut self) {
         let known = self.followed.iter().map(|(of, followed)| (of.pid, followed.about.clone())).collect();
         // The dashboard may be gone.
-        let _ = self.news.send(MoverUpdate { known, outcomes: std::mem::take(&mut self.outcomes) });
+        let _ = self.updates.send(MoverUpdate { known, outcomes: std::mem::take(&mut self.outcomes) });
     }
 
     fn carry_out(&mut self, order: MoveOrder) {
@@ -256,7 +256,7 @@ impl Worker {
         match std::thread::Builder::new().name("memlab-driver".into()).spawn(work) {
             Ok(thread) => {
                 self.followed.entry(of.clone()).or_default().about.by_driver = Some(kind);
-                self.by_driver.push(ByDriver { of, thread });
+                self.by_driver.push(DriverOperation { of, thread });
                 self.driver_works.store(true, Ordering::Relaxed);
                 self.changed = true;
             }
@@ -268,7 +268,7 @@ impl Worker {
         let (over, running) = std::mem::take(&mut self.by_driver).into_iter().partition(|one| one.thread.is_finished());
         self.by_driver = running;
         self.driver_works.store(!self.by_driver.is_empty(), Ordering::Relaxed);
-        for ByDriver { of, thread } in over {
+        for DriverOperation { of, thread } in over {
             let followed = self.followed.entry(of).or_default();
             (followed.about.by_driver, followed.asked) = (None, None);
             self.outcomes

@@ -6,7 +6,7 @@ use super::bar;
 use super::names::ReportNames;
 use super::table::Table;
 use memlab_base::category::category_names;
-use memlab_base::findings::{self, Finding, Grows, PoolsOfLine, advice::advice};
+use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, advice::advice};
 use memlab_base::format::{self, Units};
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::text::{NO_LAYER, clean};
@@ -371,7 +371,7 @@ pub(super) fn ooms(names: &ReportNames<'_>, device: &DeviceView, columns: usize)
     lines
 }
 
-fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&Grows>, columns: usize) -> Vec<String> {
+fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, columns: usize) -> Vec<String> {
     let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
     let mut lines = vec![
         format!("OUT OF MEMORY after {}: {} asked for", format::duration(oom.time), size(oom.requested_bytes)),

@@ -17,7 +17,7 @@ const MAX_BATCHES: usize = 8;
 const MAX_ATTEMPTS: usize = 3;
 
 /// What of a plan's options decides.
-pub(super) struct Asked<'o> {
+pub(super) struct BatchChoice<'o> {
     /// The batches that are to be shown; empty: a choice.
     pub(super) batches: &'o [u64],
     /// Whether the largest batch is recorded, however large it is.
@@ -30,7 +30,7 @@ pub(super) struct Asked<'o> {
 ///
 /// If the program fails.
 pub(super) fn record(
-    asked: &Asked<'_>,
+    asked: &BatchChoice<'_>,
     card: &PlannedCard,
     settings: &str,
     recorder: &mut Recorder,
@@ -39,7 +39,7 @@ pub(super) fn record(
     let Some((low, high)) = program.last().recorded_batches() else { return Ok(()) };
     let largest =
         |program: &Program| Ok::<u64, anyhow::Error>(search_on(program, card, settings)?.largest_batch(card.bytes));
-    let Asked { batches: asked, check } = *asked;
+    let BatchChoice { batches: asked, check } = *asked;
     let reach = high.saturating_mul(EXTRAPOLATION_LIMIT);
 
     let has_odd_growth = program.has_odd_growth();

@@ -41,8 +41,8 @@ impl EventsScreen {
             draw_without(buffer, inner, context);
             return;
         }
-        let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-        table::draw(buffer, inner, &look, &mut state, &items, |item| label(item, theme));
+        let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+        table::draw(buffer, inner, &style, &mut state, &items, |item| label(item, theme));
         let shown = items.iter().enumerate().skip(state.offset).take(usize::from(inner.height.saturating_sub(1)));
         for (y, (row, item)) in (inner.y + 1..).zip(shown) {
             dress(buffer, Rect { y, height: 1, ..inner }, item, &columns, row == state.selected, theme);

@@ -74,8 +74,8 @@ impl LayersScreen {
             vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, "Layers", facts.collect(), theme);
         let whole = context.allocated_bytes();
-        let look = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &look, &mut state, rows, |row| label(row, context, whole, is_flat));
+        let style = TableStyle { context, columns, pane, has_focus };
+        table::draw(buffer, inner, &style, &mut state, rows, |row| label(row, context, whole, is_flat));
         self.table = state;
     }
 }

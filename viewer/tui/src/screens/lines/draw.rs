@@ -64,8 +64,8 @@ impl LinesScreen {
             .filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, title, facts.collect(), theme);
         let (whole, directory) = (context.allocated_bytes(), context.directory());
-        let look = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &look, &mut state, &rows, |row| label(row, context, whole, directory));
+        let style = TableStyle { context, columns, pane, has_focus };
+        table::draw(buffer, inner, &style, &mut state, &rows, |row| label(row, context, whole, directory));
         self.table = state;
         rows
     }

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::item::RankItem;
-use super::look::state_style;
+use super::style::state_style;
 use crate::context::Context;
 use crate::widgets::pane::{frame, put, put_right};
 use memlab_base::format;

@@ -31,7 +31,7 @@ pub struct RanksScreen {
     /// The rows on the screen, as [`RankItem::target`].
     pub(super) seen: Vec<usize>,
     /// What there is to say about the job compared last.
-    told: Option<(Arc<Job>, Vec<JobFinding>)>,
+    findings: Option<(Arc<Job>, Vec<JobFinding>)>,
 }
 
 /// What `s` sorts by, one after the other; the other columns are a click away.
@@ -57,7 +57,7 @@ impl Default for RanksScreen {
             scale: HeatScale::default(),
             held: None,
             seen: Vec::new(),
-            told: None,
+            findings: None,
         }
     }
 }
@@ -152,19 +152,19 @@ impl RanksScreen {
 
     /// Works out what there is to say about the job, if it was compared again.
     pub(super) fn look_for_findings(&mut self, context: &Context) {
-        let is_known = match (&self.told, &context.snapshot.job) {
+        let is_known = match (&self.findings, &context.snapshot.job) {
             (Some((known, _)), Some(job)) => Arc::ptr_eq(known, job),
             (None, None) => true,
             _ => false,
         };
         if !is_known {
-            self.told = context.snapshot.job.as_ref().map(|job| (job.clone(), job_findings(job)));
+            self.findings = context.snapshot.job.as_ref().map(|job| (job.clone(), job_findings(job)));
         }
     }
 
     /// What there is to say about the job.
     pub(super) fn findings(&self) -> &[JobFinding] {
-        self.told.as_ref().map_or(&[], |(_, findings)| findings)
+        self.findings.as_ref().map_or(&[], |(_, findings)| findings)
     }
 }
 

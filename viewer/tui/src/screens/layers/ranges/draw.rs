@@ -36,8 +36,8 @@ impl RangeTable {
             return;
         }
         let whole = context.allocated_bytes();
-        let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-        table::draw(buffer, inner, &look, &mut self.table, &items, |item| label(item, context, whole, is_flat));
+        let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+        table::draw(buffer, inner, &style, &mut self.table, &items, |item| label(item, context, whole, is_flat));
         if let (1.., Some(item)) = (detail_rows, items.get(self.table.selected)) {
             draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, context, item);
         }
