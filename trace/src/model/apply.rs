@@ -4,7 +4,7 @@ use super::classification::effective_phase;
 use super::device_totals::{AllocationContext, RunProgress};
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
-use super::symbols::Missing;
+use super::symbols::MissingDefinition;
 use crate::record::{self, Phase, Record};
 
 /// The most warnings kept.
@@ -69,13 +69,13 @@ impl Model {
             Record::Frame(frame) => {
                 let changes = self.symbols.define_frame(&frame);
                 self.redefined(changes);
-                self.defined(Missing::Frame(frame.frame));
+                self.defined(MissingDefinition::Frame(frame.frame));
             }
             Record::Source(source) => self.symbols.define_source(&source),
             Record::Stack(stack) => {
                 let changes = self.symbols.define_stack(stack);
                 self.redefined(changes);
-                self.defined(Missing::Stack(stack.stack));
+                self.defined(MissingDefinition::Stack(stack.stack));
             }
             Record::Layer(layer) => self.symbols.define_layer(layer),
             Record::Kernel(kernel) => self.symbols.define_kernel(&kernel),
@@ -167,7 +167,7 @@ impl Model {
             }
             Record::StepWork(event) => {
                 self.event(event.time);
-                self.steps_waiting.come(event.step.saturating_add(event.steps.max(1)) - 1);
+                self.steps_waiting.gpu_time_known(event.step.saturating_add(event.steps.max(1)) - 1);
                 if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.work.steps.add(event);
                 }
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    fn defined(&mut self, missing: Missing) {
+    fn defined(&mut self, missing: MissingDefinition) {
         for device in self.devices.iter_mut().flatten() {
             for book in device.ledger.books_mut() {
                 book.defined(missing, &mut self.symbols);

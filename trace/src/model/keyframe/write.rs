@@ -25,11 +25,11 @@ use crate::record;
 const ROWS: usize = 128;
 
 /// Writes lines.
-struct Lines<'w, W> {
+struct LineWriter<'w, W> {
     out: &'w mut W,
 }
 
-impl<W: Write> Lines<'_, W> {
+impl<W: Write> LineWriter<'_, W> {
     fn put(&mut self, line: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut *self.out, line)?;
         self.out.write_all(b"\n")
@@ -44,7 +44,7 @@ impl Model {
     ///
     /// What `out` says.
     pub fn write_keyframe(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut lines = Lines { out };
+        let mut lines = LineWriter { out };
         self.write_names(&mut lines)?;
         lines.put(&KeyframePart::Process {
             events: self.event_count,
@@ -101,7 +101,7 @@ impl Model {
         shortened
     }
 
-    fn write_names<W: Write>(&self, lines: &mut Lines<'_, W>) -> io::Result<()> {
+    fn write_names<W: Write>(&self, lines: &mut LineWriter<'_, W>) -> io::Result<()> {
         let symbols = &self.symbols;
         // First, so that lines keep the numbers by which the rest names them.
         for line in symbols.lines() {
@@ -183,14 +183,14 @@ fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
     entries
 }
 
-fn write_steps<W: Write>(lines: &mut Lines<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
+fn write_steps<W: Write>(lines: &mut LineWriter<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
     for steps in steps.list.chunks(ROWS) {
         lines.put(&KeyframePart::StepList { device, steps: StepRows::default().packed(steps) })?;
     }
     lines.put(&KeyframePart::Steps { device, joined: steps.joined, peak: steps.peak })
 }
 
-fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &DriverMemory) -> io::Result<()> {
+fn write_driver<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, driver: &DriverMemory) -> io::Result<()> {
     for (source, held) in std::iter::zip(&driver.sources, &driver.held_by_source) {
         lines.put(&KeyframePart::Source { device, source: source.clone(), peak_bytes: held.peak })?;
     }
@@ -206,7 +206,7 @@ fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &Driver
     lines.put(&KeyframePart::Driver { device, totals: driver.totals })
 }
 
-fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
+fn write_work<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
     let mut sums: Vec<_> = work.sums.iter().collect();
     sums.sort_unstable_by_key(|(key, _)| **key);
     for sums in sums.chunks(ROWS) {
@@ -220,7 +220,7 @@ fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -
     Ok(())
 }
 
-fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
+fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
     let ledger = &state.ledger;
     lines.put(&KeyframePart::Device {
         device,
@@ -232,7 +232,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     })?;
     for scope in Scope::ALL {
         let book = ledger.book(scope);
-        for (slot, stands_for) in std::iter::zip(&book.lines, book.standing()) {
+        for (slot, stands_for) in std::iter::zip(&book.lines, book.meanings()) {
             lines.put(&KeyframePart::LineSlot { device, scope, slot: *slot, stands_for })?;
         }
     }
@@ -284,10 +284,10 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
             lines.put(&KeyframePart::Passes { device, to_peak, passes })?;
         }
     }
-    let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
-    for (scope, course) in courses.iter() {
-        let reference = course.reference.iter().map(|snapshot| (true, snapshot));
-        for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
+    let Growth { ended, stride, histories, cells_before, cells_after } = &state.growth;
+    for (scope, history) in histories.iter() {
+        let reference = history.reference.iter().map(|snapshot| (true, snapshot));
+        for (reference, snapshot) in reference.chain(history.snapshots.iter().map(|snapshot| (false, snapshot))) {
             let snapshot = snapshot.with_current_lines(ledger.book(scope));
             lines.put(&KeyframePart::Snapshot { device, scope, reference, snapshot })?;
         }
