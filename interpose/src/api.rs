@@ -14,8 +14,8 @@ use crate::mover::operation::{self, Operation};
 use crate::ranges;
 use crate::recorder::Recorder;
 use interpose_base::config;
-use interpose_base::log::live::{self, Lines};
-use interpose_base::log::place;
+use interpose_base::log::live::{self, ReadOutcome};
+use interpose_base::log::trace_path;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 use interpose_base::request::{DEVICES, MAX_TIMEOUT, is_limit};
@@ -171,9 +171,9 @@ pub unsafe extern "C" fn memlab_read(
         sample_if_due(recorder);
         loop {
             match live::read(&recorder.log, &mut position.bytes, buffer) {
-                Lines::Bytes(bytes) => return bytes,
-                Lines::Needs(bytes) => return bytes.max(size + 1),
-                Lines::Restarted => *restarted = 1,
+                ReadOutcome::Bytes(bytes) => return bytes,
+                ReadOutcome::Needs(bytes) => return bytes.max(size + 1),
+                ReadOutcome::Restarted => *restarted = 1,
             }
         }
     })
@@ -208,7 +208,7 @@ pub extern "C" fn memlab_ask() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_output(path: *const c_char, error: *mut c_char, size: usize) -> c_int {
     let path = if path.is_null() {
-        place::IN_MEMORY.to_owned()
+        trace_path::IN_MEMORY.to_owned()
     } else {
         // SAFETY: not null, so the caller promises a C string.
         unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned()
@@ -226,7 +226,7 @@ fn set_output(pattern: String) -> Result<(), String> {
         None => Ok(()),
         Some(recorder) => {
             let path = config::output_path(&pattern, &config::program_name(&recorder.facts.command));
-            let path = if pattern == place::IN_MEMORY {
+            let path = if pattern == trace_path::IN_MEMORY {
                 path
             } else {
                 std::env::current_dir().map_or_else(|_| path.clone(), |directory| directory.join(&path))

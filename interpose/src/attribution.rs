@@ -19,7 +19,8 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
     let Some(python) = recorder.interpreter() else {
         let phase = if thread.backward.running { Phase::Backward as u32 } else { Phase::Other as u32 };
-        let own = in_package(recorder, thread, Walked { stack: 0, layer: 0, roles: FrameRole::empty() }, ptr::null());
+        let own =
+            in_package(recorder, thread, WalkedStack { stack: 0, layer: 0, roles: FrameRole::empty() }, ptr::null());
         return Attribution { stack: own.stack, layer: 0, flags: phase | workspace };
     };
     let innermost = python.innermost();
@@ -75,7 +76,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
 
 /// What a compiler measures with belongs to no layer and no phase.
 #[cold]
-fn benchmark(own: Walked, workspace: u32) -> Attribution {
+fn benchmark(own: WalkedStack, workspace: u32) -> Attribution {
     Attribution { stack: own.stack, layer: 0, flags: Phase::Other as u32 | Flags::BENCHMARK | workspace }
 }
 
@@ -100,7 +101,7 @@ fn purpose(roles: FrameRole) -> u32 {
 }
 
 #[derive(Clone, Copy)]
-struct Walked {
+struct WalkedStack {
     stack: u32,
     layer: u32,
     roles: FrameRole,
@@ -118,7 +119,7 @@ fn walk(
     thread: &mut ThreadState,
     innermost: *const u8,
     base: (u32, u32),
-) -> Walked {
+) -> WalkedStack {
     let deaths = recorder.module_deaths();
     if thread.module_deaths != deaths {
         thread.forget_modules();
@@ -152,30 +153,30 @@ fn walk(
     }
     thread.slot_count = count;
     match count {
-        0 => Walked { stack: base.0, layer: base.1, roles: FrameRole::empty() },
+        0 => WalkedStack { stack: base.0, layer: base.1, roles: FrameRole::empty() },
         _ => {
             let top = &thread.slots[count - 1];
-            Walked { stack: top.stack, layer: top.layer, roles: top.roles }
+            WalkedStack { stack: top.stack, layer: top.layer, roles: top.roles }
         }
     }
 }
 
 /// What is asked for by an AOTInductor package, which the Python stack of `own` runs: by the package's line.
 #[inline]
-fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: Walked, innermost: *const u8) -> Walked {
+fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: WalkedStack, innermost: *const u8) -> WalkedStack {
     let PackageCall { frame, has_node, python } = thread.package;
     if frame == 0 || python != innermost {
         return own;
     }
     let stack = stack(recorder, thread, own.stack, frame);
     if !has_node {
-        return Walked { stack, ..own };
+        return WalkedStack { stack, ..own };
     }
     let roles = if own.layer == 0 { own.roles | FrameRole::OUTSIDE } else { own.roles };
     let layer = layer(recorder, thread, (own.layer, frame as usize, 0), || {
         recorder.interner.package_layer(&recorder.log, own.layer, frame)
     });
-    Walked { stack, layer, roles }
+    WalkedStack { stack, layer, roles }
 }
 
 /// The stack of `frame` on top of the stack `below`.

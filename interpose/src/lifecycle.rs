@@ -11,7 +11,7 @@ use crate::cuda::hook_lookup;
 use crate::fork;
 use crate::gpu_time;
 use crate::limit::settings;
-use crate::mover::ready;
+use crate::mover::pinning_ahead;
 use crate::python::agent;
 use crate::ranges::nvtx;
 use crate::recorder::{Recorder, start};
@@ -91,7 +91,7 @@ fn recording_begins(recorder: &'static Recorder) {
     gpu_time::start(recorder);
     control::start(recorder);
     if config().offload_ready && mode::is_enabled() {
-        ready::start();
+        pinning_ahead::start();
     }
     watch_exit();
 }

@@ -8,7 +8,7 @@ use super::hook::{driver_hook, driver_hook_table};
 use interpose_base::panics;
 use interpose_driver::calls::{CUDA_SUCCESS, Code};
 use interpose_driver::types::{Handle, In, Out};
-use interpose_driver::vmm::queries::Fact;
+use interpose_driver::vmm::queries::AttributeValue;
 use interpose_driver::vmm::{contexts, gate, handles, mode, queries};
 
 /// Memory that multicast objects reach (NCCL's NVLS), by its handle: it must not move, and the driver needs its own
@@ -120,9 +120,9 @@ fn tell(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
     }
     match panics::catch(|| queries::attribute(pointer, attribute)).flatten() {
         // SAFETY: the attribute is an `int`, for which the program has made room.
-        Some(Fact::Number(number)) => unsafe { to.of_type::<c_int>() }.set(number),
+        Some(AttributeValue::Number(number)) => unsafe { to.of_type::<c_int>() }.set(number),
         // SAFETY: the attribute has 8 bytes, for which the program has made room.
-        Some(Fact::Word(word)) => unsafe { to.of_type::<u64>() }.set(word),
+        Some(AttributeValue::Word(word)) => unsafe { to.of_type::<u64>() }.set(word),
         None => return false,
     }
     true

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use memlab_trace::encode::{self, LineBuffer};
 
-use super::done::Done;
+use super::finished_work::FinishedWork;
 use super::launches::Launch;
 use super::sampling;
 use crate::recorder::Recorder;
@@ -43,7 +43,7 @@ struct Shares {
 }
 
 impl Busy {
-    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
+    pub fn add(&mut self, launch: &Launch, done: &FinishedWork<'_>) {
         let device = self.0.entry(done.device).or_default();
         let end = done.start + done.nanoseconds;
         device.latest_end = device.latest_end.max(end);

@@ -7,14 +7,14 @@ use interpose_base::request::{DEVICES, is_limit};
 
 /// The settings in the two variables.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LimitSettings {
     /// Device (`None`: all) and bytes.
     pub limits: Vec<(Option<i32>, u64)>,
     pub on_limit: OnLimit,
 }
 
 /// The settings in the two variables, and the message to the user if one of them cannot be parsed.
-pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<String>) {
+pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (LimitSettings, Option<String>) {
     let mut complaints = Vec::new();
     let limits = limit.filter(|text| !text.trim().is_empty()).map_or(Ok(Vec::new()), limits);
     let limits = limits.unwrap_or_else(|error| {
@@ -30,7 +30,7 @@ pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<St
             OnLimit::Oom
         }
     };
-    (Wanted { limits, on_limit }, (!complaints.is_empty()).then(|| complaints.join("; ")))
+    (LimitSettings { limits, on_limit }, (!complaints.is_empty()).then(|| complaints.join("; ")))
 }
 
 /// `8GiB` for all devices, `0:8GiB,1:4GiB` for some.
@@ -64,7 +64,7 @@ mod tests {
             let (wanted, complaint) = wanted(Some(text), None);
             assert_eq!((wanted.limits, complaint), (expected, None), "{text:?}");
         }
-        assert_eq!(wanted(None, None).0, Wanted { limits: Vec::new(), on_limit: OnLimit::Oom });
+        assert_eq!(wanted(None, None).0, LimitSettings { limits: Vec::new(), on_limit: OnLimit::Oom });
         assert_eq!(wanted(Some("1GiB"), Some("Spill")).0.on_limit, OnLimit::Spill);
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use memlab_sizes::format as size;
 
 use super::copy;
-use super::leaving;
+use super::leaving_pieces;
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
 use super::restore::bring_back_what_left;
@@ -30,7 +30,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         (movable(&memory)?.bytes, memory.mapped_host_bytes())
     };
     begin_to_secure(bytes, mapped, &contexts)?;
-    let begun = ARENA.lock().growing();
+    let begun = ARENA.lock().pending();
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
@@ -47,10 +47,10 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         arena.drop_failed();
         return Err(what.into());
     }
-    let mut leaving = leaving::plan(memory, &mut arena, &moving.numbers, keeps);
+    let mut leaving = leaving_pieces::plan(memory, &mut arena, &moving.numbers, keeps);
     progress.begin_copying(leaving.iter().map(|it| it.bytes).sum());
-    let growing = arena.growing();
-    let copied = copy::run(leaving.iter_mut().map(|it| (it.context, it)), &growing, &progress.done);
+    let pending = arena.pending();
+    let copied = copy::run(leaving.iter_mut().map(|it| (it.context, it)), &pending, &progress.done);
     progress.enter(Phase::Releasing);
     let (mut left, mut stayed) = (0, 0);
     for it in leaving {
@@ -64,8 +64,8 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         }
     }
     if let Err(code) = copied {
-        let refused = growing.failure();
-        drop(growing);
+        let refused = pending.failure();
+        drop(pending);
         arena.drop_failed();
         drop(arena);
         if let Err(Failure { what, .. }) = bring_back_what_left(memory, progress) {
@@ -87,19 +87,19 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
 }
 
 /// The movable memory on the devices.
-struct Movable {
+struct MovablePieces {
     numbers: Vec<u64>,
     bytes: u64,
 }
 
-fn movable(memory: &MovableMemory) -> Result<Movable, Failure> {
+fn movable(memory: &MovableMemory) -> Result<MovablePieces, Failure> {
     let numbers: Vec<u64> = memory.physicals.keys().copied().filter(|&number| memory.is_movable(number)).collect();
     let pieces = numbers.iter().filter_map(|number| memory.physicals.get(number)).flat_map(|it| &it.pieces);
     let bytes = pieces.filter(|piece| matches!(piece.place, PhysicalPlace::Device(_))).map(|piece| piece.bytes).sum();
     if bytes == 0 {
         return Err(NOTHING_TO_MOVE.into());
     }
-    Ok(Movable { numbers, bytes })
+    Ok(MovablePieces { numbers, bytes })
 }
 
 /// Whether there is something to offload, as far as can be seen without waiting.

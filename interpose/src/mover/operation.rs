@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::progress::{self, Phase, Progress};
-use super::{offload, parts, restore};
+use super::{offload, page_ranges, restore};
 use crate::limit::overhead;
 use crate::moved_bytes;
 use crate::recorder::Recorder;
@@ -69,7 +69,7 @@ fn run(request: Operation, timeout: Duration, progress: &'static Progress) {
     let outcome = panics::catch(|| match &request {
         Operation::Offload => offload::offload(progress, timeout),
         Operation::Restore { free_host } => restore::restore(progress, timeout, *free_host),
-        Operation::Move { ranges } => parts::move_ranges(progress, timeout, ranges),
+        Operation::Move { ranges } => page_ranges::move_ranges(progress, timeout, ranges),
     });
     let outcome = outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".into()));
     let phase = if outcome.is_ok() { Phase::Done } else { Phase::Failed };

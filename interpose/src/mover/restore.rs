@@ -7,8 +7,8 @@ use memlab_sizes::format as size;
 
 use super::mappings::remap_lost;
 use super::progress::{Failure, Phase, Progress};
-use super::quiesce::{Closed, quiesce};
-use super::returns::{Return, return_all};
+use super::quiesce::{ClosedGate, quiesce};
+use super::returning_pieces::{ReturningPiece, return_all};
 use crate::limit::admission;
 use interpose_driver::calls::{self, Code};
 use interpose_driver::vmm::arena::ARENA;
@@ -21,7 +21,7 @@ pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to 
 /// Brings all memory back. All physical memory is created first: if a device is full, nothing changes.
 pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Result<Option<String>, Failure> {
     let contexts = contexts::all();
-    let closed = match Closed::as_found() {
+    let closed = match ClosedGate::as_found() {
         Some(closed) => closed,
         None => {
             progress.enter(Phase::Waiting);
@@ -79,8 +79,8 @@ pub(super) fn bring_back_what_left(memory: &mut MovableMemory, progress: &Progre
 
 /// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits
 /// for. Also returns how many bytes found no room although the program can run without them there.
-fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<Return>, u64), Failure> {
-    let mut returns: Vec<Return> = Vec::new();
+fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<ReturningPiece>, u64), Failure> {
+    let mut returns: Vec<ReturningPiece> = Vec::new();
     let mut left = 0;
     // First the memory that the program waits for, which it had before; the rest comes back only within the device's
     // limit.
@@ -103,11 +103,11 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
                 *room = room.saturating_sub(bytes);
                 match calls::create(bytes, &physical.properties) {
                     Ok(handle) => {
-                        returns.push(Return::new(number, index, bytes, handle, true));
+                        returns.push(ReturningPiece::new(number, index, bytes, handle, true));
                     }
                     Err(Code::OUT_OF_MEMORY) if !waited_for => left += bytes,
                     Err(code) => {
-                        returns.into_iter().for_each(Return::undo);
+                        returns.into_iter().for_each(ReturningPiece::undo);
                         let bytes = size(memory.totals().host_bytes);
                         return Err(match code {
                             Code::OUT_OF_MEMORY => Failure::retryable(format!(

@@ -8,7 +8,7 @@ use super::operation::NOT_STARTED_FOR_IT;
 use super::progress::{self, Progress};
 use crate::cuda::driver_memory;
 use interpose_driver::vmm::allocations::MIN_MOVABLE_BYTES;
-use interpose_driver::vmm::totals::{self, Seen};
+use interpose_driver::vmm::totals::{self, LastTotals};
 use interpose_driver::vmm::{gate, mode};
 
 /// The state in one or two words, for a table, and in full.
@@ -23,7 +23,7 @@ pub fn status() -> (&'static str, Value) {
     let running = operation.filter(|operation| operation.is_running()).map(|operation| operation.kind);
     // While bytes are copied the tables are locked for long, and a status request does not wait for that.
     let timeout = if running.is_some() { Duration::ZERO } else { Duration::from_millis(200) };
-    let Seen { totals, arena_bytes } = totals::latest(timeout);
+    let LastTotals { totals, arena_bytes } = totals::latest(timeout);
     // The driver's other allocations for the program: small ones, stream-ordered ones, arrays, managed memory.
     let fixed_bytes = totals.fixed_bytes + driver_memory::held_bytes().saturating_sub(totals.backed_bytes);
     let state = match running {

@@ -18,7 +18,7 @@ use interpose_base::clock::{monotonic_ns, unix_ns};
 use interpose_base::config::{self, config, enabled, trace_max};
 use interpose_base::locks;
 use interpose_base::log::Log;
-use interpose_base::log::place::{self, Naming, is_refusal};
+use interpose_base::log::trace_path::{self, Naming, is_refusal};
 use interpose_base::stderr::say;
 
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
@@ -151,7 +151,7 @@ pub fn reset_in_child() {
 
 /// Opens the log: in memory, or in a file.
 fn create_log(wanted: &Path, run: Option<&str>, header: &[u8]) -> io::Result<Log> {
-    let in_memory = wanted.as_os_str() == place::IN_MEMORY;
+    let in_memory = wanted.as_os_str() == trace_path::IN_MEMORY;
     let most = trace_max(in_memory);
     let log = if in_memory {
         Log::create(wanted, Naming::Exact, most, header)?

@@ -174,15 +174,15 @@ pub unsafe extern "C-unwind" fn evaluate_function(
 ) -> *mut c_void {
     let outer = panics::catch(|| enter_node(node)).flatten();
     // Restores the outer node's context also when the node throws.
-    let _restore = outer.map(Restore);
+    let _restore = outer.map(RestoreBackward);
     let Some(real) = REAL_EVALUATE.get() else { symbols::abort_without("evaluate_function") };
     // SAFETY: PyTorch's own function with the arguments it was called with.
     unsafe { real(engine, task, node, inputs, queue) }
 }
 
-struct Restore(Backward);
+struct RestoreBackward(Backward);
 
-impl Drop for Restore {
+impl Drop for RestoreBackward {
     fn drop(&mut self) {
         if let Some(session) = Recorder::enter_if_recording() {
             session.thread.backward = self.0;

@@ -26,7 +26,7 @@ pub struct Arena {
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) chunks: Vec<Range<u64>>,
-    pub(super) pinned: Mutex<Pinned>,
+    pub(super) pinned: Mutex<PinnedChunks>,
     pub(super) shared: Option<SharedPart>,
 }
 
@@ -276,7 +276,7 @@ pub(super) fn threads() -> usize {
 
 /// Which chunks are pinned, and by which device's context.
 #[derive(Default)]
-pub(super) struct Pinned {
+pub(super) struct PinnedChunks {
     pub(super) device: Option<Arc<Device>>,
     pub(super) chunks: Vec<u64>,
     pub(super) is_all: bool,
