@@ -198,7 +198,7 @@ pub extern "C" fn memlab_position() -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn memlab_ask() {
     if let Some(recorder) = Recorder::current() {
-        recorder.python.ask();
+        recorder.python.request_call();
     }
 }
 

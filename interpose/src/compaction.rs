@@ -30,7 +30,7 @@ use interpose_base::log::live;
 use interpose_base::log::trace_path::{self, Naming};
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 
 /// How often the thread checks when it is not woken.
 const TICK: Duration = Duration::from_millis(250);
@@ -98,7 +98,7 @@ fn check(recorder: &Recorder) {
     let mut state = COMPACTING.lock();
     state.release_drained(recorder);
     if !recorder.log.is_full() {
-        say_lost(recorder);
+        report_lost(recorder);
     }
     let file = recorder.log.file();
     let waits = state.again.is_some_and(|(when, _)| Instant::now() < when);
@@ -116,7 +116,7 @@ fn check(recorder: &Recorder) {
         Err(failure) => state.failed(recorder, failure),
     }
     if !recorder.log.is_full() {
-        say_lost(recorder);
+        report_lost(recorder);
     }
 }
 
@@ -134,7 +134,7 @@ pub fn reset_in_child() {
 }
 
 /// Writes to the trace how many events are missing at this point, and tells the user once.
-pub fn say_lost(recorder: &Recorder) {
+pub fn report_lost(recorder: &Recorder) {
     let lost = recorder.log.take_lost();
     // An ended trace takes no count, and `give_up` has reported its end.
     if lost == 0 || recorder.log.has_ended() {
@@ -142,7 +142,7 @@ pub fn say_lost(recorder: &Recorder) {
     }
     recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), lost));
     if !FAILURE_REPORTED.load(Ordering::Relaxed) && !LOSS_REPORTED.swap(true, Ordering::Relaxed) {
-        say(
+        print_message(
             "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
              how many; a larger maximum helps",
         );

@@ -61,7 +61,7 @@ fn run(recorder: &'static Recorder) {
             recorder.sample_cards(ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
         if !recorder.is_finished() {
-            recorder.python.ask_again(recorder.elapsed_ns());
+            recorder.python.retry_call(recorder.elapsed_ns());
         }
         recorder.interner.sources.write(&recorder.log);
         recorder.log.file().fault_ahead();

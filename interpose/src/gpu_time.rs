@@ -166,7 +166,7 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
         unsafe {
             let Some(resource) = data.cast::<CUpti_ResourceData>().as_ref() else { return };
             let Some(node) = resource.resourceDescriptor.cast::<CUpti_GraphData>().as_ref() else { return };
-            with_place(|_, place| nodes::made(CUpti_CallbackIdResource(id), node, place));
+            with_place(|_, place| nodes::node_created(CUpti_CallbackIdResource(id), node, place));
         }
         return;
     }

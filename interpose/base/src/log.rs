@@ -13,7 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use crate::stderr::say;
+use crate::stderr::print_message;
 use file::{Room, TraceFile, WriteRefusal};
 use trace_path::Naming;
 
@@ -136,7 +136,7 @@ impl Log {
     #[cold]
     pub fn give_up(&self, error: &io::Error) {
         if self.state.swap(NO_LINES, Ordering::Relaxed) != NO_LINES {
-            say(&format!(
+            print_message(&format!(
                 "cannot write any more to {} ({error}): the program goes on, its trace ends here",
                 self.file().path.display()
             ));

@@ -141,7 +141,7 @@ pub fn changed() {
 }
 
 /// A context was destroyed: its overhead was freed.
-pub fn context_gone() {
+pub fn context_destroyed() {
     BOUNDS.iter().for_each(|bound| bound.store(i64::MAX, Ordering::Release));
     changed();
 }

@@ -8,7 +8,7 @@ use super::copy;
 use super::leaving_pieces;
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
-use super::restore::bring_back_what_left;
+use super::restore::restore_moved_pieces;
 use super::staging::{begin_to_secure, refuse_beside_storage};
 use interpose_driver::pools;
 use interpose_driver::vmm::arena::ARENA;
@@ -68,7 +68,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         drop(pending);
         arena.drop_failed();
         drop(arena);
-        if let Err(Failure { what, .. }) = bring_back_what_left(memory, progress) {
+        if let Err(Failure { what, .. }) = restore_moved_pieces(memory, progress) {
             closed.stay_closed();
             let there = size(left);
             return Err(Failure::retryable(format!(

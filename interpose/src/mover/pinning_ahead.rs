@@ -10,7 +10,7 @@ use super::staging::{begin_to_secure, wait_until_pinned};
 use interpose_base::background;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 use interpose_driver::calls;
 use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
@@ -22,7 +22,9 @@ const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 pub fn start() {
     if let Err(error) = background::spawn("memlab-ready", || _ = panics::catch(keep_ready)) {
-        say(&format!("--offload=ready: no thread could be started ({error}): the first offload will take longer"));
+        print_message(&format!(
+            "--offload=ready: no thread could be started ({error}): the first offload will take longer"
+        ));
     }
 }
 
@@ -53,7 +55,7 @@ fn keep_ready() {
             (pinned, grown_at) = (now, Instant::now());
         } else if !said && pinned > 0 && grown_at.elapsed() >= SETTLING_TIME {
             said = true;
-            say(&format!(
+            print_message(&format!(
                 "{} of host memory are pinned for an offload (--offload=ready), and more as the program's GPU memory grows",
                 size(pinned)
             ));
@@ -64,5 +66,5 @@ fn keep_ready() {
 fn stop(why: &str) {
     let pinned = size(ARENA.lock().bytes());
     let why = why.strip_suffix(": nothing was moved").unwrap_or(why);
-    say(&format!("--offload=ready: {why}; {pinned} are pinned, and the first offload will take longer"));
+    print_message(&format!("--offload=ready: {why}; {pinned} are pinned, and the first offload will take longer"));
 }

@@ -31,7 +31,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     // Queried before the tables are locked: the limit reads them to determine the bytes in use.
     let room = (0..calls::device_count()).map(|device| (device, admission::room(device))).collect();
     let mut memory = MOVABLE_MEMORY.lock();
-    let outcome = bring_back(&mut memory, progress, &contexts, room);
+    let outcome = restore_pieces(&mut memory, progress, &contexts, room);
     if memory.is_waiting() {
         closed.stay_closed();
     } else if free_host && outcome.is_ok() {
@@ -41,7 +41,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
 }
 
 /// `room`: bytes of each device that the limits leave.
-fn bring_back(
+fn restore_pieces(
     memory: &mut MovableMemory,
     progress: &Progress,
     contexts: &[u64],
@@ -60,21 +60,21 @@ fn bring_back(
     remap_lost(memory)?;
     let (returns, left) = create_all(memory, Some(room))?;
     progress.begin_copying(returns.iter().map(|it| it.bytes).sum());
-    return_all(memory, returns, progress).map_err(not_brought_back)?;
+    return_all(memory, returns, progress).map_err(restore_failure)?;
     Ok((left > 0).then(|| format!("{} stay in host memory: the device has no room for them", size(left))))
 }
 
-fn not_brought_back(code: Code) -> Failure {
+fn restore_failure(code: Code) -> Failure {
     Failure::retryable(format!(
         "bringing memory back failed ({code}): what is not back stays in host memory, try again"
     ))
 }
 
 /// Undoes an offload that failed halfway. A context must be current.
-pub(super) fn bring_back_what_left(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
+pub(super) fn restore_moved_pieces(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
     remap_lost(memory)?;
     let (returns, _) = create_all(memory, None)?;
-    return_all(memory, returns, progress).map_err(not_brought_back)
+    return_all(memory, returns, progress).map_err(restore_failure)
 }
 
 /// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits

@@ -67,11 +67,11 @@ impl Program {
     }
 
     /// Whether at the largest recorded batch half a percent of the peak grows otherwise than tensors do: in proportion, or not at all.
-    pub fn has_odd_growth(&self) -> bool {
+    pub fn has_irregular_growth(&self) -> bool {
         let family = self.last();
         let settings = Settings::default().for_torch(family.recording.torch_version());
         let peak = family.run(&family.sizes(None), &settings, Card::UNLIMITED).counters.allocated.peak;
-        family.odd_bytes() > peak / TOLERANCE
+        family.irregular_bytes() > peak / TOLERANCE
     }
 
     /// Notes that the pairs do not foretell other batches, which are recorded themselves.

@@ -156,22 +156,22 @@ impl Running {
             Err(error) => return Err(self.failed(ended, &error)),
         };
         if ended != ExitOutcome::Code(0) && !recording.ran_out_of_memory {
-            return Err(self.said(&format!("ended with {}", ended.describe())));
+            return Err(self.error_with_output(&format!("ended with {}", ended.describe())));
         }
         Ok(recording)
     }
 
     fn failed(&self, ended: ExitOutcome, error: &RecordingError) -> anyhow::Error {
         match (ended, error) {
-            (ExitOutcome::Code(0), RecordingError::Read(_)) => self.said(
+            (ExitOutcome::Code(0), RecordingError::Read(_)) => self.error_with_output(
                 "did not use a GPU. Has its PyTorch been built for CUDA (torch.version.cuda), and does it use the device?",
             ),
-            (ExitOutcome::Code(0), error) => self.said(&format!("cannot be planned with: {error}")),
-            (ended, _) => self.said(&format!("ended with {}", ended.describe())),
+            (ExitOutcome::Code(0), error) => self.error_with_output(&format!("cannot be planned with: {error}")),
+            (ended, _) => self.error_with_output(&format!("ended with {}", ended.describe())),
         }
     }
 
-    fn said(&self, what: &str) -> anyhow::Error {
+    fn error_with_output(&self, what: &str) -> anyhow::Error {
         let printed = last_printed(&self.output).unwrap_or_default();
         let printed = match printed.trim() {
             "" => "It printed nothing.".to_owned(),

@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     terminal::check(hint)?;
     let traces: Vec<PathBuf> = statuses.into_iter().map(|status| status.trace).collect();
     let mut feed = Feed::start(Source::Traces(Roster::open(&traces)?));
-    let config = Config::read_or_say();
+    let config = Config::read_or_warn();
     let mut app = App::new(config.theme(appearance.theme), "opening the trace…");
     app.configure(&config);
     session::run(&mut app, &mut feed, None)?;

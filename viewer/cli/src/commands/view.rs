@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return picture(roster, options);
     }
     terminal::check("add --once for one picture as text, or use `memlab report FILE`")?;
-    let config = Config::read_or_say();
+    let config = Config::read_or_warn();
     let mut app = app(&config, config.theme(options.appearance.theme), options, roster.has_ranks())?;
     let mut feed = Feed::start(Source::Traces(roster));
     session::run(&mut app, &mut feed, None)?;

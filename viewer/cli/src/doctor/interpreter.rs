@@ -62,7 +62,7 @@ pub fn in_path() -> Vec<Python> {
         if check_program(OsStr::new(name), "run").is_err() {
             continue;
         }
-        let answer = ask(name);
+        let answer = query(name);
         let is_same = |known: &Python| match (&known.answer, &answer) {
             (Ok(known), Ok(answer)) => known.prefix == answer.prefix,
             _ => false,
@@ -76,7 +76,7 @@ pub fn in_path() -> Vec<Python> {
     pythons
 }
 
-fn ask(name: &str) -> Result<Answer, String> {
+fn query(name: &str) -> Result<Answer, String> {
     let mut command = Command::new(name);
     command.args(["-c", SCRIPT]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;

@@ -32,7 +32,7 @@ pub fn run(
     theme: Option<Palette>,
     started: impl FnOnce(),
 ) -> anyhow::Result<ExitOutcome> {
-    let config = Config::read_or_say();
+    let config = Config::read_or_warn();
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
     let (pane_rows, pane_columns) = output_size(columns, rows);
     let mut program =

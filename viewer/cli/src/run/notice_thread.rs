@@ -46,9 +46,9 @@ impl NoticeThread {
                     }
                 }
                 for followed in &mut followed {
-                    followed.look(&mut deliveries, is_over);
+                    followed.poll(&mut deliveries, is_over);
                 }
-                deliveries.say();
+                deliveries.print_failures();
                 if is_over {
                     return deliveries;
                 }
@@ -91,7 +91,7 @@ impl WatchedTrace {
         Some(Self { path: found.path.clone(), follower: Some(follower), model: Model::new(), notices })
     }
 
-    fn look(&mut self, deliveries: &mut Deliveries, is_over: bool) {
+    fn poll(&mut self, deliveries: &mut Deliveries, is_over: bool) {
         let Some(follower) = &mut self.follower else { return };
         if is_over {
             follower.skip_holes();

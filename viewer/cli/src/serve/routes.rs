@@ -91,7 +91,7 @@ async fn guard(State(server): Shared, request: Request, next: Next) -> Response 
     };
     let mut response = match server.access.check(purpose, request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => said(refusal.status, &refusal.message),
+        Err(refusal) => text_response(refusal.status, &refusal.message),
     };
     if response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -110,12 +110,12 @@ async fn guard(State(server): Shared, request: Request, next: Next) -> Response 
 }
 
 /// A sentence as an answer.
-fn said(status: StatusCode, message: &str) -> Response {
+fn text_response(status: StatusCode, message: &str) -> Response {
     (status, format!("{message}\n")).into_response()
 }
 
 async fn unknown() -> Response {
-    said(StatusCode::NOT_FOUND, "memlab serve has / (the page) and /metrics")
+    text_response(StatusCode::NOT_FOUND, "memlab serve has / (the page) and /metrics")
 }
 
 async fn empty_page() -> Response {
@@ -133,7 +133,7 @@ async fn all_metrics(State(server): Shared, headers: HeaderMap) -> Response {
     let format = Format::wanted(&headers);
     match metrics::write(server.hub.figures().await, format) {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
-        Err(error) => said(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
@@ -143,7 +143,7 @@ async fn events(State(server): Shared, headers: HeaderMap) -> Response {
     let places = if is_owner { &server.own_pages } else { &server.guest_pages };
     let Ok(place) = places.clone().try_acquire_owned() else {
         let next = if is_owner { "close some" } else { "close some, or open the address with the token" };
-        return said(StatusCode::SERVICE_UNAVAILABLE, &format!("too many pages are open: {next}"));
+        return text_response(StatusCode::SERVICE_UNAVAILABLE, &format!("too many pages are open: {next}"));
     };
     // What was told last comes first, unless nobody was there to be told.
     let updates = WatchStream::new(server.hub.updates()).filter(|updates| !updates.strip.is_empty());
@@ -171,7 +171,7 @@ async fn fragment(State(server): Shared, Path(id): Path<String>, Query(asked): Q
     let at = asked.at.filter(|at| !at.is_empty());
     match server.hub.fragment(FragmentRequest { id, device: asked.device, part, at }).await {
         Ok(fragment) => Json(&*fragment).into_response(),
-        Err(message) => said(StatusCode::NOT_FOUND, &message),
+        Err(message) => text_response(StatusCode::NOT_FOUND, &message),
     }
 }
 
@@ -185,7 +185,7 @@ async fn restore(State(server): Shared, Path(id): Path<String>) -> Response {
 
 async fn order(server: &Server, id: &str, kind: OperationKind) -> Response {
     match server.hub.order(id, kind).await {
-        Ok(()) => said(StatusCode::ACCEPTED, "asked for: the page and `memlab ps` show how it goes"),
-        Err(message) => said(StatusCode::NOT_FOUND, &message),
+        Ok(()) => text_response(StatusCode::ACCEPTED, "asked for: the page and `memlab ps` show how it goes"),
+        Err(message) => text_response(StatusCode::NOT_FOUND, &message),
     }
 }

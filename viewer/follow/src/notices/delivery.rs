@@ -61,7 +61,7 @@ impl Deliveries {
         if let Some(webhook) = self.webhook.clone() {
             self.in_background(move |may_run| webhook.send(&notice.json(), may_run));
         }
-        self.say();
+        self.print_failures();
     }
 
     fn in_background(&mut self, work: impl FnOnce(&dyn Fn() -> bool) -> Result<(), String> + Send + 'static) {
@@ -84,7 +84,7 @@ impl Deliveries {
     }
 
     /// Says what went wrong so far, unless the terminal is in use.
-    pub fn say(&mut self) {
+    pub fn print_failures(&mut self) {
         if !self.is_quiet {
             while let Ok(result) = self.ends.try_recv() {
                 self.on_over(result);

@@ -75,7 +75,7 @@ impl Webhook {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            match pauses.next().filter(|_| is_worth_another(&failed) && may_run()) {
+            match pauses.next().filter(|_| is_retryable(&failed) && may_run()) {
                 Some(pause) => std::thread::sleep(*pause),
                 None => return Err(format!("--webhook: {}: {}", self.address.host(), in_words(&failed))),
             }
@@ -88,7 +88,7 @@ impl Webhook {
     }
 }
 
-fn is_worth_another(error: &ureq::Error) -> bool {
+fn is_retryable(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::StatusCode(code) => *code >= 500 || matches!(code, 408 | 425 | 429),
         ureq::Error::Timeout(_) | ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {

@@ -197,8 +197,8 @@ impl Worker {
             for of in &self.watched {
                 self.followed.entry(of.clone()).or_default();
             }
-            self.look_at_driver();
-            self.ask();
+            self.poll_driver();
+            self.query_processes();
             if std::mem::take(&mut self.changed) || !self.outcomes.is_empty() {
                 self.publish();
             }
@@ -213,7 +213,7 @@ impl Worker {
     fn take(&mut self, command: Command) {
         match command {
             Command::Watch(watched) => self.watched = watched,
-            Command::Move(order) => self.carry_out(order),
+            Command::Move(order) => self.execute(order),
         }
     }
 
@@ -223,7 +223,7 @@ impl Worker {
         let _ = self.updates.send(MoverUpdate { known, outcomes: std::mem::take(&mut self.outcomes) });
     }
 
-    fn carry_out(&mut self, order: MoveOrder) {
+    fn execute(&mut self, order: MoveOrder) {
         if order.by_driver {
             return self.have_driver(order);
         }
@@ -264,7 +264,7 @@ impl Worker {
         }
     }
 
-    fn look_at_driver(&mut self) {
+    fn poll_driver(&mut self) {
         let (over, running) = std::mem::take(&mut self.by_driver).into_iter().partition(|one| one.thread.is_finished());
         self.by_driver = running;
         self.driver_works.store(!self.by_driver.is_empty(), Ordering::Relaxed);
@@ -278,10 +278,10 @@ impl Worker {
     }
 
     /// Asks those whose turn it is, all at once: one that does not answer costs no more than its own patience.
-    fn ask(&mut self) {
+    fn query_processes(&mut self) {
         let due: Vec<_> = self.followed.iter_mut().filter(|(_, followed)| followed.is_due()).collect();
         let (changed, outcomes) = std::thread::scope(|scope| {
-            let asked: Vec<_> = due.into_iter().map(|(of, followed)| scope.spawn(|| followed.ask(of))).collect();
+            let asked: Vec<_> = due.into_iter().map(|(of, followed)| scope.spawn(|| followed.query(of))).collect();
             let answers = asked.into_iter().filter_map(|thread| thread.join().ok());
             answers.fold((false, Vec::new()), |(changed, mut outcomes), (changes, outcome)| {
                 outcomes.extend(outcome);
@@ -305,7 +305,7 @@ impl FollowedProcess {
     }
 
     /// Asks it; whether something changed, and how what was ordered has ended.
-    fn ask(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
+    fn query(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
         let answer = match &self.process {
             Some(process) => process.status(),
             None => find(of).map(|(process, status)| {

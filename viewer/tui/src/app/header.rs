@@ -70,7 +70,7 @@ fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
 }
 
 /// What fits on a screen too small for a dashboard.
-pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
+pub fn draw_minimal(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     let size = |bytes| format::bytes(bytes, app.context.units);
     let lines = match app.context.device() {

@@ -101,7 +101,7 @@ impl App {
                     table.invert_sort();
                 }
             }
-            KeyCode::Char('o') => self.ask_to_offload(),
+            KeyCode::Char('o') => self.confirm_offload(),
             KeyCode::Char('r') => return self.restore(),
             KeyCode::Esc => self.on_escape(),
             KeyCode::Enter => self.on_enter(),

@@ -49,7 +49,7 @@ impl App {
     }
 
     /// `o`: asks whether to offload.
-    pub(super) fn ask_to_offload(&mut self) {
+    pub(super) fn confirm_offload(&mut self) {
         match self.offload_question() {
             Ok(question) => self.overlay = Some(Overlay::Offload(question)),
             Err(why_not) => self.context.notice = Some(why_not),

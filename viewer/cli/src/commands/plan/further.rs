@@ -42,7 +42,7 @@ pub(super) fn record(
     let BatchChoice { batches: asked, check } = *asked;
     let reach = high.saturating_mul(EXTRAPOLATION_LIMIT);
 
-    let has_odd_growth = program.has_odd_growth();
+    let has_irregular_growth = program.has_irregular_growth();
     let fitting = largest(program)?;
     let far = if check { fitting } else { asked.iter().copied().max().unwrap_or(fitting).min(reach) };
     // Batches below the recorded ones take other ways most often.
@@ -54,7 +54,7 @@ pub(super) fn record(
         far if far > high => record_beyond(recorder, program, far)?,
         _ => between.map_or(Ok(true), |batch| record_between(recorder, program, batch))?,
     };
-    if is_even && !has_odd_growth {
+    if is_even && !has_irregular_growth {
         return Ok(());
     }
     program.grows_unevenly();

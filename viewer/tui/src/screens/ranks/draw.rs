@@ -27,7 +27,7 @@ impl RanksScreen {
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let rows = self.items(context);
         self.settle(context, &rows);
-        self.look_for_findings(context);
+        self.update_findings(context);
         let selected = rows.get(self.table.selected);
         let details = selected.map(|item| details(context, item, self.findings())).unwrap_or_default();
         let table_rows = (rows.len() as u16).saturating_add(4 + 3);

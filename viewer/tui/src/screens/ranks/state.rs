@@ -151,7 +151,7 @@ impl RanksScreen {
     }
 
     /// Works out what there is to say about the job, if it was compared again.
-    pub(super) fn look_for_findings(&mut self, context: &Context) {
+    pub(super) fn update_findings(&mut self, context: &Context) {
         let is_known = match (&self.findings, &context.snapshot.job) {
             (Some((known, _)), Some(job)) => Arc::ptr_eq(known, job),
             (None, None) => true,
