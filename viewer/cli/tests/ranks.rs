@@ -267,7 +267,7 @@ fn a_moment_of_a_rank_without_a_model_is_told_about() {
     let (mut app, mut files) = opened(&stories);
     app.context.go_to_time(300_000_000);
     files.show(&mut app);
-    assert_eq!(app.context.moment, ShownMoment::Then);
+    assert_eq!(app.context.moment, ShownMoment::Cursor);
     let items = app.ranks.items(&app.context);
     assert!(!items[0].is_about && items[5].is_about);
     // The most of about 60 ms, in which the model is moved to the device.

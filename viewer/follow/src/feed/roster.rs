@@ -11,7 +11,7 @@ use memlab_trace::{Progress, ReadError, Scope};
 
 use super::comparing::RankComparison;
 use super::follow::{Followed, Polled};
-use super::readers::{ReadOrder, Readers};
+use super::readers::{ReadRequest, Readers};
 use super::trace_summary::TraceSummary;
 
 /// Up to so many traces are all kept whole.
@@ -218,7 +218,7 @@ impl Roster {
         let readers = self.readers.get_or_insert_with(|| Readers::start(&self.names));
         for summary in orders {
             summary.set_ordered();
-            readers.order(ReadOrder { path: summary.path().to_owned(), follow: !summary.is_followed() });
+            readers.order(ReadRequest { path: summary.path().to_owned(), follow: !summary.is_followed() });
         }
     }
 

@@ -145,7 +145,7 @@ impl App {
     fn on_escape(&mut self) {
         if !self.context.filter.is_empty() {
             self.context.clear_filter();
-        } else if self.context.moment == ShownMoment::Then {
+        } else if self.context.moment == ShownMoment::Cursor {
             self.context.show(ShownMoment::Now);
         }
     }

@@ -110,7 +110,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
 fn figures_in_words(context: &Context, row: &LineItem) -> String {
     let size = |bytes| format::bytes(bytes, context.units);
     let own = &row.figures.own;
-    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
     let live = |bytes: u64, blocks: u64| match bytes {
@@ -120,7 +120,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
     // What is shown first is what is there first: a narrow screen cuts the rest.
     let in_order = |live: String, at_peak: String| match context.moment {
         ShownMoment::Peak => format!("{at_peak}, {live}"),
-        ShownMoment::Now | ShownMoment::Then => format!("{live}, {at_peak}"),
+        ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),
     };
     let itself = match own.allocations {
         0 => "allocates nothing itself".to_owned(),

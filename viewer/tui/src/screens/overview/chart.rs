@@ -72,7 +72,7 @@ fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: 
     let mut facts =
         vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
     let (allocated, reserved, used) = match context.moment {
-        ShownMoment::Now | ShownMoment::Then => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
+        ShownMoment::Now | ShownMoment::Cursor => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
         ShownMoment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
     };
     let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };

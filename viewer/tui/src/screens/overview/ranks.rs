@@ -64,7 +64,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let what = if items.iter().any(|item| item.rank.is_some()) { "Ranks" } else { "Devices" };
     let when = match context.moment {
         ShownMoment::Now => "",
-        ShownMoment::Then => " then",
+        ShownMoment::Cursor => " then",
         ShownMoment::Peak => ", each at its peak",
     };
     let facts =

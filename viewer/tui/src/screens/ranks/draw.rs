@@ -226,7 +226,7 @@ impl HeatMap<'_> {
     fn moment(&self, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Option<u16> {
         let at = match self.context.moment {
             ShownMoment::Now => return None,
-            ShownMoment::Then => self.context.cursor()?.unix_ns,
+            ShownMoment::Cursor => self.context.cursor()?.unix_ns,
             ShownMoment::Peak => began(self.context, process).saturating_add(device.totals.peak_time),
         };
         Some(self.time.column(at))
@@ -266,7 +266,7 @@ fn facts(context: &Context, rows: &[RankItem]) -> Vec<Fact> {
     let mut facts = Vec::new();
     match context.moment {
         ShownMoment::Now => {}
-        ShownMoment::Then => facts.push(fact("then", theme.key)),
+        ShownMoment::Cursor => facts.push(fact("then", theme.key)),
         ShownMoment::Peak => facts.push(fact("each at its peak", theme.key)),
     }
     let failed = processes.iter().filter(|process| state_style(process.state, theme) == theme.bad).count();

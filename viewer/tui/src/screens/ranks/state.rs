@@ -27,7 +27,7 @@ pub struct RanksScreen {
     /// What the heat map is beside.
     pub scale: HeatScale,
     /// The row of the cursor as it was last drawn, and the trace and the device there.
-    held: Option<(usize, Held)>,
+    held: Option<(usize, SelectedDevice)>,
     /// The rows on the screen, as [`RankItem::target`].
     pub(super) seen: Vec<usize>,
     /// What there is to say about the job compared last.
@@ -48,7 +48,7 @@ const SORTS: [RankColumn; 9] = [
 ];
 
 /// A trace, and one of its devices.
-type Held = (PathBuf, u32, Option<i32>);
+type SelectedDevice = (PathBuf, u32, Option<i32>);
 
 impl Default for RanksScreen {
     fn default() -> Self {
@@ -168,7 +168,7 @@ impl RanksScreen {
     }
 }
 
-fn key(context: &Context, item: &RankItem) -> Option<Held> {
+fn key(context: &Context, item: &RankItem) -> Option<SelectedDevice> {
     let process = context.snapshot.processes.get(item.of.process)?;
     let device = item.of.device.and_then(|device| process.devices.get(device));
     Some((process.path.clone(), process.header.pid, device.map(|device| device.totals.index)))

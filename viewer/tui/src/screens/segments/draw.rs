@@ -32,7 +32,7 @@ impl SegmentsScreen {
         let has_map = context.segment_map().is_some_and(|map| !map.segments.is_empty());
         let title = match context.moment {
             ShownMoment::Now => "Memory map",
-            ShownMoment::Then => "Memory map then",
+            ShownMoment::Cursor => "Memory map then",
             ShownMoment::Peak => "Memory map at the peak",
         };
         if !has_map {

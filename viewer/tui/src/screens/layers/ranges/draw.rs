@@ -64,7 +64,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeI
     let theme = &context.theme;
     let inner = frame(buffer, area, &item.name(), Vec::new(), theme);
     let size = |bytes| format::bytes(bytes, context.units);
-    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
     let held = |view: &RangeView| {
         format!(
             "{then} {}, at peak {}, in all {} ({} blocks)",
