@@ -18,10 +18,10 @@ use interpose_base::log::live::{self, ReadOutcome};
 use interpose_base::log::trace_path;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::request::{DEVICES, MAX_TIMEOUT, is_limit};
+use interpose_base::request::{MAX_DEVICES, MAX_TIMEOUT, is_limit};
 
 /// The longest line of requests, in bytes.
-const REQUESTS_LINE: usize = 16 << 10;
+const MAX_REQUESTS_LINE_BYTES: usize = 16 << 10;
 
 /// Writes the text, truncated to `size` bytes with its NUL, and returns the size of the whole text with its NUL.
 ///
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn memlab_limit(
 fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
     const ALL: c_int = -1;
     const NONE: u64 = u64::MAX;
-    if device != ALL && !(0..DEVICES as c_int).contains(&device) {
+    if device != ALL && !(0..MAX_DEVICES as c_int).contains(&device) {
         return Err(format!("{device} is no device: use 0 for the first, or -1 for all"));
     }
     if bytes != NONE && !is_limit(bytes) {
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn memlab_requests(device: c_int, entries: *const [u64; 6]
     }
     // SAFETY: not null, so the caller promises that many.
     let mut left = unsafe { std::slice::from_raw_parts(entries, count) };
-    let mut buffer = Box::new(LineBuffer::<REQUESTS_LINE>::new());
+    let mut buffer = Box::new(LineBuffer::<MAX_REQUESTS_LINE_BYTES>::new());
     while !left.is_empty() {
         let (line, written) = encode::requests(&mut buffer, device, left);
         recorder.log.append(line);

@@ -7,7 +7,8 @@ use std::ptr;
 use self::result::Attribution;
 use crate::recorder::Recorder;
 use crate::thread_state::{
-    CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, PackageCall, STACK_CACHE, Slot, ThreadState,
+    CachedFrame, CachedLayer, FRAME_CACHE_ENTRIES, LAYER_CACHE_ENTRIES, PackageCall, STACK_CACHE_ENTRIES, Slot,
+    ThreadState,
 };
 use interpose_base::frame_role::FrameRole;
 use interpose_python::walk::{Interpreter, RawFrame};
@@ -183,7 +184,7 @@ fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: WalkedStack, i
 #[inline]
 fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) -> u32 {
     let key = u64::from(below) << 32 | u64::from(frame);
-    let cached = &mut thread.stack_cache[hash(u64::from(below), u64::from(frame)) % STACK_CACHE];
+    let cached = &mut thread.stack_cache[hash(u64::from(below), u64::from(frame)) % STACK_CACHE_ENTRIES];
     if cached.0 != key {
         *cached = (key, recorder.interner.stack(&recorder.log, below, frame));
     }
@@ -193,7 +194,7 @@ fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) 
 /// The slot of frame `raw`, whose caller has the slot `below`.
 fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw: &RawFrame, below: &Slot) -> Slot {
     let identity = python.identity(raw.code);
-    let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE];
+    let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE_ENTRIES];
     if cached.code != raw.code || cached.position != raw.position || cached.frame.identity != identity {
         let (frame, wants_name) = recorder.interner.frame(&recorder.log, python, raw, identity);
         *cached = CachedFrame { code: raw.code, position: raw.position, frame };
@@ -262,7 +263,7 @@ fn layer(
     (parent, key, class): (u32, usize, usize),
     make: impl FnOnce() -> (u32, bool),
 ) -> u32 {
-    let cached = &mut thread.layer_cache[hash(u64::from(parent), key as u64) % LAYER_CACHE];
+    let cached = &mut thread.layer_cache[hash(u64::from(parent), key as u64) % LAYER_CACHE_ENTRIES];
     if cached.layer == 0 || cached.parent != parent || cached.key != key || cached.class != class {
         let (layer, new) = make();
         *cached = CachedLayer { parent, layer, key, class };

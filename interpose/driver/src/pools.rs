@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::calls::{self, Code, POOL_RESERVED, POOL_USED, Pool, RelaxedCaptures};
 use interpose_base::locks;
-use interpose_base::request::DEVICES;
+use interpose_base::request::MAX_DEVICES;
 
 /// Which kinds of reserved memory the process uses. The driver is queried only for those.
 struct ReservedUse {
@@ -14,8 +14,8 @@ struct ReservedUse {
     graphs: AtomicBool,
 }
 
-static USES: [ReservedUse; DEVICES] =
-    [const { ReservedUse { pools: AtomicBool::new(false), graphs: AtomicBool::new(false) } }; DEVICES];
+static USES: [ReservedUse; MAX_DEVICES] =
+    [const { ReservedUse { pools: AtomicBool::new(false), graphs: AtomicBool::new(false) } }; MAX_DEVICES];
 /// Pools that the program has created and allocated from: device and handle.
 static POOLS: Mutex<Vec<(i32, usize)>> = Mutex::new(Vec::new());
 
@@ -79,7 +79,7 @@ pub fn trim(device: i32) {
 
 /// The same on all devices.
 pub fn trim_all() {
-    (0..DEVICES as i32).for_each(trim);
+    (0..MAX_DEVICES as i32).for_each(trim);
 }
 
 /// Whether the program allocates stream-ordered memory, on any device.

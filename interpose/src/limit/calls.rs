@@ -15,7 +15,7 @@ use crate::cuda::driver_memory::{self, Space};
 use crate::moved_bytes;
 use interpose_base::locks;
 use interpose_base::panics;
-use interpose_base::request::DEVICES;
+use interpose_base::request::MAX_DEVICES;
 use interpose_driver::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
@@ -110,7 +110,7 @@ pub struct PoolCall {
 }
 
 /// Hooks do not see a pool grow, so one thread at a time allocates from the pools of a limited device.
-static POOL_CALLS: [Mutex<()>; DEVICES] = [const { Mutex::new(()) }; DEVICES];
+static POOL_CALLS: [Mutex<()>; MAX_DEVICES] = [const { Mutex::new(()) }; MAX_DEVICES];
 
 /// Makes the real call if the limit allows it.
 pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {

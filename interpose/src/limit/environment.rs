@@ -3,7 +3,7 @@
 use memlab_sizes::parse_limits;
 
 use super::card::OnLimit;
-use interpose_base::request::{DEVICES, is_limit};
+use interpose_base::request::{MAX_DEVICES, is_limit};
 
 /// The settings in the two variables.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ fn limits(text: &str) -> Result<Vec<(Option<i32>, u64)>, String> {
     limits
         .into_iter()
         .map(|limit| match limit.device {
-            Some(device) if device as usize >= DEVICES => Err(format!("there is no device {device}")),
+            Some(device) if device as usize >= MAX_DEVICES => Err(format!("there is no device {device}")),
             _ if !is_limit(limit.bytes) => Err(format!("{text} is more than any device has")),
             device => Ok((device.map(|device| device as i32), limit.bytes)),
         })

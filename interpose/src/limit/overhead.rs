@@ -20,7 +20,7 @@ use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
 use interpose_base::clock::monotonic_ns;
 use interpose_base::locks;
 use interpose_base::nvml::Nvml;
-use interpose_base::request::DEVICES;
+use interpose_base::request::MAX_DEVICES;
 use interpose_driver::calls;
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
@@ -112,7 +112,7 @@ fn in_use() -> i64 {
 }
 
 /// The lowest upper bound of each card's overhead so far; the largest number before the first.
-static BOUNDS: [AtomicI64; DEVICES] = [const { AtomicI64::new(i64::MAX) }; DEVICES];
+static BOUNDS: [AtomicI64; MAX_DEVICES] = [const { AtomicI64::new(i64::MAX) }; MAX_DEVICES];
 
 /// A device's primary context may be about to be created: returns the bytes in use on the card before.
 pub fn context_coming(device: i32) -> Option<u64> {
@@ -147,7 +147,7 @@ pub fn context_destroyed() {
 }
 
 fn bus_id(device: i32) -> Option<String> {
-    static BUS_IDS: [Mutex<Option<String>>; DEVICES] = [const { Mutex::new(None) }; DEVICES];
+    static BUS_IDS: [Mutex<Option<String>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
     // Waits only briefly: in a forked child the thread that held the lock does not exist.
     let mut known = BUS_IDS.get(device as usize)?.try_lock_for(LOCK_TIMEOUT)?;
     if known.is_none() {

@@ -10,7 +10,7 @@ use super::{environment, overhead, spill};
 use crate::recorder::{self, Recorder};
 use interpose_base::config::Config;
 use interpose_base::locks;
-use interpose_base::request::DEVICES;
+use interpose_base::request::MAX_DEVICES;
 use interpose_driver::calls;
 use interpose_driver::vmm::totals;
 
@@ -44,7 +44,7 @@ pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
     }
     card::limits_changed();
     if let Some(recorder) = Recorder::current() {
-        let devices = 0..DEVICES as i32;
+        let devices = 0..MAX_DEVICES as i32;
         devices.filter(|ordinal| device.is_none_or(|device| device == *ordinal)).for_each(|ordinal| {
             if recorder.knows_device(ordinal) {
                 card::record(&recorder.log, ordinal);
@@ -65,7 +65,7 @@ pub struct Status {
 
 /// The devices with a limit, among those visible to the process.
 pub fn status() -> Vec<Status> {
-    let devices = calls::device_count().clamp(0, DEVICES as i32);
+    let devices = calls::device_count().clamp(0, MAX_DEVICES as i32);
     (0..devices)
         .filter_map(|device| {
             let (card, limit_bytes) = limited(device)?;

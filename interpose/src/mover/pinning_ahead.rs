@@ -16,7 +16,7 @@ use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
 use interpose_driver::vmm::{contexts, gate};
 
-const INTERVAL: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long memory must not have grown before the user is told how much it is.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
@@ -34,7 +34,7 @@ fn keep_ready() {
     calls::relax_captures();
     let (mut pinned, mut said, mut grown_at) = (0, false, Instant::now());
     loop {
-        std::thread::sleep(INTERVAL);
+        std::thread::sleep(CHECK_INTERVAL);
         let contexts = contexts::all();
         let is_moving = gate::is_closed() || progress::current().is_some_and(Progress::is_running);
         if contexts.is_empty() || is_moving {

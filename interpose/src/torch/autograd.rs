@@ -48,12 +48,13 @@ static TORCH_THREAD: Real<CurrentThread> =
 
 /// Where the nodes of the last two million operations were made, for all threads. A node is found by its thread and
 /// number; if a newer one has its place, it is forgotten. Pages take memory only once they are used.
-static ORIGINS: [Origin; RING] = [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING];
+static ORIGINS: [Origin; RING_ENTRIES] =
+    [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING_ENTRIES];
 
-const RING: usize = 1 << 21;
+const RING_ENTRIES: usize = 1 << 21;
 
 /// The range in which each node was made, in the same places. Not touched as long as no node is made in a range.
-static RANGES: [AtomicU32; RING] = [const { AtomicU32::new(0) }; RING];
+static RANGES: [AtomicU32; RING_ENTRIES] = [const { AtomicU32::new(0) }; RING_ENTRIES];
 static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 
 /// The range of the thread that called backward last.
@@ -83,7 +84,7 @@ fn identity(recorder: &Recorder, torch_thread: u64, number: u64) -> u64 {
 
 /// The place of a node. A multiple of a large odd number separates threads that count in step.
 fn entry(torch_thread: u64, number: u64) -> usize {
-    (number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING
+    (number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING_ENTRIES
 }
 
 /// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is

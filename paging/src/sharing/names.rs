@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 pub(super) const GATE: &str = "gate";
 
 /// How many processes of a host hand out the same memory. More can share it.
-pub(super) const SEATS: u32 = 256;
+pub(super) const MAX_SHARING_PROCESSES: u32 = 256;
 
 const MAX_NAME_BYTES: usize = 64;
 

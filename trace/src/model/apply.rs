@@ -8,11 +8,11 @@ use super::symbols::MissingDefinition;
 use crate::record::{self, Phase, Record};
 
 /// The most warnings kept.
-const WARNINGS: usize = 256;
+const MAX_WARNINGS: usize = 256;
 
 /// The most dimensions of meshes, and stages of a pipeline, kept.
-const MESH_DIMENSIONS: usize = 64;
-const STAGES: usize = 1024;
+const MAX_MESH_DIMENSIONS: usize = 64;
+const MAX_STAGES: usize = 1024;
 
 impl Model {
     /// Applies the next record of the trace.
@@ -81,16 +81,16 @@ impl Model {
             Record::Kernel(kernel) => self.symbols.define_kernel(&kernel),
             Record::Range(range) => self.symbols.define_range(range),
             Record::Mesh(mut mesh) => {
-                mesh.mesh.truncate(MESH_DIMENSIONS);
+                mesh.mesh.truncate(MAX_MESH_DIMENSIONS);
                 self.mesh = mesh;
             }
             Record::Stages(mut stages) => {
-                stages.stages.truncate(STAGES);
+                stages.stages.truncate(MAX_STAGES);
                 self.stages = stages;
             }
             Record::Trained(trained) => self.trainings.note(&trained),
             Record::Warning(warning) => {
-                if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
+                if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
                     self.warnings.push(warning);
                 }
             }

@@ -18,10 +18,10 @@ use crate::record::Phase;
 const WARM_UP: u64 = 2;
 
 /// The most snapshots kept.
-const SNAPSHOTS: usize = 32;
+const MAX_SNAPSHOTS: usize = 32;
 
 /// The most cells in a snapshot: the largest.
-const CELLS: usize = 4096;
+const MAX_CELLS: usize = 4096;
 
 /// What every line held at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -116,9 +116,9 @@ impl Cells {
     pub(crate) fn of(ledger: &Ledger, ended: u64) -> Self {
         let held = std::iter::zip(0.., &ledger.cells).filter(|(_, cell)| cell.bytes > 0);
         let mut cells: Vec<(u32, u64)> = held.map(|(index, cell)| (index, cell.bytes)).collect();
-        if cells.len() > CELLS {
+        if cells.len() > MAX_CELLS {
             cells.sort_unstable_by_key(|(index, bytes)| (std::cmp::Reverse(*bytes), *index));
-            cells.truncate(CELLS);
+            cells.truncate(MAX_CELLS);
         }
         Self { ended, cells }
     }
@@ -153,7 +153,7 @@ impl Growth {
         if is_sampled {
             self.cells_after = Cells::of(ledger, self.ended);
         }
-        if self.moments() > SNAPSHOTS {
+        if self.moments() > MAX_SNAPSHOTS {
             self.keep_half();
         }
     }
@@ -165,7 +165,7 @@ impl Growth {
 
     /// Drops every second snapshot; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let are_many = self.moments() > SNAPSHOTS / 8;
+        let are_many = self.moments() > MAX_SNAPSHOTS / 8;
         if are_many {
             self.keep_half();
         }

@@ -17,7 +17,7 @@ use crate::record;
 const MAX_OOM_EVENTS: usize = 32;
 
 /// How many of the largest lines and layers are kept.
-const HOLDERS: usize = 10;
+const MAX_HOLDERS: usize = 10;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -256,6 +256,6 @@ fn record_holders(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) 
 
 fn largest(mut holders: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
     holders.sort_unstable_by_key(|(id, bytes)| (std::cmp::Reverse(*bytes), *id));
-    holders.truncate(HOLDERS);
+    holders.truncate(MAX_HOLDERS);
     holders
 }

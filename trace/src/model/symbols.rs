@@ -215,11 +215,12 @@ impl Symbols {
     /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         /// The overhead of a map entry, and of texts that are not shared.
-        const ENTRY: usize = 64;
+        const ENTRY_OVERHEAD_BYTES: usize = 64;
         let entries =
             [self.frames.len(), self.stacks.len(), self.layers.len(), self.ranges.len(), self.tensor_names.all().len()];
         let found: usize = self.stack_lines.values().iter().map(HashMap::len).sum();
-        (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
+        (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY_OVERHEAD_BYTES
+            + self.sources.bytes()
     }
 
     fn forget_lines(&mut self) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 
-use super::limits::{CHUNK, MAX_LINE_BYTES};
+use super::limits::{CHUNK_BYTES, MAX_LINE_BYTES};
 use crate::decode::{BlockEvent, decode_block_event};
 
 /// How many chunks wait to be replayed.
@@ -98,7 +98,7 @@ impl Chunk {
 
     fn clear(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink_to(2 * CHUNK);
+        self.bytes.shrink_to(2 * CHUNK_BYTES);
         self.events.clear();
         (self.consumed, self.end, self.file_bytes_read) = (0, ChunkEnd::Line, 0);
     }
@@ -210,9 +210,9 @@ impl<R: Read + Send> Chunks<R> {
 
     /// Adds a chunk's length of bytes; the end if they are fewer.
     fn read_some(&mut self, bytes: &mut Vec<u8>) -> Option<ChunkEnd> {
-        bytes.reserve(CHUNK);
-        match self.source.by_ref().take(CHUNK as u64).read_to_end(bytes) {
-            Ok(CHUNK) => None,
+        bytes.reserve(CHUNK_BYTES);
+        match self.source.by_ref().take(CHUNK_BYTES as u64).read_to_end(bytes) {
+            Ok(CHUNK_BYTES) => None,
             Ok(_) => Some(ChunkEnd::Source),
             Err(error) => Some(ChunkEnd::Failure(error)),
         }
@@ -295,7 +295,7 @@ mod tests {
         for _ in 0..40_000 {
             let number = bytes.len() as u64;
             match below(2000) {
-                0 => bytes.extend(std::iter::repeat_n(0, below(3) as usize * CHUNK / 2 + 5)),
+                0 => bytes.extend(std::iter::repeat_n(0, below(3) as usize * CHUNK_BYTES / 2 + 5)),
                 1 => bytes.extend_from_slice(b"[\"a\",12,1,0,\0\0\0\n"),
                 2 => bytes.extend_from_slice(b"\0\0[\"a\",1,1,0,77,512,0,0,0]\n"),
                 3 => bytes.extend_from_slice(b"[\"a\",1,1,0,77]\n[\"f\",1]\nnonsense\n\n"),
@@ -306,7 +306,7 @@ mod tests {
                 }
                 6 if std::mem::take(&mut is_long_line_missing) => {
                     bytes.extend_from_slice(b"\n[\"f\",1,1,0,\"");
-                    bytes.extend(std::iter::repeat_n(b'x', MAX_LINE_BYTES + CHUNK + below(99) as usize));
+                    bytes.extend(std::iter::repeat_n(b'x', MAX_LINE_BYTES + CHUNK_BYTES + below(99) as usize));
                     bytes.extend_from_slice(b"\n");
                 }
                 7 => {

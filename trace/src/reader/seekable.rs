@@ -11,7 +11,7 @@ use super::checkpoints::{Checkpoint, Checkpoints};
 use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::open_continuation;
-use super::limits::{BUFFER, READ_AHEAD_BYTES};
+use super::limits::{BUFFER_BYTES, READ_AHEAD_BYTES};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::{Extent, Progress};
 use super::source::Source;
@@ -187,7 +187,7 @@ impl SeekableReplay {
                 None => {}
             }
             if position.feed.offset >= *next_report {
-                *next_report = position.feed.offset + BUFFER as u64;
+                *next_report = position.feed.offset + BUFFER_BYTES as u64;
                 checkpoints.add_if_due(position, sink.model());
                 let (bytes_read, events) = (position.feed.offset, sink.model().events());
                 if progress(Progress { bytes_read, bytes_total, events }).is_break() {

@@ -40,5 +40,5 @@ pub use job::{Job, MissingRanks, Unreadable};
 pub use members::{TraceFile, are_one_job, ranks_of};
 pub use ooms::{FirstOom, MemoryAtOom, RankAtOom};
 pub use statistics::median;
-pub use strip::{STRIP, strip};
+pub use strip::{STRIP_PARTS, strip};
 pub use summary::{DeviceSummary, RankSummary};

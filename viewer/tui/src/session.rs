@@ -19,7 +19,7 @@ use memlab_follow::offload::mover::Mover;
 use memlab_follow::request::UiRequest;
 
 /// Between frames that only show new data.
-const FRAME: Duration = Duration::from_millis(100);
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The program behind the dashboard, if this memlab started it.
 pub trait Program {
@@ -90,7 +90,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
             resize_program(size, app, program.as_deref());
             urgent = true;
         }
-        let due = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
+        let due = drawn.map_or(Duration::ZERO, |drawn| FRAME_INTERVAL.saturating_sub(drawn.elapsed()));
         if urgent || dirty && due.is_zero() {
             terminal.draw(|buffer| app::draw(buffer, app))?;
             drawn = Some(Instant::now());
@@ -132,7 +132,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
                 Err(_) => return Ok(ExitReason::Signal(SIGTERM)),
             },
             // The clock, the program and its output are looked at with every frame.
-            default(if dirty { due.max(Duration::from_millis(1)) } else { FRAME }) => {}
+            default(if dirty { due.max(Duration::from_millis(1)) } else { FRAME_INTERVAL }) => {}
         }
     }
 }

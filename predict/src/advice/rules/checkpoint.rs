@@ -24,7 +24,7 @@ const TARGET_PEAKS: u64 = 32;
 const NEAR_BEST_PERCENT: u128 = 95;
 
 /// How often a target is lowered because other passes than the one at the peak need it.
-const ATTEMPTS: usize = 4;
+const MAX_ATTEMPTS: usize = 4;
 
 /// A choice, carried out on the recording.
 struct Outcome {
@@ -161,7 +161,7 @@ impl<'a> PeakPass<'a> {
             return outcomes.into_iter().nth(index?);
         }
         let mut aim = target;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(choice) = self.pass.cheapest(aim) else { break };
             let outcome = self.simulate(choice);
             if outcome.peak <= target {

@@ -22,7 +22,7 @@ use crate::model::trainings::Trainings;
 use crate::record;
 
 /// Rows per line: there may be tens of thousands of blocks, cells and points.
-const ROWS: usize = 128;
+const ROWS_PER_LINE: usize = 128;
 
 /// Writes lines.
 struct LineWriter<'w, W> {
@@ -70,7 +70,7 @@ impl Model {
         if !self.trainings.list.is_empty() {
             let Trainings { joined, names, list } = &self.trainings;
             lines.put(&KeyframePart::Trainings { joined: *joined, names: names.clone() })?;
-            for list in list.chunks(ROWS) {
+            for list in list.chunks(ROWS_PER_LINE) {
                 lines.put(&KeyframePart::TrainingList { trainings: TrainingRows::default().packed(list) })?;
             }
         }
@@ -184,7 +184,7 @@ fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
 }
 
 fn write_steps<W: Write>(lines: &mut LineWriter<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
-    for steps in steps.list.chunks(ROWS) {
+    for steps in steps.list.chunks(ROWS_PER_LINE) {
         lines.put(&KeyframePart::StepList { device, steps: StepRows::default().packed(steps) })?;
     }
     lines.put(&KeyframePart::Steps { device, joined: steps.joined, peak: steps.peak })
@@ -209,12 +209,12 @@ fn write_driver<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, driver: &D
 fn write_work<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
     let mut sums: Vec<_> = work.sums.iter().collect();
     sums.sort_unstable_by_key(|(key, _)| **key);
-    for sums in sums.chunks(ROWS) {
+    for sums in sums.chunks(ROWS_PER_LINE) {
         let work_rows = sums.iter().map(|(key, totals)| work_row(**key, totals)).collect();
         lines.put(&KeyframePart::Work { device, total: work.total, work: work_rows })?;
     }
     let steps: Vec<_> = work.steps.entries().copied().collect();
-    for steps in steps.chunks(ROWS) {
+    for steps in steps.chunks(ROWS_PER_LINE) {
         lines.put(&KeyframePart::Busy { device, busy: work.busy, step_work: steps.to_vec() })?;
     }
     Ok(())
@@ -239,12 +239,12 @@ fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &De
     for slot in &ledger.layers {
         lines.put(&KeyframePart::LayerSlot { device, slot: *slot })?;
     }
-    for cells in ledger.cells.chunks(ROWS) {
+    for cells in ledger.cells.chunks(ROWS_PER_LINE) {
         let cells = cells.iter().map(|cell| ledger.with_current_lines(cell).into()).collect();
         lines.put(&KeyframePart::Cells { device, cells })?;
     }
     let blocks = state.blocks.by_age();
-    for blocks in blocks.chunks(ROWS) {
+    for blocks in blocks.chunks(ROWS_PER_LINE) {
         let mut rows = Blocks::default();
         let list = |block: &Block| (block.list != NONE).then_some(block.list);
         let blocks = blocks.iter().map(|block| rows.packed(block, list(block))).collect();
@@ -257,7 +257,7 @@ fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &De
     });
     let mut tensors: Vec<_> = tensors.collect();
     tensors.sort_unstable_by_key(|(block, address, ..)| (*block, *address));
-    for tensors in tensors.chunks(ROWS) {
+    for tensors in tensors.chunks(ROWS_PER_LINE) {
         let mut rows = Tensors::default();
         lines.put(&KeyframePart::Tensors {
             device,
@@ -269,7 +269,7 @@ fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &De
     }
     write_work(lines, device, &state.work)?;
     write_driver(lines, device, &state.driver)?;
-    for points in state.timeline.points.list.chunks(ROWS) {
+    for points in state.timeline.points.list.chunks(ROWS_PER_LINE) {
         lines.put(&KeyframePart::Timeline { device, points: Points::default().packed(points) })?;
     }
     let shares = &state.category_timeline.points;

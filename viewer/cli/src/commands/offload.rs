@@ -114,8 +114,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// How many ranges a request takes: in JSON each has at most 44 characters.
-const RANGES_AT_ONCE: usize = 20_000;
-const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < MAX_REQUEST_BYTES);
+const MAX_RANGES: usize = 20_000;
+const _: () = assert!(MAX_RANGES * 44 + 200 < MAX_REQUEST_BYTES);
 
 /// Moves what meets the criteria; the program continues.
 fn parts(
@@ -145,7 +145,7 @@ fn parts(
     let mut operations: Vec<Operation> = Vec::new();
     let mut moving = moving.clone();
     let mut failed = None;
-    for (index, ranges) in pages.ranges.chunks(RANGES_AT_ONCE).enumerate() {
+    for (index, ranges) in pages.ranges.chunks(MAX_RANGES).enumerate() {
         let offload = Offload { timeout: options.timeout, ranges: Some(ranges) };
         let id = process.offload(&offload).map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
         match finish(process, id, &who, &interruption, false) {
@@ -154,7 +154,7 @@ fn parts(
                 moving = after;
             }
             Err(error) => {
-                let asked = index * RANGES_AT_ONCE + ranges.len();
+                let asked = index * MAX_RANGES + ranges.len();
                 if asked < pages.ranges.len() {
                     let all = pages.ranges.len();
                     output::note(format_args!("{asked} of {all} ranges were asked for before this"));

@@ -52,7 +52,7 @@ enum RunsOn {
 }
 
 /// The simulated card has at least so much memory while the program is recorded: small batches run on it in any case.
-const ROOM: u64 = 80 << 30;
+const MIN_RECORDING_CARD_BYTES: u64 = 80 << 30;
 
 /// What to plan.
 #[derive(Clone, Debug, Args)]
@@ -274,7 +274,7 @@ fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
         length: None,
         simulation: (options.on == RunsOn::Simulation).then(|| Simulation {
             card: Some(options.card.name.clone()),
-            memory: Some(options.card.model.memory.max(ROOM)),
+            memory: Some(options.card.model.memory.max(MIN_RECORDING_CARD_BYTES)),
             devices: devices(options.ranks),
         }),
         ranks: options.ranks,

@@ -17,7 +17,7 @@ use memlab_base::simulation;
 use memlab_follow::offload::cuda_driver::LIBRARY;
 
 /// A driver that does not answer within this time hangs.
-const LIMIT: Duration = Duration::from_secs(30);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const DRIVER: &str = "CUDA driver";
 
@@ -51,7 +51,7 @@ impl Gpu {
         thread::spawn(move || {
             let _ = result.send(Self::query(cupti));
         });
-        let limit = patience(LIMIT);
+        let limit = patience(DRIVER_TIMEOUT);
         received.recv_timeout(limit).unwrap_or_else(|_| {
             let silent = || format!("it has not answered for {} seconds", limit.as_secs());
             Self {

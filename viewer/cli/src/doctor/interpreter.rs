@@ -17,8 +17,8 @@ use memlab_base::preload::{check_program, why_untraced};
 const SCRIPT: &str = include_str!("interpreter.py");
 
 /// A Python that does not answer within this time is not waited for.
-const LIMIT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(10);
+const PYTHON_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The versions of CPython 3 whose stacks memlab reads: `interpose/python/src/layout.rs`.
 const PYTHONS: [u32; 2] = [9, 14];
@@ -86,11 +86,11 @@ fn query(name: &str) -> Result<Answer, String> {
         stdout.map(|mut stdout| stdout.read_to_string(&mut text));
         text
     });
-    let (started, limit) = (Instant::now(), patience(LIMIT));
+    let (started, limit) = (Instant::now(), patience(PYTHON_TIMEOUT));
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < limit => thread::sleep(PAUSE),
+            Ok(None) if started.elapsed() < limit => thread::sleep(POLL_INTERVAL),
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();

@@ -19,8 +19,8 @@ use memlab_tui::app::{App, output_size};
 use memlab_tui::config::Config;
 use memlab_tui::session::{self, ExitReason, Program};
 
-/// Between two looks at the program.
-const PAUSE: Duration = Duration::from_millis(30);
+/// The time between two checks of the program.
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// Rows of the program's output that stay on the terminal afterwards.
 const LAST_ROWS: usize = 20;
 
@@ -81,8 +81,8 @@ fn wait(program: &mut PtyProgram) -> ExitOutcome {
             }
         }
         match &mut keyboard {
-            Some(keyboard) => program.input(&keyboard.read(PAUSE)),
-            None => std::thread::sleep(PAUSE),
+            Some(keyboard) => program.input(&keyboard.read(POLL_INTERVAL)),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }

@@ -13,8 +13,8 @@ use super::traces::{FoundTrace, TraceFinder};
 use memlab_base::output;
 use memlab_follow::notices::{Deliveries, NoticedProcess, Options, ProcessNotices};
 
-/// Between two looks at the traces.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The time between two polls of the traces.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Follows the traces until the program is over.
 pub struct NoticeThread {
@@ -36,7 +36,7 @@ impl NoticeThread {
             let mut deliveries = Deliveries::new(&options, is_quiet);
             let mut followed: Vec<WatchedTrace> = Vec::new();
             loop {
-                let is_over = stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected);
+                let is_over = stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Disconnected);
                 if is_over {
                     lock(&finder).scan();
                 }

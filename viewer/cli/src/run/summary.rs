@@ -26,9 +26,9 @@ use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 /// Reading the traces for the summary may take this long.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines of code named for each device.
-const LINES: usize = 3;
+const MAX_LINES: usize = 3;
 /// Findings shown of each process.
-const FINDINGS: usize = 3;
+const MAX_FINDINGS: usize = 3;
 
 /// Ends the traces whose process was killed, and prints the summary on standard error.
 pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutcome) {
@@ -145,9 +145,9 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
         format::duration(process.time)
     );
     for device in &process.devices {
-        of_device(&mut words, process, device, if short { 0 } else { LINES });
+        of_device(&mut words, process, device, if short { 0 } else { MAX_LINES });
     }
-    for finding in process.findings.iter().take(if short { 1 } else { FINDINGS }) {
+    for finding in process.findings.iter().take(if short { 1 } else { MAX_FINDINGS }) {
         let _ = writeln!(words, "  ! {}", text::clean(&finding.what.text()));
         let _ = writeln!(words, "    → {}", text::clean(&finding.next));
     }

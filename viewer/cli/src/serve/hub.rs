@@ -35,9 +35,9 @@ const ENDED_RETENTION: Duration = Duration::from_secs(3600);
 const MAX_ENDED_PROCESSES: usize = 32;
 
 /// How many fragments are kept for other pages that want the same.
-const FRAGMENTS: usize = 32;
+const MAX_FRAGMENTS: usize = 32;
 /// How many words on moves are kept.
-const NOTICES: usize = 8;
+const MAX_NOTICES: usize = 8;
 
 /// What is new, for pages.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -160,7 +160,7 @@ impl Hub {
             kept.took = started.elapsed();
             kept.fragments.retain(|(of, _)| *of != request);
             kept.fragments.push_back((request, fragment.clone()));
-            if kept.fragments.len() > FRAGMENTS {
+            if kept.fragments.len() > MAX_FRAGMENTS {
                 kept.fragments.pop_front();
             }
             Ok(fragment)
@@ -231,7 +231,7 @@ impl Hub {
                 });
             }
         }
-        let too_many = notices.len().saturating_sub(NOTICES);
+        let too_many = notices.len().saturating_sub(MAX_NOTICES);
         notices.drain(..too_many);
         let location = |pid: u32| moved.known.get(&pid).cloned();
         HubUpdate {

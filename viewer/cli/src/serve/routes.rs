@@ -30,8 +30,8 @@ use memlab_report::page::nonce;
 pub use memlab_report::report::live::PagePart;
 
 /// The most pages that are told what is new at a time: with the token, and without one.
-const OWN_PAGES: usize = 64;
-const GUEST_PAGES: usize = 32;
+const MAX_OWN_PAGES: usize = 64;
+const MAX_GUEST_PAGES: usize = 32;
 /// How often an idle connection is written to, so that one that is gone is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -60,7 +60,7 @@ pub fn serve(
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener).context("the listening socket")?;
-        let [own_pages, guest_pages] = [OWN_PAGES, GUEST_PAGES].map(|places| Arc::new(Semaphore::new(places)));
+        let [own_pages, guest_pages] = [MAX_OWN_PAGES, MAX_GUEST_PAGES].map(|places| Arc::new(Semaphore::new(places)));
         let server = Arc::new(Server { hub: Hub::start()?, access, own_pages, guest_pages });
         started(server.hub.count(), &server.access);
         let routes = Router::new()

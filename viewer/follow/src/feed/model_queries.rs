@@ -6,7 +6,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 
 use super::follow::Followed;
-use super::worker::{FIND_INTERVAL, Finder, IDLE, is_disconnected};
+use super::worker::{FIND_INTERVAL, Finder, IDLE_INTERVAL, is_disconnected};
 
 /// Something to be done with the traces between two looks at their files. Traces that are taken out are no longer followed,
 /// unless the finder lists them again.
@@ -72,7 +72,7 @@ impl QueryThread {
                 select! {
                     recv(new_queries) -> next => query = next.ok(),
                     recv(stop) -> _ => {}
-                    default(IDLE) => {}
+                    default(IDLE_INTERVAL) => {}
                 }
             }
         }

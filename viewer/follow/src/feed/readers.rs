@@ -15,7 +15,7 @@ use super::writer::WriterState;
 use crate::snapshot::ProcessState;
 
 /// The most threads; each holds one model.
-const THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// A trace to read.
 pub struct ReadRequest {
@@ -53,7 +53,7 @@ impl Readers {
         let (orders, to_read) = unbounded::<ReadRequest>();
         let (done_here, done) = unbounded();
         let stop = Arc::new(AtomicBool::new(false));
-        let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let count = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let start = |_| {
             let (to_read, done, stop, names) = (to_read.clone(), done_here.clone(), stop.clone(), names.clone());
             let work = move || {

@@ -16,9 +16,9 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time between two snapshots, however long it takes to make one.
 const MAX_PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 /// How long to wait when there was nothing to read.
-pub(super) const IDLE: Duration = Duration::from_millis(50);
+pub(super) const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 /// The same when every process is gone.
-const IDLE_WHEN_OVER: Duration = Duration::from_millis(500);
+const IDLE_INTERVAL_WHEN_OVER: Duration = Duration::from_millis(500);
 /// How often to look for new traces.
 pub(super) const FIND_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -79,7 +79,7 @@ impl Worker {
                 select! {
                     recv(self.queries) -> next => query = next.unwrap_or(query),
                     recv(self.stop) -> _ => {}
-                    default(if over { IDLE_WHEN_OVER } else { IDLE }) => {}
+                    default(if over { IDLE_INTERVAL_WHEN_OVER } else { IDLE_INTERVAL }) => {}
                 }
             }
         }

@@ -12,8 +12,8 @@ use super::options::Options;
 use super::webhook::Webhook;
 use memlab_base::output;
 
-/// How long after the program what is told may go on.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long deliveries may go on after the program.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// What an end takes that came at the last moment.
 const END_MARGIN: Duration = Duration::from_secs(1);
 
@@ -101,12 +101,12 @@ impl Deliveries {
 
     /// The program is over: waits for what is under way, for a while, and says what went wrong.
     pub fn finish(mut self) {
-        let deadline = *self.deadline.get_or_init(|| Instant::now() + GRACE);
+        let deadline = *self.deadline.get_or_init(|| Instant::now() + DELIVERY_TIMEOUT);
         while self.under_way > 0 {
             match self.ends.recv_deadline(deadline + END_MARGIN) {
                 Ok(result) => self.on_over(result),
                 Err(_) => {
-                    let seconds = GRACE.as_secs();
+                    let seconds = DELIVERY_TIMEOUT.as_secs();
                     output::note(format_args!("--webhook: no answer within {seconds} s of the program's end"));
                     return;
                 }

@@ -11,7 +11,7 @@ use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// For one attempt, from the name's address to the end of the answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before each attempt but the first.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
@@ -59,7 +59,7 @@ impl Webhook {
         let trusted: Vec<_> = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
         let tls = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(trusted))).build();
         let config = Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
+            .timeout_global(Some(ATTEMPT_TIMEOUT))
             .user_agent(concat!("memlab/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();

@@ -11,7 +11,7 @@ use memlab_follow::request::UiRequest;
 use memlab_follow::snapshot::ProcessSnapshot;
 
 /// Up to so many processes are all asked where their memory is.
-const ALL_WATCHED: usize = 16;
+const MAX_WATCHED_PROCESSES: usize = 16;
 
 fn watched(process: &ProcessSnapshot) -> WatchedProcess {
     WatchedProcess { pid: process.header.pid, trace_id: process.header.id.clone() }
@@ -30,7 +30,7 @@ impl App {
     pub fn watched(&self) -> Vec<WatchedProcess> {
         let runs = |process: &&ProcessSnapshot| !process.state.is_over();
         let all = &self.latest.processes;
-        if all.iter().filter(runs).count() <= ALL_WATCHED {
+        if all.iter().filter(runs).count() <= MAX_WATCHED_PROCESSES {
             return all.iter().filter(runs).map(watched).collect();
         }
         let front = self.context.process().into_iter();

@@ -22,7 +22,7 @@ const WORDS: u16 = 11;
 const MAX_FACT_ROWS: u16 = 3;
 
 /// The most lines, layers and categories of a rank that differ and are shown.
-const DIFFERENCES: usize = 4;
+const MAX_DIFFERENCES: usize = 4;
 
 /// One fact of a process.
 pub(super) struct Detail {
@@ -127,7 +127,7 @@ fn differences(job: &Job, at: usize) -> Vec<String> {
         rows.push((by, words));
     }
     rows.sort_by_key(|(by, _)| std::cmp::Reverse(*by));
-    rows.truncate(DIFFERENCES);
+    rows.truncate(MAX_DIFFERENCES);
     rows.into_iter().map(|(_, words)| words).collect()
 }
 

@@ -24,7 +24,7 @@ const SIDE_BY_SIDE_COLUMNS: u16 = 116;
 const STACKED_ROWS: u16 = 34;
 
 /// The most rows of copies beside other tables.
-const COPIES: u16 = 6;
+const MAX_COPY_ROWS: u16 = 6;
 
 /// The rows of words about the row under the cursor.
 const WORDS: u16 = 2;
@@ -38,7 +38,7 @@ struct PaneAreas {
 }
 
 fn areas(area: Rect, focus: TimeTable, copies: usize) -> PaneAreas {
-    let copy_rows = (copies as u16).clamp(1, COPIES) + 3;
+    let copy_rows = (copies as u16).clamp(1, MAX_COPY_ROWS) + 3;
     let is_split = area.width >= SIDE_BY_SIDE_COLUMNS || area.height >= STACKED_ROWS;
     let below = if area.height >= copy_rows + 9 { copy_rows } else { 0 };
     let none = Rect::default();
