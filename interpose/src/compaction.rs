@@ -32,9 +32,9 @@ use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 use interpose_base::stderr::print_message;
 
-/// How often the thread checks when it is not woken.
+/// The time between two checks of the thread when it is not woken.
 const TICK: Duration = Duration::from_millis(250);
-/// How long an exiting process waits for its trace to be compacted.
+/// An exiting process waits this long for its trace to be compacted.
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest wait before a failed compaction is retried.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(64);

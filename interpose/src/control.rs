@@ -31,7 +31,7 @@ use interpose_base::got_patch;
 use interpose_base::recursion::RecursionGuard;
 use interpose_base::request::ControlRequest;
 
-/// How often the control thread does its periodic work when no request arrives.
+/// The time between two rounds of periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
 /// After this many ticks the cards are sampled even if this process changed nothing: other processes may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;

@@ -28,7 +28,7 @@ pub const ENTRY: &CStr = c"AOTInductorModelContainerRun";
 /// The longest source that is read, in bytes.
 const MAX_SOURCE: u64 = 64 << 20;
 
-/// How many packages were ever loaded. An address can belong to another package after that.
+/// The number of packages loaded so far. An address can belong to another package after that.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
 
 /// The sources of packages, by their libraries' paths; `None` for other libraries, which have no source beside them.

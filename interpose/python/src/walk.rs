@@ -140,7 +140,7 @@ impl Interpreter {
     /// with the same code, is not examined closely, which is most of the cost of a walk.
     #[inline]
     pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH], last: &[RawFrame]) -> usize {
-        /// How many frames shorter than before a stack may be for its frames to be found in `last`.
+        /// Frames that a stack may be shorter than before and still be found in `last`.
         const SEARCH_WINDOW_FRAMES: usize = 8;
         let layout = self.layout;
         self.fetch(last);

@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// How many clients are served at a time; each uses one of the process's descriptors. A further client replaces the
 /// one connected longest: a well-behaved client sends its request as it connects, so it is served at once.
 const MAX_CLIENTS: usize = 32;
-/// How many waiting clients are accepted before the connected ones are polled again.
+/// The most waiting clients that are accepted before the connected ones are polled again.
 const ACCEPT_BATCH: usize = 8;
 
 /// A socket, and the inode that shows whether its descriptor is still ours.

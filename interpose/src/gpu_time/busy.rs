@@ -13,7 +13,7 @@ use super::launches::Launch;
 use super::sampling;
 use crate::recorder::Recorder;
 
-/// How much later than others of its time a record may come and still count in full.
+/// A record may come this much later than others of its time and still count in full.
 pub const MAX_DELAY_NS: u64 = 2_000_000_000;
 
 /// The most pieces of work that are kept until no earlier one is expected.

@@ -32,7 +32,7 @@ struct EmptyBuffer(*mut u8);
 // SAFETY: whoever takes it from the list is the only one to have it.
 unsafe impl Send for EmptyBuffer {}
 
-/// How many are kept.
+/// The most spare buffers kept.
 const MAX_SPARE_BUFFERS: usize = 16;
 
 /// CUPTI asks for a buffer.

@@ -26,7 +26,7 @@ use interpose_driver::device::current_device;
 use interpose_driver::pools;
 use interpose_driver::vmm::totals;
 
-/// How long a looked-up figure stays fresh.
+/// The age up to which a looked-up figure is used.
 const MAX_AGE_MS: u64 = 250;
 
 /// Looks up the overhead if the known figure is old. Reserved bytes of pools are queried at each call.

@@ -26,7 +26,7 @@ pub(super) struct LeavingPiece {
     state: PieceState,
 }
 
-/// How far a piece has left the device.
+/// The progress of a piece that leaves the device.
 enum PieceState {
     Mapped,
     /// But not released.

@@ -17,7 +17,7 @@ use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
 use interpose_driver::vmm::{contexts, gate};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// How long memory must not have grown before the user is told how much it is.
+/// The size is reported once memory has not grown for this long.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 pub fn start() {

@@ -9,7 +9,7 @@ use super::problem::Problem;
 const MAX_LEVELS: usize = 256;
 /// The steps between a ring for one point's units and one for two.
 pub const NARROW_RING_STEPS: usize = 16;
-/// How many points the ring holds units of.
+/// The numbers of points that the ring may hold units of.
 const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 
 /// Figures of units from which candidates are made.

@@ -19,10 +19,10 @@ use crate::error::Result;
 const GREETING: [u8; 8] = *b"memlab 1";
 const MESSAGE_BYTES: usize = GREETING.len() + mem::size_of::<u64>();
 
-/// How often a process that waits asks whether it should go on.
+/// The time after which a waiting process asks again whether to go on.
 const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a member that is alive may take to answer, on a machine that is busy.
+/// The longest time that a living member takes to answer, on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects without waiting for a place in the queue.

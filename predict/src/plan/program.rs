@@ -5,7 +5,7 @@ use crate::allocator::{Card, Settings};
 use crate::plan::family::{Family, FamilyError};
 use crate::plan::recording::Recording;
 
-/// What is so many times larger than what was recorded may be otherwise, and should be recorded as well.
+/// A batch this many times larger than the recorded ones may behave otherwise, and should be recorded as well.
 pub const EXTRAPOLATION_LIMIT: u64 = 8;
 
 /// A batch is foretold if its peaks are, to this part of them.

@@ -13,10 +13,10 @@ use super::scope::{ByScope, Scope};
 use super::symbols::{LineId, Symbols};
 use crate::record;
 
-/// How many of the first events are kept, and of the last.
+/// The most events kept of the first, and of the last.
 const MAX_OOM_EVENTS: usize = 32;
 
-/// How many of the largest lines and layers are kept.
+/// The most lines and layers kept: the largest.
 const MAX_HOLDERS: usize = 10;
 
 /// One event.

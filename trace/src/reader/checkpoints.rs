@@ -7,7 +7,7 @@ use crate::seek_target::SeekTarget;
 /// Events between the first checkpoints: some 80 ms of replay.
 const FIRST_SPACING: u64 = 1 << 20;
 
-/// So many events are replayed again for the sake of those before a moment.
+/// The most events replayed again for the sake of those before a moment.
 const MAX_REPLAYED_EVENTS: u64 = 2 * FIRST_SPACING;
 
 /// The most checkpoints.

@@ -9,7 +9,7 @@ use std::thread;
 use super::limits::{CHUNK_BYTES, MAX_LINE_BYTES};
 use crate::decode::{BlockEvent, decode_block_event};
 
-/// How many chunks wait to be replayed.
+/// The most chunks that wait to be replayed.
 const QUEUED_CHUNKS: usize = 4;
 
 /// Whole lines of a trace.

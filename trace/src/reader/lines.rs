@@ -10,10 +10,10 @@ use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
 use crate::sink::Sink;
 
-/// How many events the model is told of ahead: their blocks are then fetched from memory while others are replayed.
+/// The number of events announced to the model ahead: their blocks are fetched from memory while others are replayed.
 const PREFETCHED_EVENTS: usize = 16;
 
-/// How many garbled lines are described.
+/// The most garbled lines that are described.
 const MAX_DESCRIBED_LINES: usize = 5;
 
 /// Garbled lines of a trace: skipped and counted.

@@ -30,7 +30,7 @@ const STARTUP: [(&str, &str); 5] = [
     ("_memlab_lightning.py", include_str!("recording/lightning.py")),
 ];
 
-/// How much of what a program printed is shown if it failed.
+/// The most of a failed program's output that is shown.
 const SHOWN_OUTPUT_BYTES: u64 = 4000;
 
 /// A command that is recorded.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::statistics::median;
 use crate::summary::RankSummary;
 
-/// Clocks are compared if hosts have at least so many ends of steps in common.
+/// Clocks are compared if hosts have at least this many ends of steps in common.
 const MIN_COMMON_STEPS: usize = 3;
 
 /// By how much the clock of a host is ahead of that of the first rank's.

@@ -15,7 +15,7 @@ use crate::ooms::{FirstOom, first_oom, held_by_others};
 use crate::parallel::in_parallel;
 use crate::summary::RankSummary;
 
-/// How many missing ranks are named.
+/// The most missing ranks that are named.
 const NAMED_RANKS: usize = 16;
 
 /// The ranks of one job.

@@ -2,7 +2,7 @@
 
 use memlab_trace::{Timeline, TimelinePoint};
 
-/// How many figures there are.
+/// The number of figures.
 pub const STRIP_PARTS: usize = 96;
 
 /// The most that was allocated in each of [`STRIP_PARTS`] parts of a run of this duration; nothing if nothing is known.

@@ -81,7 +81,7 @@ struct Reader {
 /// How often crossterm is asked while no key comes. It reports a terminal's new size first and then misses a key that
 /// came at the same time, until the next key.
 const RESIZE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long to wait when the terminal has a key that crossterm misses.
+/// The time to wait when the terminal has a key that crossterm misses.
 const MISSED_KEY_DELAY: Duration = Duration::from_millis(10);
 
 /// What ended a wait.

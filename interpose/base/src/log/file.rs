@@ -41,7 +41,7 @@ pub enum Room {
     Ending,
 }
 
-/// How far the file is extended beyond its last line: little at first, so that short programs leave small files.
+/// The file is extended by this much beyond its last line at first, so that short programs leave small files.
 pub const FIRST_EXTENSION: u64 = 1 << 20;
 const MAX_EXTENSION: u64 = 64 << 20;
 const PAGE: u64 = 4096;

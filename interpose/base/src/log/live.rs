@@ -21,7 +21,7 @@ struct Reader {
     hole: Option<(Instant, u64)>,
 }
 
-/// How often to try a line that another thread has reserved and not yet written.
+/// Attempts to read a line that another thread has reserved and not yet written.
 const UNFINISHED_LINE_ATTEMPTS: u32 = 64;
 /// A line that is missing for so long was refused, or its thread has died.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -16,7 +16,7 @@ const MIN_OFFLOADED_BYTES: u64 = 1 << 20;
 /// The smallest budget: so many times the largest block.
 const MIN_BUDGET_BLOCKS: u64 = 3;
 
-/// How many budgets between the smallest and all that is kept are looked at.
+/// The number of budgets tried between the smallest and all that is kept.
 const TRIED_BUDGETS: u64 = 32;
 
 /// A budget whose copies the bus hides is advised if it saves one part in so many.

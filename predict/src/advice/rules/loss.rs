@@ -11,7 +11,7 @@ use crate::advice::names::of_line;
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
 
-/// Into how many pieces.
+/// The number of pieces that the loss is computed in.
 const LOSS_PIECES: u64 = 8;
 
 /// Losses below one part in so many of the peak are ignored.

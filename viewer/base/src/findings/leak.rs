@@ -12,7 +12,7 @@ use crate::category::category_names;
 use crate::format;
 use crate::text;
 
-/// How many places of one pile are shown.
+/// The most lines shown of one leak.
 const SHOWN_LINES: usize = 2;
 
 /// What came together at one place outside of modules.

@@ -113,7 +113,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many ranges a request takes: in JSON each has at most 44 characters.
+/// The most ranges in a request: in JSON each has at most 44 characters.
 const MAX_RANGES: usize = 20_000;
 const _: () = assert!(MAX_RANGES * 44 + 200 < MAX_REQUEST_BYTES);
 

@@ -15,7 +15,7 @@ use memlab_follow::offload::control::{MoveState, Process, Status};
 use memlab_follow::offload::cuda_driver::DriverState;
 use memlab_follow::offload::operation::{self, Interruption};
 
-/// How often a full device is tried again.
+/// The time after which a full device is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What to restore, and how.

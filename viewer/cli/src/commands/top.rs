@@ -15,7 +15,7 @@ use memlab_tui::app::App;
 use memlab_tui::config::Config;
 use memlab_tui::{session, terminal};
 
-/// How often to look for a process.
+/// The time between two searches for a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The process to show.

@@ -64,10 +64,10 @@ impl ExitOutcome {
     }
 }
 
-/// What is passed on to the program.
+/// The signals that are passed on to the program.
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
-/// How often to look for new traces: while their writers live, they can be told from those of other runs.
+/// The time between two searches for new traces: while their writers live, they can be told from those of other runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends. `started` is called once it runs, with the signals blocked that this

@@ -145,7 +145,7 @@ impl PtyProgram {
     }
 }
 
-/// How long to wait for the last output of a program that has ended.
+/// The time to wait for the last output of a program that has ended.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Bytes passed on at once: terminals take more than that when they take any.

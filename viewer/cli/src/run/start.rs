@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
 /// The identity of this run, by which its traces are known: programs of one run do not replace each other's. A run within a run
 /// belongs to that too, unless it has another output.
 fn run_id(is_within: bool) -> String {
-    /// As many as there is room for in a trace's header.
+    /// A trace's header has room for this many.
     const MAX_OUTER_BYTES: usize = 64;
     let own = format!("{:x}-{:x}", now_unix_ns(), std::process::id());
     match std::env::var("MEMLAB_RUN") {

@@ -13,7 +13,7 @@ use memlab_base::shared_library::SharedLibrary;
 use memlab_base::text::typed_path;
 use memlab_follow::offload::cuda_driver::LIBRARY;
 
-/// A trace needs so much to begin with, or to go on.
+/// A trace needs this much to begin with, or to go on.
 const MIN_FREE_BYTES: u64 = 1 << 16;
 
 /// Why there is no trace of a program that has ended, and what to do about it.

@@ -8,7 +8,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use memlab_follow::offload::control::{self, Status};
 
-/// How often the processes are asked.
+/// The time between two queries of the processes.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most running processes that are followed.

@@ -7,10 +7,10 @@ use memlab_base::text::{fit, short_command};
 use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::{ProcessState, steps_per_second};
 
-/// The longest command told, in columns.
+/// The longest command shown, in columns.
 const MAX_COMMAND_COLUMNS: usize = 60;
 
-/// The most devices told of a process; a machine has sixteen.
+/// The most devices shown of a process; a machine has sixteen.
 const MAX_DEVICES: usize = 16;
 
 /// One device of a process.

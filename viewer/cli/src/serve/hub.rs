@@ -18,11 +18,11 @@ use memlab_follow::offload::mover::{MemoryLocation, MoveOrder, Mover, MoverUpdat
 use memlab_follow::offload::operation;
 use memlab_report::page::elements::size;
 
-/// How often pages get an update; more rarely where drawing takes long.
+/// The shortest time between two updates of pages; it grows where drawing takes long.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time between two updates.
 const MAX_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often to look whether a page is open while none is.
+/// The time between two checks for an open page while none is open.
 const PAGE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Drawing takes at most this part of the time of a core.
 const DRAWING_SHARE_DIVISOR: u32 = 10;
@@ -30,13 +30,13 @@ const DRAWING_SHARE_DIVISOR: u32 = 10;
 /// Figures that the traces' thread does not give within this time are the last ones.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long processes that have ended stay, and how many of them.
+/// Processes that have ended stay this long, and at most this many of them.
 const ENDED_RETENTION: Duration = Duration::from_secs(3600);
 const MAX_ENDED_PROCESSES: usize = 32;
 
-/// How many fragments are kept for other pages that want the same.
+/// The most fragments kept for other pages that want the same.
 const MAX_FRAGMENTS: usize = 32;
-/// How many words on moves are kept.
+/// The most notices on moves that are kept.
 const MAX_NOTICES: usize = 8;
 
 /// What is new, for pages.

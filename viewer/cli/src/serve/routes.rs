@@ -29,10 +29,10 @@ use memlab_follow::offload::control::OperationKind;
 use memlab_report::page::nonce;
 pub use memlab_report::report::live::PagePart;
 
-/// The most pages that are told what is new at a time: with the token, and without one.
+/// The most pages that get updates at a time: with the token, and without one.
 const MAX_OWN_PAGES: usize = 64;
 const MAX_GUEST_PAGES: usize = 32;
-/// How often an idle connection is written to, so that one that is gone is noticed.
+/// An idle connection is written to after this time, so that one that is gone is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 struct Server {

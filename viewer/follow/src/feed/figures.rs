@@ -15,10 +15,10 @@ pub struct FollowedFigures {
     shortened_at: u64,
 }
 
-/// Between two polls at most so much is read, so that others get their turn.
+/// The most reads between two polls, so that others get their turn.
 const MAX_POLL_READS: usize = 4;
 
-/// How often the history is halved after the first reading: from some thousand points to some hundred.
+/// The history is halved this often after the first reading: from some thousand points to some hundred.
 const HISTORY_HALVINGS: usize = 3;
 
 impl FollowedFigures {

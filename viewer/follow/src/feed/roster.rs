@@ -14,10 +14,10 @@ use super::follow::{Followed, Polled};
 use super::readers::{ReadRequest, Readers};
 use super::trace_summary::TraceSummary;
 
-/// Up to so many traces are all kept whole.
+/// Up to this many traces are all kept whole.
 const MAX_WHOLE_TRACES: usize = 8;
 
-/// Of more, so many that were looked at last.
+/// If there are more, this many that were looked at last are kept whole.
 const RECENT_WHOLE_TRACES: usize = 3;
 
 /// The longest that one turn of the others takes, so that a key is answered soon.
@@ -32,7 +32,7 @@ const ROUND_SHARE_DIVISOR: u32 = 30;
 /// Reading traces again takes at most this part of a core.
 const REREAD_SHARE_DIVISOR: u32 = 40;
 
-/// How long to wait for the readers.
+/// The time between two checks of the readers.
 const READER_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One of the traces.

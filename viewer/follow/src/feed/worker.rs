@@ -15,11 +15,11 @@ use memlab_base::query::{Comparison, Query};
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time between two snapshots, however long it takes to make one.
 const MAX_PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
-/// How long to wait when there was nothing to read.
+/// The time to wait when there was nothing to read.
 pub(super) const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 /// The same when every process is gone.
 const IDLE_INTERVAL_WHEN_OVER: Duration = Duration::from_millis(500);
-/// How often to look for new traces.
+/// The time between two searches for new traces.
 pub(super) const FIND_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Lists the traces there are by now.

@@ -14,7 +14,7 @@ use memlab_base::signals;
 
 /// The time between two checks of a command.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a command that was asked to end may take for it.
+/// The time that a command may take to end after it was asked to.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Starts a command, in a process group of its own: Ctrl-C on the program is none on it. What it prints goes to standard

@@ -12,9 +12,9 @@ use super::options::Options;
 use super::webhook::Webhook;
 use memlab_base::output;
 
-/// How long deliveries may go on after the program.
+/// The time that deliveries may take after the program has ended.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// What an end takes that came at the last moment.
+/// The time to end a delivery that began at the last moment.
 const END_MARGIN: Duration = Duration::from_secs(1);
 
 /// Commands and requests that are under way.

@@ -14,13 +14,13 @@ use crate::offload::control::{MoveStatus, Offload, OperationKind, Process, Statu
 use crate::offload::operation;
 use memlab_base::output;
 
-/// How often a process is asked.
+/// The time between two queries of a process.
 const QUERY_INTERVAL: Duration = Duration::from_millis(1000);
 /// The same while its memory moves.
 const BUSY_QUERY_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a process is asked that did not answer.
+/// The time between two queries of a process that did not answer.
 const SILENT_QUERY_INTERVAL: Duration = Duration::from_secs(3);
-/// How long a program may take to reach a point where it can stop.
+/// The time that a program may take to reach a point where it can stop.
 const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process to be asked.

@@ -31,7 +31,7 @@ const ROW: f64 = 18.0;
 const HEAD: f64 = 58.0;
 const FOOT: f64 = 22.0;
 
-/// What is narrower than this is not drawn.
+/// A narrower call is not drawn.
 const MIN_CALL_WIDTH: f64 = 0.3;
 
 /// A character's width in the picture's font: six tenths of its size, as monospaced fonts have it.

@@ -12,7 +12,8 @@ use memlab_base::format::{self, Units};
 /// A change is recommended if it saves a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
 
-/// About so many requests are replayed for a row, which takes a tenth of a second; the smallest card takes ten times that.
+/// About this many requests are replayed for a row, which takes a tenth of a second; the smallest card takes ten times
+/// that.
 const REPLAYED_EVENTS: usize = 2_000_000;
 
 /// What is asked.

@@ -7,7 +7,7 @@ use crate::report::table::Table;
 use memlab_base::format::{self, Units};
 use memlab_base::text;
 
-/// How many lines and layers are shown.
+/// The most lines and layers shown.
 const SHOWN_ROWS: usize = 8;
 
 /// Writes a plan for a terminal of `columns`.

@@ -10,7 +10,7 @@ use memlab_follow::offload::operation;
 use memlab_follow::request::UiRequest;
 use memlab_follow::snapshot::ProcessSnapshot;
 
-/// Up to so many processes are all asked where their memory is.
+/// Up to this many processes are all asked where their memory is.
 const MAX_WATCHED_PROCESSES: usize = 16;
 
 fn watched(process: &ProcessSnapshot) -> WatchedProcess {

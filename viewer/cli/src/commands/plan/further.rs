@@ -10,10 +10,10 @@ use crate::recording::{Recorder, Running};
 use memlab_base::error::bad_input;
 use memlab_report::plan::answer::{PlannedCard, choice, search_on};
 
-/// At most so many batches are recorded because the program does not grow evenly.
+/// The most batches recorded because the program does not grow evenly.
 const MAX_BATCHES: usize = 8;
 
-/// So often the largest batch is recorded, because the one before it was not the largest.
+/// The largest batch is recorded at most this often, because the one before it was not the largest.
 const MAX_ATTEMPTS: usize = 3;
 
 /// What of a plan's options decides.

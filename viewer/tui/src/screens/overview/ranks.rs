@@ -14,7 +14,7 @@ use memlab_base::text;
 const GAP: u16 = 3;
 /// A bar is at least this wide.
 const MIN_BAR_COLUMNS: u16 = 6;
-/// Of more devices than so many, only those around the one shown are here: all are on the screen of the ranks.
+/// If there are more devices, only those around the one shown are here: all are on the screen of the ranks.
 const MAX_LISTED_DEVICES: usize = 64;
 const CROWDED_ROWS: usize = 4;
 

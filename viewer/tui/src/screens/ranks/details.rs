@@ -18,7 +18,7 @@ use memlab_report::report::{JobFinding, RankNames};
 /// Columns of the words before each fact of a process.
 const WORDS: u16 = 11;
 
-/// A fact takes at most so many rows.
+/// The most rows of a fact.
 const MAX_FACT_ROWS: u16 = 3;
 
 /// The most lines, layers and categories of a rank that differ and are shown.
