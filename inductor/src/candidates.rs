@@ -26,7 +26,7 @@ use crate::wrapper::{Kind, Wrapper};
 /// Operations that a launch may stand for, in the order of the graph.
 pub(crate) type Candidates = Vec<usize>;
 
-pub(crate) struct Found {
+pub(crate) struct FoundCandidates {
     /// The candidates of each launch.
     pub(crate) of_launches: Vec<Candidates>,
     /// For a launch without candidates, operations of which one can be meant, in the order of the graph.
@@ -42,7 +42,7 @@ pub(crate) fn candidates(
     forward: Option<&Wrapper>,
     wrapper: &Wrapper,
     traces: &LineTraces,
-) -> Found {
+) -> FoundCandidates {
     let kept = forward.map(|forward| kept(graph, forward, wrapper)).unwrap_or_default();
     let search = Search { graph, names, forward, wrapper, traces, kept, results: results(wrapper) };
     let mut found: Vec<Candidates> = Vec::new();
@@ -61,7 +61,7 @@ pub(crate) fn candidates(
         Kind::Backward => order.between(graph, &found),
         Kind::Forward | Kind::Inference => vec![Vec::new(); found.len()],
     };
-    Found { of_launches: found, between }
+    FoundCandidates { of_launches: found, between }
 }
 
 /// For each launch, the positions of the results whose values it computes.

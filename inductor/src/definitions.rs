@@ -30,7 +30,7 @@ impl Definitions {
         let mut definitions = Self::default();
         let mut innermost: Option<usize> = None;
         let mut last_line = 0;
-        let mut text = Text::default();
+        let mut text = StatementState::default();
         // The definition whose colon is yet to come, as its statement goes on.
         let mut unfinished: Option<usize> = None;
         for (line, written) in (1..).zip(source.trim_start_matches('\u{feff}').lines()) {
@@ -41,7 +41,7 @@ impl Definitions {
                 text.read(written);
             } else {
                 unfinished = None;
-                text = Text::default();
+                text = StatementState::default();
                 text.read(written);
                 if code.is_empty() || code.starts_with('#') {
                     continue;
@@ -153,7 +153,7 @@ fn width(space: &str) -> usize {
 
 /// Where in a statement the reader is.
 #[derive(Default)]
-struct Text {
+struct StatementState {
     /// The quotes that end the string that goes on in the next line.
     quote: Option<&'static str>,
     /// How many brackets are open.
@@ -162,7 +162,7 @@ struct Text {
     is_joined: bool,
 }
 
-impl Text {
+impl StatementState {
     /// Whether the next line belongs to the same statement.
     fn continues(&self) -> bool {
         self.quote.is_some() || self.depth > 0 || self.is_joined

@@ -13,7 +13,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::candidates::{Candidates, Found, candidates};
+use crate::candidates::{Candidates, FoundCandidates, candidates};
 use crate::dataflow::candidates_of_values;
 use crate::graph::{Graph, Module, SourceFrame};
 use crate::line_traces::LineTraces;
@@ -53,11 +53,11 @@ impl Origins {
 /// - `traces`: Inductor's map of lines: from a line on, the trace of the last node that a launch was made from.
 pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, traces: &[(u32, Option<&str>)]) -> Origins {
     let names = CommentNames::new(graph, wrapper);
-    let Found { of_launches: found, between } =
+    let FoundCandidates { of_launches: found, between } =
         candidates(graph, &names, forward, wrapper, &LineTraces::new(graph, traces));
     let has_traces = traces.iter().any(|(_, trace)| trace.is_some());
     let of_values = if has_traces { None } else { candidates_of_values(graph, wrapper) };
-    let known = Known { graph, wrapper, names, found, between, of_values, readers: readers(wrapper) };
+    let known = LaunchFacts { graph, wrapper, names, found, between, of_values, readers: readers(wrapper) };
     let mut of_line = FxHashMap::default();
     // An allocation belongs to the first value in it, which can be one that is there after a reuse only in name.
     let mut first_used: FxHashMap<usize, usize> = FxHashMap::default();
@@ -91,7 +91,7 @@ fn readers(wrapper: &Wrapper) -> Vec<Vec<usize>> {
 }
 
 /// What is known of the launches of a wrapper.
-struct Known<'a> {
+struct LaunchFacts<'a> {
     graph: &'a Graph,
     wrapper: &'a Wrapper,
     names: CommentNames<'a>,
@@ -105,7 +105,7 @@ struct Known<'a> {
     readers: Vec<Vec<usize>>,
 }
 
-impl Known<'_> {
+impl LaunchFacts<'_> {
     /// The origin of what a call allocates itself: its workspace, or its result. It is that of the value it computes.
     fn of_launch(&self, launch: usize) -> Origin {
         let is_computed = |value: &Value| value.argument.is_none() && value.first_launch == Some(launch);

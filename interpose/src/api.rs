@@ -13,16 +13,16 @@ use crate::mover::operation::{self, MoveRequest};
 use crate::ranges;
 use crate::recorder::Recorder;
 use interpose_base::config;
-use interpose_base::log::live::{self, Lines};
-use interpose_base::log::place;
+use interpose_base::log::live::{self, ReadOutcome};
+use interpose_base::log::trace_path;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 use memlab_protocol::c_api::{Position, Trained};
-use memlab_protocol::request::{DEVICES, MAX_TIMEOUT, is_limit};
+use memlab_protocol::request::{MAX_DEVICES, MAX_TIMEOUT, is_limit};
 use memlab_protocol::status::OnLimit;
 
 /// The longest line of requests, in bytes.
-const REQUESTS_LINE: usize = 16 << 10;
+const MAX_REQUESTS_LINE_BYTES: usize = 16 << 10;
 
 /// Writes the text, truncated to `size` bytes with its NUL, and returns the size of the whole text with its NUL.
 ///
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn memlab_limit(
 fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
     const ALL: c_int = -1;
     const NONE: u64 = u64::MAX;
-    if device != ALL && !(0..DEVICES as c_int).contains(&device) {
+    if device != ALL && !(0..MAX_DEVICES as c_int).contains(&device) {
         return Err(format!("{device} is no device: use 0 for the first, or -1 for all"));
     }
     if bytes != NONE && !is_limit(bytes) {
@@ -165,9 +165,9 @@ pub unsafe extern "C" fn memlab_read(
         sample_if_due(recorder);
         loop {
             match live::read(&recorder.log, &mut position.bytes, buffer) {
-                Lines::Bytes(bytes) => return bytes,
-                Lines::Needs(bytes) => return bytes.max(size + 1),
-                Lines::Restarted => *restarted = 1,
+                ReadOutcome::Bytes(bytes) => return bytes,
+                ReadOutcome::Needs(bytes) => return bytes.max(size + 1),
+                ReadOutcome::Restarted => *restarted = 1,
             }
         }
     })
@@ -192,7 +192,7 @@ pub extern "C" fn memlab_position() -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn memlab_ask() {
     if let Some(recorder) = Recorder::current() {
-        recorder.python.ask();
+        recorder.python.request_call();
     }
 }
 
@@ -202,7 +202,7 @@ pub extern "C" fn memlab_ask() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_output(path: *const c_char, error: *mut c_char, size: usize) -> c_int {
     let path = if path.is_null() {
-        place::IN_MEMORY.to_owned()
+        trace_path::IN_MEMORY.to_owned()
     } else {
         // SAFETY: not null, so the caller promises a C string.
         unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned()
@@ -220,7 +220,7 @@ fn set_output(pattern: String) -> Result<(), String> {
         None => Ok(()),
         Some(recorder) => {
             let path = config::output_path(&pattern, &config::program_name(&recorder.facts.command));
-            let path = if pattern == place::IN_MEMORY {
+            let path = if pattern == trace_path::IN_MEMORY {
                 path
             } else {
                 std::env::current_dir().map_or_else(|_| path.clone(), |directory| directory.join(&path))
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn memlab_requests(device: c_int, entries: *const [u64; 6]
     }
     // SAFETY: not null, so the caller promises that many.
     let mut left = unsafe { std::slice::from_raw_parts(entries, count) };
-    let mut buffer = Box::new(LineBuffer::<REQUESTS_LINE>::new());
+    let mut buffer = Box::new(LineBuffer::<MAX_REQUESTS_LINE_BYTES>::new());
     while !left.is_empty() {
         let (line, written) = encode::requests(&mut buffer, device, left);
         recorder.log.append(line);

@@ -7,7 +7,8 @@ use std::ptr;
 use self::result::Attribution;
 use crate::recorder::Recorder;
 use crate::thread_state::{
-    CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, PackageCall, STACK_CACHE, Slot, ThreadState,
+    CachedFrame, CachedLayer, FRAME_CACHE_ENTRIES, LAYER_CACHE_ENTRIES, PackageCall, STACK_CACHE_ENTRIES, Slot,
+    ThreadState,
 };
 use interpose_base::frame_role::FrameRole;
 use interpose_python::walk::{Interpreter, RawFrame};
@@ -19,7 +20,8 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
     let Some(python) = recorder.interpreter() else {
         let phase = if thread.backward.running { Phase::Backward as u32 } else { Phase::Other as u32 };
-        let own = in_package(recorder, thread, Walked { stack: 0, layer: 0, roles: FrameRole::empty() }, ptr::null());
+        let own =
+            in_package(recorder, thread, WalkedStack { stack: 0, layer: 0, roles: FrameRole::empty() }, ptr::null());
         return Attribution { stack: own.stack, layer: 0, flags: phase | workspace };
     };
     let innermost = python.innermost();
@@ -75,7 +77,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
 
 /// What a compiler measures with belongs to no layer and no phase.
 #[cold]
-fn benchmark(own: Walked, workspace: u32) -> Attribution {
+fn benchmark(own: WalkedStack, workspace: u32) -> Attribution {
     Attribution { stack: own.stack, layer: 0, flags: Phase::Other as u32 | Flags::BENCHMARK | workspace }
 }
 
@@ -100,7 +102,7 @@ fn purpose(roles: FrameRole) -> u32 {
 }
 
 #[derive(Clone, Copy)]
-struct Walked {
+struct WalkedStack {
     stack: u32,
     layer: u32,
     roles: FrameRole,
@@ -118,7 +120,7 @@ fn walk(
     thread: &mut ThreadState,
     innermost: *const u8,
     base: (u32, u32),
-) -> Walked {
+) -> WalkedStack {
     let deaths = recorder.module_deaths();
     if thread.module_deaths != deaths {
         thread.forget_modules();
@@ -152,37 +154,37 @@ fn walk(
     }
     thread.slot_count = count;
     match count {
-        0 => Walked { stack: base.0, layer: base.1, roles: FrameRole::empty() },
+        0 => WalkedStack { stack: base.0, layer: base.1, roles: FrameRole::empty() },
         _ => {
             let top = &thread.slots[count - 1];
-            Walked { stack: top.stack, layer: top.layer, roles: top.roles }
+            WalkedStack { stack: top.stack, layer: top.layer, roles: top.roles }
         }
     }
 }
 
 /// What is asked for by an AOTInductor package, which the Python stack of `own` runs: by the package's line.
 #[inline]
-fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: Walked, innermost: *const u8) -> Walked {
+fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: WalkedStack, innermost: *const u8) -> WalkedStack {
     let PackageCall { frame, has_node, python } = thread.package;
     if frame == 0 || python != innermost {
         return own;
     }
     let stack = stack(recorder, thread, own.stack, frame);
     if !has_node {
-        return Walked { stack, ..own };
+        return WalkedStack { stack, ..own };
     }
     let roles = if own.layer == 0 { own.roles | FrameRole::OUTSIDE } else { own.roles };
     let layer = layer(recorder, thread, (own.layer, frame as usize, 0), || {
         recorder.interner.package_layer(&recorder.log, own.layer, frame)
     });
-    Walked { stack, layer, roles }
+    WalkedStack { stack, layer, roles }
 }
 
 /// The stack of `frame` on top of the stack `below`.
 #[inline]
 fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) -> u32 {
     let key = u64::from(below) << 32 | u64::from(frame);
-    let cached = &mut thread.stack_cache[hash(u64::from(below), u64::from(frame)) % STACK_CACHE];
+    let cached = &mut thread.stack_cache[hash(u64::from(below), u64::from(frame)) % STACK_CACHE_ENTRIES];
     if cached.0 != key {
         *cached = (key, recorder.interner.stack(&recorder.log, below, frame));
     }
@@ -192,7 +194,7 @@ fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) 
 /// The slot of frame `raw`, whose caller has the slot `below`.
 fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw: &RawFrame, below: &Slot) -> Slot {
     let identity = python.identity(raw.code);
-    let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE];
+    let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE_ENTRIES];
     if cached.code != raw.code || cached.position != raw.position || cached.frame.identity != identity {
         let (frame, wants_name) = recorder.interner.frame(&recorder.log, python, raw, identity);
         *cached = CachedFrame { code: raw.code, position: raw.position, frame };
@@ -261,7 +263,7 @@ fn layer(
     (parent, key, class): (u32, usize, usize),
     make: impl FnOnce() -> (u32, bool),
 ) -> u32 {
-    let cached = &mut thread.layer_cache[hash(u64::from(parent), key as u64) % LAYER_CACHE];
+    let cached = &mut thread.layer_cache[hash(u64::from(parent), key as u64) % LAYER_CACHE_ENTRIES];
     if cached.layer == 0 || cached.parent != parent || cached.key != key || cached.class != class {
         let (layer, new) = make();
         *cached = CachedLayer { parent, layer, key, class };

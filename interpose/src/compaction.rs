@@ -27,14 +27,14 @@ use interpose_base::locks;
 use interpose_base::log::file::COMPACTING_THREAD;
 use interpose_base::log::file::{FIRST_EXTENSION, SLACK, TraceFile};
 use interpose_base::log::live;
-use interpose_base::log::place::{self, Naming};
+use interpose_base::log::trace_path::{self, Naming};
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 
-/// How often the thread checks when it is not woken.
+/// The time between two checks of the thread when it is not woken.
 const TICK: Duration = Duration::from_millis(250);
-/// How long an exiting process waits for its trace to be compacted.
+/// An exiting process waits this long for its trace to be compacted.
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest wait before a failed compaction is retried.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(64);
@@ -89,16 +89,16 @@ fn run(recorder: &'static Recorder) {
     let Some(_guard) = RecursionGuard::enter() else { return };
     COMPACTING_THREAD.set(std::thread::current());
     loop {
-        panics::catch(|| look(recorder));
+        panics::catch(|| check(recorder));
         std::thread::park_timeout(TICK);
     }
 }
 
-fn look(recorder: &Recorder) {
+fn check(recorder: &Recorder) {
     let mut state = COMPACTING.lock();
     state.release_drained(recorder);
     if !recorder.log.is_full() {
-        say_lost(recorder);
+        report_lost(recorder);
     }
     let file = recorder.log.file();
     let waits = state.again.is_some_and(|(when, _)| Instant::now() < when);
@@ -116,7 +116,7 @@ fn look(recorder: &Recorder) {
         Err(failure) => state.failed(recorder, failure),
     }
     if !recorder.log.is_full() {
-        say_lost(recorder);
+        report_lost(recorder);
     }
 }
 
@@ -134,7 +134,7 @@ pub fn reset_in_child() {
 }
 
 /// Writes to the trace how many events are missing at this point, and tells the user once.
-pub fn say_lost(recorder: &Recorder) {
+pub fn report_lost(recorder: &Recorder) {
     let lost = recorder.log.take_lost();
     // An ended trace takes no count, and `give_up` has reported its end.
     if lost == 0 || recorder.log.has_ended() {
@@ -142,7 +142,7 @@ pub fn say_lost(recorder: &Recorder) {
     }
     recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), lost));
     if !FAILURE_REPORTED.load(Ordering::Relaxed) && !LOSS_REPORTED.swap(true, Ordering::Relaxed) {
-        say(
+        print_message(
             "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
              how many; a larger maximum helps",
         );
@@ -200,12 +200,12 @@ impl CompactionState {
 enum Destination {
     /// Under the same name, in less space.
     Same,
-    /// At this path; [`place::IN_MEMORY`]: in memory.
+    /// At this path; [`trace_path::IN_MEMORY`]: in memory.
     Other(PathBuf),
 }
 
 /// Continues the recording in another file, which begins with the state until now: the replaced file ends as the trace
-/// of a process that has ended. `path` may be [`place::IN_MEMORY`].
+/// of a process that has ended. `path` may be [`trace_path::IN_MEMORY`].
 ///
 /// # Errors
 ///
@@ -234,9 +234,11 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, to: &Destination) -
 
     let header = header_line(&path).map_err(|error| before(&error))?;
     let (beside, naming, in_memory) = match to {
-        Destination::Same if old.is_in_memory() => (PathBuf::from(place::IN_MEMORY), Naming::Exact, true),
+        Destination::Same if old.is_in_memory() => (PathBuf::from(trace_path::IN_MEMORY), Naming::Exact, true),
         Destination::Same => (PathBuf::from(format!("{}.next", path.display())), Naming::Exact, false),
-        Destination::Other(path) => (path.clone(), Naming::AsAsked { run: None }, path.as_os_str() == place::IN_MEMORY),
+        Destination::Other(path) => {
+            (path.clone(), Naming::AsAsked { run: None }, path.as_os_str() == trace_path::IN_MEMORY)
+        }
     };
     let most = trace_max(in_memory);
     let is_renamed = matches!(to, Destination::Same) && !in_memory;
@@ -327,8 +329,8 @@ fn header_line(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Bytes of the state, encoded as a keyframe.
 fn size_of(model: &Model) -> u64 {
-    struct Counted(u64);
-    impl Write for Counted {
+    struct ByteCounter(u64);
+    impl Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len() as u64;
             Ok(bytes.len())
@@ -338,7 +340,7 @@ fn size_of(model: &Model) -> u64 {
             Ok(())
         }
     }
-    let mut counted = Counted(0);
+    let mut counted = ByteCounter(0);
     let _ = model.write_keyframe(&mut counted);
     counted.0
 }

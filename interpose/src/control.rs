@@ -30,7 +30,7 @@ use interpose_base::got_patch;
 use interpose_base::recursion::RecursionGuard;
 use memlab_protocol::request::ControlRequest;
 
-/// How often the control thread does its periodic work when no request arrives.
+/// The time between two rounds of periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
 /// After this many ticks the cards are sampled even if this process changed nothing: other processes may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
@@ -60,7 +60,7 @@ fn run(recorder: &'static Recorder) {
             recorder.sample_cards(ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
         if !recorder.is_finished() {
-            recorder.python.ask_again(recorder.elapsed_ns());
+            recorder.python.retry_call(recorder.elapsed_ns());
         }
         recorder.interner.sources.write(&recorder.log);
         recorder.log.file().fault_ahead();

@@ -8,17 +8,17 @@
 
 mod books;
 mod busy;
-mod done;
 mod ending;
+mod finished_work;
 mod launches;
 mod library;
 mod names;
 mod nodes;
-mod others;
+mod other_profilers;
 mod records;
 mod sampling;
 mod steps;
-mod subscribed;
+mod subscription;
 mod sums;
 mod timeline;
 
@@ -36,7 +36,7 @@ use self::books::BOOKS;
 pub use self::ending::finish as finish_at_once;
 use self::launches::Launch;
 use self::library::CUPTI;
-use self::subscribed::Subscribed;
+use self::subscription::ActiveSubscription;
 use crate::attribution;
 use crate::attribution::result::Attribution;
 use crate::recorder::Recorder;
@@ -52,7 +52,7 @@ enum CuptiUse {
     /// Nothing, and it will not.
     Off,
     /// It records; of some steps, if not of all.
-    Running(Subscribed),
+    Running(ActiveSubscription),
     /// Somebody else records.
     Aside,
 }
@@ -69,16 +69,16 @@ pub fn start(recorder: &'static Recorder) {
     match begun {
         Ok(subscribed) => {
             *STATE.lock() = CuptiUse::Running(subscribed);
-            others::watch(step_aside);
+            other_profilers::watch(step_aside);
             ending::start(recorder, finish);
         }
         Err(why) => recorder.warn(&format!("no GPU time: {why}")),
     }
 }
 
-fn begin(cupti: &Cupti) -> Result<Subscribed, CallError> {
+fn begin(cupti: &Cupti) -> Result<ActiveSubscription, CallError> {
     // SAFETY: the callback stays loaded: libmemlab is linked with `-z nodelete`.
-    unsafe { Subscribed::begin(cupti, Some(called)) }
+    unsafe { ActiveSubscription::begin(cupti, Some(called)) }
 }
 
 /// True if another profiler has recorded during the current step.
@@ -119,7 +119,7 @@ fn step_aside() {
     if let CuptiUse::Running(subscribed) = std::mem::replace(&mut *state, CuptiUse::Aside) {
         subscribed.end(cupti);
     }
-    others::hand_back();
+    other_profilers::hand_back();
     drop(state);
     IS_INTERRUPTED.store(true, Ordering::Relaxed);
     if let (Some(books), Some(recorder)) = (BOOKS.lock().as_mut(), Recorder::current()) {
@@ -136,7 +136,7 @@ fn step_aside() {
 /// Begins again when the others have ended.
 fn come_back(recorder: &Recorder) {
     let mut state = STATE.lock();
-    if let (CuptiUse::Aside, true, Some(cupti)) = (&*state, others::are_done(), CUPTI.get())
+    if let (CuptiUse::Aside, true, Some(cupti)) = (&*state, other_profilers::are_done(), CUPTI.get())
         && let Ok(subscribed) = begin(cupti)
     {
         if let Some(books) = BOOKS.lock().as_mut() {
@@ -166,7 +166,7 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
         unsafe {
             let Some(resource) = data.cast::<CUpti_ResourceData>().as_ref() else { return };
             let Some(node) = resource.resourceDescriptor.cast::<CUpti_GraphData>().as_ref() else { return };
-            with_place(|_, place| nodes::made(CUpti_CallbackIdResource(id), node, place));
+            with_place(|_, place| nodes::node_created(CUpti_CallbackIdResource(id), node, place));
         }
         return;
     }
@@ -222,7 +222,7 @@ fn collect(flag: CUpti_ActivityFlag) {
 pub fn reset_in_child() {
     locks::reset_in_child(&STATE, CuptiUse::Off);
     ending::reset_in_child();
-    others::reset_in_child();
+    other_profilers::reset_in_child();
     nodes::reset_in_child();
     books::reset_in_child();
 }

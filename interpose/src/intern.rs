@@ -72,7 +72,7 @@ const MAX_DEAD_LAYERS: usize = 64;
 const MAX_NUMBERED_FRAMES: u32 = 4096;
 
 /// The interner's record of a layer.
-struct Facts {
+struct LayerRecord {
     parent: u32,
     /// The hash of the class's name.
     class: u64,
@@ -83,13 +83,13 @@ struct Facts {
 }
 
 #[derive(Default)]
-struct Tables {
+struct InternTables {
     /// Hashes strings.
     texts: RandomState,
     /// Frames by file, function and line: code that is compiled repeatedly is one frame.
     frames_by_content: HashMap<(u64, usize, Option<u32>), u32, FxBuildHasher>,
     /// By id, from 1.
-    facts: Vec<Facts>,
+    facts: Vec<LayerRecord>,
     /// Layers whose module died, by parent and class. The next module of the same parent and class takes over one of
     /// them, so that losses created at every step are one layer.
     dead: HashMap<(u32, u64), BTreeSet<u32>, FxBuildHasher>,
@@ -114,8 +114,8 @@ struct Tables {
     cells: Vec<Cell>,
 }
 
-impl Tables {
-    fn facts(&mut self, layer: u32) -> Option<&mut Facts> {
+impl InternTables {
+    fn facts(&mut self, layer: u32) -> Option<&mut LayerRecord> {
         self.facts.get_mut((layer as usize).checked_sub(1)?)
     }
 
@@ -133,7 +133,7 @@ impl Tables {
             });
             return (layer, false);
         }
-        self.facts.push(Facts { parent, class, name: 0, is_tensorless: false });
+        self.facts.push(LayerRecord { parent, class, name: 0, is_tensorless: false });
         (self.facts.len() as u32, true)
     }
 
@@ -144,7 +144,7 @@ impl Tables {
         if facts.name == 0 {
             return true;
         }
-        while let Some(&mut Facts { parent, .. }) = self.facts(outermost)
+        while let Some(&mut LayerRecord { parent, .. }) = self.facts(outermost)
             && parent != 0
         {
             outermost = parent;
@@ -154,7 +154,7 @@ impl Tables {
 
     /// Makes the layer of a dead module available to another module.
     fn mark_dead(&mut self, layer: u32) {
-        if let Some(&mut Facts { parent, class, .. }) = self.facts(layer) {
+        if let Some(&mut LayerRecord { parent, class, .. }) = self.facts(layer) {
             self.dead.entry((parent, class)).or_default().insert(layer);
         }
     }
@@ -181,7 +181,7 @@ impl Tables {
 }
 
 /// The id of a frame of the program that other code stands for; defined at the first call.
-fn define_source_frame(tables: &mut Tables, log: &Log, file: &str, line: Option<u32>, function: &str) -> u32 {
+fn define_source_frame(tables: &mut InternTables, log: &Log, file: &str, line: Option<u32>, function: &str) -> u32 {
     // No frame of running code has this position.
     let content = (tables.texts.hash_one((file, function)), usize::MAX, line);
     if let Some(&known) = tables.frames_by_content.get(&content) {
@@ -196,7 +196,7 @@ fn define_source_frame(tables: &mut Tables, log: &Log, file: &str, line: Option<
 
 #[derive(Default)]
 pub struct Interner {
-    tables: Mutex<Tables>,
+    tables: Mutex<InternTables>,
     pub sources: Sources,
 }
 
@@ -376,7 +376,7 @@ impl Interner {
         let mut tables = self.tables.lock();
         let class = String::from_utf8_lossy(class).into_owned();
         let hash = tables.texts.hash_one(&class);
-        tables.facts.push(Facts { parent: 0, class: hash, name: 0, is_tensorless: false });
+        tables.facts.push(LayerRecord { parent: 0, class: hash, name: 0, is_tensorless: false });
         let id = tables.facts.len() as u32;
         let variable = (!variable.is_empty()).then_some(variable);
         log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, 0, &class, Some(b""), variable));

@@ -11,7 +11,7 @@ use crate::cuda::hook_lookup;
 use crate::fork;
 use crate::gpu_time;
 use crate::limit::settings;
-use crate::mover::ready;
+use crate::mover::pinning_ahead;
 use crate::python::agent;
 use crate::ranges::nvtx;
 use crate::recorder::{Recorder, start};
@@ -20,7 +20,7 @@ use interpose_base::config::config;
 use interpose_base::got_patch::{self, Replacements};
 use interpose_base::loaded_objects::{is_preloaded, path_of};
 use interpose_base::panics;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 use interpose_base::symbols::Real;
 use interpose_driver::device;
 use interpose_driver::vmm::{gate, mode};
@@ -53,7 +53,7 @@ pub fn loaded() {
 fn enable_offloading() {
     if !is_preloaded() {
         // Code that already runs would not pass the gate.
-        say(
+        print_message(
             "MEMLAB_OFFLOAD needs memlab to be there from the start (`memlab run --offload`): nothing can be offloaded",
         );
         return;
@@ -66,7 +66,7 @@ fn enable_offloading() {
 fn hook_running_program() {
     got_patch::start(replacements);
     if path_of(c"libc10_cuda.so").is_some() && device::is_in_use() {
-        agent::ask_for_earlier_memory();
+        agent::request_earlier_memory();
         // The recording begins now, not at the next use of CUDA: the agent can then ask PyTorch for existing memory.
         drop(Recorder::enter());
     }
@@ -91,7 +91,7 @@ fn recording_begins(recorder: &'static Recorder) {
     gpu_time::start(recorder);
     control::start(recorder);
     if config().offload_ready && mode::is_enabled() {
-        ready::start();
+        pinning_ahead::start();
     }
     watch_exit();
 }
@@ -117,7 +117,7 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
 }
 
 fn close(recorder: &Recorder, code: c_int) {
-    compaction::say_lost(recorder);
+    compaction::report_lost(recorder);
     // The parent of a process sees the low byte alone: `sys.exit(300)` ends with 44.
     recorder.write_end_and_close(code & 0xff);
 }

@@ -6,15 +6,15 @@
 //! program's.
 
 mod copy;
-mod leaving;
+mod leaving_pieces;
 mod mappings;
 mod offload;
 pub mod operation;
-mod parts;
+mod page_ranges;
+pub mod pinning_ahead;
 pub mod progress;
 mod quiesce;
-pub mod ready;
 mod restore;
-mod returns;
+mod returning_pieces;
 mod staging;
 pub mod status;

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::intern::{Frame, WrapperPlace};
 use crate::recorder::Recorder;
-use crate::thread_state::{CachedFrame, FRAME_CACHE, ThreadState};
+use crate::thread_state::{CachedFrame, FRAME_CACHE_ENTRIES, ThreadState};
 use interpose_base::frame_role::FrameRole;
 use interpose_base::loaded_objects;
 use interpose_base::locks;
@@ -28,7 +28,7 @@ pub const ENTRY: &CStr = c"AOTInductorModelContainerRun";
 /// The longest source that is read, in bytes.
 const MAX_SOURCE: u64 = 64 << 20;
 
-/// How many packages were ever loaded. An address can belong to another package after that.
+/// The number of packages loaded so far. An address can belong to another package after that.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
 
 /// The sources of packages, by their libraries' paths; `None` for other libraries, which have no source beside them.
@@ -55,7 +55,7 @@ pub fn reset_in_child() {
 /// if the call is not a package's.
 pub fn frame(recorder: &Recorder, thread: &mut ThreadState, site: usize) -> (u32, bool) {
     let loads = LOADS.load(Ordering::Acquire);
-    let cached = &mut thread.frame_cache[(site ^ site >> 10) % FRAME_CACHE];
+    let cached = &mut thread.frame_cache[(site ^ site >> 10) % FRAME_CACHE_ENTRIES];
     if cached.code as usize != site || cached.position != loads {
         let (id, has_node) = find(recorder, site).unwrap_or_default();
         let role = if has_node { FrameRole::WRAPPER } else { FrameRole::empty() };

@@ -16,7 +16,7 @@ use crate::sampler::Sampler;
 use crate::thread_state::ThreadState;
 use interpose_base::clock::monotonic_ns;
 use interpose_base::log::Log;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 use interpose_driver::device;
 use interpose_python::walk::Interpreter;
 
@@ -90,7 +90,7 @@ impl Recorder {
 
     /// Writes a limitation of memlab's to stderr and to the trace.
     pub fn warn(&self, what: &str) {
-        say(what);
+        print_message(what);
         self.log.append(encode::warning(&mut LineBuffer::<1024>::new(), what));
     }
 

@@ -16,14 +16,14 @@ use interpose_base::nvml::Nvml;
 #[derive(Default)]
 pub struct Sampler {
     changed: AtomicBool,
-    watched: Mutex<Vec<Watched>>,
+    watched: Mutex<Vec<SampledDevice>>,
     /// Loaded by the first sample; `None`: not installed.
     nvml: OnceLock<Option<Nvml>>,
     /// Held by the thread that samples.
     sampling: Mutex<()>,
 }
 
-struct Watched {
+struct SampledDevice {
     device: i32,
     bus_id: Option<String>,
     last: Option<(u64, Option<u64>)>,
@@ -40,7 +40,13 @@ impl Sampler {
 
     /// Samples `device` from now on. NVML numbers cards differently; the bus id identifies a card in both.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
-        self.watched.lock().push(Watched { device, bus_id, last: None, last_others: Vec::new(), link_asked: false });
+        self.watched.lock().push(SampledDevice {
+            device,
+            bus_id,
+            last: None,
+            last_others: Vec::new(),
+            link_asked: false,
+        });
         self.driver_memory_changed();
     }
 

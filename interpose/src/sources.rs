@@ -27,12 +27,12 @@ const MAX_LOCATIONS: usize = 1 << 14;
 
 #[derive(Default)]
 pub struct Sources {
-    places: Mutex<Places>,
+    places: Mutex<SourceLocations>,
     written_bytes: AtomicU64,
 }
 
 #[derive(Default)]
-struct Places {
+struct SourceLocations {
     known: HashMap<String, HashSet<u32>>,
     count: usize,
     /// Not read yet.

@@ -133,9 +133,9 @@ pub struct Nodes {
     pub last_linked: (u32, u32, u32),
 }
 
-pub const FRAME_CACHE: usize = 1024;
-pub const STACK_CACHE: usize = 2048;
-pub const LAYER_CACHE: usize = 256;
+pub const FRAME_CACHE_ENTRIES: usize = 1024;
+pub const STACK_CACHE_ENTRIES: usize = 2048;
+pub const LAYER_CACHE_ENTRIES: usize = 256;
 
 /// A new state is all zeros, so that unused pages take no memory: zero must mean "nothing" in each field. What every event
 /// reads is together at the beginning.
@@ -162,10 +162,10 @@ pub struct ThreadState {
     /// The frames of the last walk and of the one before, which the next walk overwrites; innermost first.
     pub frames: [[RawFrame; MAX_DEPTH]; 2],
     pub slots: [Slot; MAX_DEPTH],
-    pub frame_cache: [CachedFrame; FRAME_CACHE],
+    pub frame_cache: [CachedFrame; FRAME_CACHE_ENTRIES],
     /// Stacks by their key: the stack below and the frame, whose number is above 0.
-    pub stack_cache: [(u64, u32); STACK_CACHE],
-    pub layer_cache: [CachedLayer; LAYER_CACHE],
+    pub stack_cache: [(u64, u32); STACK_CACHE_ENTRIES],
+    pub layer_cache: [CachedLayer; LAYER_CACHE_ENTRIES],
 }
 
 /// The size of a state, in whole pages.

@@ -6,5 +6,5 @@ mod interface;
 
 pub use cuda::Cuda;
 pub use host::Host;
-pub(crate) use interface::Active;
+pub(crate) use interface::ActiveDevice;
 pub use interface::{Backend, CaptureStatus, Event, RelaxedCaptures, Stream, Transfer};

@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::backend::{Active, Backend, Cuda, Event, Host, Stream, Transfer};
+use crate::backend::{ActiveDevice, Backend, Cuda, Event, Host, Stream, Transfer};
 use crate::error::{Error, Result};
 use crate::events::{EventId, Events};
 use places::{PieceRange, Places};
 
 /// A stream of copies, and the host memory that they use.
 pub struct Lane {
-    shared: Arc<Shared>,
+    shared: Arc<LaneCore>,
 }
 
-struct Shared {
+struct LaneCore {
     backend: Arc<dyn Backend>,
     device: Option<i32>,
     stream: Stream,
@@ -37,7 +37,7 @@ struct LaneState {
 
 /// Bytes of device memory on the host. Its place is free again when this is dropped.
 pub struct HostCopy {
-    shared: Arc<Shared>,
+    shared: Arc<LaneCore>,
     place: PieceRange,
     bytes: u64,
     saved: EventId,
@@ -56,10 +56,10 @@ impl Lane {
             None => Arc::new(Host::new(bytes_per_second)?),
         };
         let stream = {
-            let _active = Active::on(&*backend)?;
+            let _active = ActiveDevice::on(&*backend)?;
             backend.create_stream()?
         };
-        Ok(Self { shared: Arc::new(Shared { backend, device, stream, state: Mutex::default() }) })
+        Ok(Self { shared: Arc::new(LaneCore { backend, device, stream, state: Mutex::default() }) })
     }
 
     /// Bytes of host memory that [`grow`](Self::grow) would add so that `bytes` can be saved; 0 if there is a place.
@@ -99,7 +99,7 @@ impl Lane {
     /// The memory stays valid and unchanged until work that [waits](HostCopy::wait_saved) for the copy.
     pub unsafe fn save(&self, address: u64, bytes: u64, stream: Stream) -> Result<Option<HostCopy>> {
         let shared = &self.shared;
-        let _active = Active::on(&*shared.backend)?;
+        let _active = ActiveDevice::on(&*shared.backend)?;
         let mut state = shared.state.lock();
         let Some(place) = state.places.take(bytes) else { return Ok(None) };
         let queued = shared.queue(&mut state, stream, bytes, |places| {
@@ -143,7 +143,7 @@ impl Lane {
     /// If the device has failed.
     pub fn bytes_per_second(&self) -> Result<Option<f64>> {
         let shared = &self.shared;
-        let _active = Active::on(&*shared.backend)?;
+        let _active = ActiveDevice::on(&*shared.backend)?;
         let pairs = shared.state.lock().timed.as_mut().map(std::mem::take).unwrap_or_default();
         let (mut bytes, mut ns) = (0, 0);
         let read = pairs.iter().try_for_each(|&(begin, end, copied)| {
@@ -162,12 +162,12 @@ impl Lane {
     ///
     /// If the device, or a copy, has failed.
     pub fn synchronize(&self) -> Result<()> {
-        let _active = Active::on(&*self.shared.backend)?;
+        let _active = ActiveDevice::on(&*self.shared.backend)?;
         self.shared.backend.synchronize(self.shared.stream)
     }
 }
 
-impl Shared {
+impl LaneCore {
     /// Queues copies of `bytes` behind what is queued on `stream`; returns the event after them, with one user.
     fn queue(
         &self,
@@ -210,7 +210,7 @@ impl Shared {
 
     /// Makes work queued on `stream` from now on wait for an event.
     fn wait(&self, id: EventId, stream: Stream) -> Result<()> {
-        let _active = Active::on(&*self.backend)?;
+        let _active = ActiveDevice::on(&*self.backend)?;
         let event = self.state.lock().events.event(id);
         if !self.backend.wait(stream, event)? {
             while !self.backend.block(event, Duration::MAX)? {}
@@ -226,9 +226,9 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for LaneCore {
     fn drop(&mut self) {
-        let Ok(_active) = Active::on(&*self.backend) else { return };
+        let Ok(_active) = ActiveDevice::on(&*self.backend) else { return };
         self.backend.destroy_stream(self.stream);
         let state = self.state.get_mut();
         state.events.destroy(&*self.backend);
@@ -263,7 +263,7 @@ impl HostCopy {
     /// The memory stays valid, and nobody else's, until work that [waits](Self::wait_loaded) for the copy.
     pub unsafe fn load(&self, address: u64, stream: Stream) -> Result<()> {
         let shared = &*self.shared;
-        let _active = Active::on(&*shared.backend)?;
+        let _active = ActiveDevice::on(&*shared.backend)?;
         let mut loaded = self.loaded.lock();
         let mut state = shared.state.lock();
         let event = shared.queue(&mut state, stream, self.bytes, |places| {

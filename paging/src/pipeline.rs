@@ -29,7 +29,7 @@ pub use unlocked::{Unlocked, no_lock_held};
 
 use self::core::{PipelineCore, PipelineState};
 use crate::arena::Arena;
-use crate::backend::{Active, Backend, Cuda, Host, Stream};
+use crate::backend::{ActiveDevice, Backend, Cuda, Host, Stream};
 use crate::error::{Error, Result};
 use crate::range::ByteRange;
 use checked_configuration::CheckedConfiguration;
@@ -63,7 +63,7 @@ impl Pipeline {
     }
 
     fn with(arena: Arc<Arena>, backend: Arc<dyn Backend>, copies_block: bool) -> Result<Self> {
-        let _active = Active::on(&*backend)?;
+        let _active = ActiveDevice::on(&*backend)?;
         Ok(Self { core: Arc::new(PipelineCore::new(arena, Arc::clone(&backend), copies_block)?) })
     }
 
@@ -82,7 +82,7 @@ impl Pipeline {
         let PipelineCore { backend, arena, .. } = &*self.core;
         let configuration = CheckedConfiguration::new(arena, configuration)?;
         self.core.copies_block.fetch_and(!arena.is_pinned(), Ordering::Relaxed);
-        let _active = Active::on(&**backend)?;
+        let _active = ActiveDevice::on(&**backend)?;
         let mut state = self.core.state.lock();
         let under_way = (0..state.configuration.units() as Unit).any(|unit| state.ring.is_held(unit));
         if under_way || !state.waiting.is_empty() {
@@ -118,7 +118,7 @@ impl Pipeline {
     /// If there is no such unit, or a copy cannot be queued.
     pub fn reload(&self, unit: Unit, stream: Stream) -> Result<()> {
         let backend = &*self.core.backend;
-        let _active = Active::on(backend)?;
+        let _active = ActiveDevice::on(backend)?;
         let mut state = self.core.state.lock();
         let PipelineState { configuration, ring, counters, .. } = &mut *state;
         if unit as usize >= configuration.units() {
@@ -162,7 +162,7 @@ impl Pipeline {
             arena,
             &[WeightRange { arena: ByteRange::new(0, bytes), device_address: address }],
         )?;
-        let _active = Active::on(&**backend)?;
+        let _active = ActiveDevice::on(&**backend)?;
         let mut state = self.core.state.lock();
         state.ring.invalidate();
         state.fork(&**backend, stream)?;
@@ -199,7 +199,7 @@ impl Pipeline {
     /// Sets whether forwards that begin from now on are timed. What was timed before is forgotten then.
     pub fn set_timed(&self, on: bool) {
         let backend = &*self.core.backend;
-        let _active = Active::on(backend);
+        let _active = ActiveDevice::on(backend);
         let mut state = self.core.state.lock();
         state.timed = on;
         if on && let Some(mut before) = state.measured.take() {
@@ -219,7 +219,7 @@ impl Pipeline {
     /// If the device has failed.
     pub fn timings(&self) -> Result<Vec<u64>> {
         let backend = &*self.core.backend;
-        let _active = Active::on(backend)?;
+        let _active = ActiveDevice::on(backend)?;
         let state = self.core.state.lock();
         let points = state.configuration.points();
         state.measured.as_ref().map_or(Ok(vec![0; points]), |timing| timing.read(backend, points))
@@ -245,7 +245,7 @@ impl Pipeline {
     /// If a copy has failed.
     pub fn synchronize(&self) -> Result<()> {
         let backend = &*self.core.backend;
-        let _active = Active::on(backend)?;
+        let _active = ActiveDevice::on(backend)?;
         let stream = self.core.state.lock().ring.stream;
         backend.synchronize(stream)
     }

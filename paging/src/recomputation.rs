@@ -61,7 +61,7 @@ const MAX_PRICE: u64 = 1 << 48;
 /// Of equal layers, the first costs so much more to store than the last that a price divides them.
 const LAYER_PRICE_SPREAD: f64 = 1.0 / 128.0;
 
-/// How close the search comes to the price, as a share of it.
+/// The search ends this close to the price, as a share of it.
 const PRICE_TOLERANCE: f64 = LAYER_PRICE_SPREAD / 1000.0;
 
 impl Forward {

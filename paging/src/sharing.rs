@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 
 use self::handing::{connect, is_own, receive, wait_for_answer, wait_for_hangup};
 use self::listener::Listener;
-use self::names::{GATE, Name, SEATS};
+use self::names::{GATE, MAX_SHARING_PROCESSES, Name};
 use crate::arena::MemoryFile;
 use crate::error::{Error, Result, size};
 
@@ -63,7 +63,7 @@ impl HostShare {
     pub fn join(name: &str, bytes: u64, keep_waiting: &mut dyn FnMut(i32) -> bool) -> Result<Option<Self>> {
         let name = Name::checked(name)?;
         let Some(gate) = gate(&name, keep_waiting)? else { return Ok(None) };
-        for seat in 0..SEATS {
+        for seat in 0..MAX_SHARING_PROCESSES {
             let Ok(connection) = connect(&name.seat(seat)) else { continue };
             // A member that does not answer, as it is stopped, is as good as none; and so is another user's process.
             if !is_own(&connection) {
@@ -116,11 +116,11 @@ impl HostShare {
     /// How many processes hold the memory now. A process that joined twice counts twice.
     pub fn members(&self) -> usize {
         let is_member = |seat: &u32| connect(&self.name.seat(*seat)).is_ok_and(|connection| is_own(&connection));
-        (0..SEATS).filter(is_member).count()
+        (0..MAX_SHARING_PROCESSES).filter(is_member).count()
     }
 
     fn take_seat(&self) -> Result<()> {
-        for seat in 0..SEATS {
+        for seat in 0..MAX_SHARING_PROCESSES {
             if let Some(listener) = Listener::bind(&self.name.seat(seat)).map_err(refused)? {
                 let listener = Arc::new(listener);
                 let (theirs, memory) = (Arc::clone(&listener), Arc::clone(&self.memory));

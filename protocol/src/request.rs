@@ -43,7 +43,7 @@ pub enum ControlRequest {
 }
 
 /// Devices have ordinals below this.
-pub const DEVICES: usize = 64;
+pub const MAX_DEVICES: usize = 64;
 
 impl ControlRequest {
     /// Parses a line. Anything after it is ignored; the error is for the client.
@@ -132,7 +132,7 @@ fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
     let device = match given(request, "device") {
         None => None,
         Some(value) => {
-            let ordinal = value.as_i64().filter(|device| (0..DEVICES as i64).contains(device));
+            let ordinal = value.as_i64().filter(|device| (0..MAX_DEVICES as i64).contains(device));
             Some(ordinal.ok_or("device must be a number: 0 for the first that the program sees")? as i32)
         }
     };

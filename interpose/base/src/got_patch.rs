@@ -107,23 +107,23 @@ fn patch_all() {
     let mut replacements = replacements();
     replacements.insert(b"dlopen", dlopen as *const c_void);
     let mut patched = PATCHED.lock();
-    let mut pass = Pass { replacements, patched: patched.get_or_insert_with(HashSet::new) };
+    let mut pass = PatchPass { replacements, patched: patched.get_or_insert_with(HashSet::new) };
     // SAFETY: the callback gets `pass` back while it is alive, and valid descriptions of loaded objects.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut pass).cast()) };
 }
 
-struct Pass<'a> {
+struct PatchPass<'a> {
     replacements: Replacements,
     patched: &'a mut HashSet<usize>,
 }
 
 /// # Safety
 ///
-/// Must be called by `dl_iterate_phdr`, with the `Pass` of [`patch_all`].
+/// Must be called by `dl_iterate_phdr`, with the `PatchPass` of [`patch_all`].
 unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: *mut c_void) -> c_int {
-    // SAFETY: a valid description, with a NUL-terminated name or none, and the `Pass` of `patch_all`.
+    // SAFETY: a valid description, with a NUL-terminated name or none, and the `PatchPass` of `patch_all`.
     unsafe {
-        let (object, pass) = (&*object, &mut *pass.cast::<Pass>());
+        let (object, pass) = (&*object, &mut *pass.cast::<PatchPass>());
         let name = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
         // Skips memlab itself, and the loader and libc, which call none of these functions through their tables.
         let own = ["libmemlab.so", "ld-linux", "linux-vdso", "libc.so.6"];

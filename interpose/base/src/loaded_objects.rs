@@ -20,10 +20,10 @@ pub fn loads() -> u64 {
 /// Whether libmemlab precedes libc in load order, which is only the case if it was preloaded (or linked).
 pub fn is_preloaded() -> bool {
     /// Whether libmemlab was seen before libc; `None` until one of them is.
-    struct Order(Option<bool>);
-    unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, order: *mut c_void) -> c_int {
+    struct LoadOrder(Option<bool>);
+    unsafe extern "C" fn compare(object: *mut libc::dl_phdr_info, _size: usize, order: *mut c_void) -> c_int {
         // SAFETY: the linker passes a valid description, and `order` is the variable below.
-        let (object, order) = unsafe { (&*object, &mut *order.cast::<Order>()) };
+        let (object, order) = unsafe { (&*object, &mut *order.cast::<LoadOrder>()) };
         if !object.dlpi_name.is_null() && order.0.is_none() {
             // SAFETY: a NUL-terminated name.
             let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
@@ -35,9 +35,9 @@ pub fn is_preloaded() -> bool {
         }
         0
     }
-    let mut order = Order(None);
+    let mut order = LoadOrder(None);
     // SAFETY: the callback gets `order` back while it is alive.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut order).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(compare), (&raw mut order).cast()) };
     order.0.unwrap_or(false)
 }
 

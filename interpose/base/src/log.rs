@@ -6,16 +6,16 @@
 
 pub mod file;
 pub mod live;
-pub mod place;
+pub mod trace_path;
 
 use std::io;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use crate::stderr::say;
-use file::{Refused, Room, TraceFile};
-use place::Naming;
+use crate::stderr::print_message;
+use file::{Room, TraceFile, WriteRefusal};
+use trace_path::Naming;
 
 pub struct Log {
     /// The file being appended to. Compaction of a long run's trace replaces it. A thread may reach a file that was
@@ -39,7 +39,7 @@ impl Log {
     /// written (the disk is full), the file is removed.
     pub fn create(path: &Path, naming: Naming<'_>, most: u64, header: &[u8]) -> io::Result<Self> {
         let file = TraceFile::create(path, naming, most, 0)?;
-        if let Err(Refused::Failed(error)) = file.append(header) {
+        if let Err(WriteRefusal::Failed(error)) = file.append(header) {
             if file.is_in_place() {
                 let _ = std::fs::remove_file(&file.path);
             }
@@ -78,13 +78,13 @@ impl Log {
             Ok(Room::Events) => {}
             Ok(Room::Definitions) => self.restrict(DEFINITIONS),
             Ok(Room::Ending) => self.restrict(ENDING),
-            Err(Refused::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It continues in another file.
-            Err(Refused::Closed) => {}
-            Err(Refused::Full) => {
+            Err(WriteRefusal::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It continues in another file.
+            Err(WriteRefusal::Closed) => {}
+            Err(WriteRefusal::Full) => {
                 self.restrict(ENDING);
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Refused::Failed(error)) => self.give_up(&error),
+            Err(WriteRefusal::Failed(error)) => self.give_up(&error),
         }
     }
 
@@ -136,7 +136,7 @@ impl Log {
     #[cold]
     pub fn give_up(&self, error: &io::Error) {
         if self.state.swap(NO_LINES, Ordering::Relaxed) != NO_LINES {
-            say(&format!(
+            print_message(&format!(
                 "cannot write any more to {} ({error}): the program goes on, its trace ends here",
                 self.file().path.display()
             ));

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::loaded_objects::base_of;
-use crate::stderr::say;
+use crate::stderr::print_message;
 
 /// The real function behind a hook, looked up once. `F` is its `fn` pointer type.
 pub struct Real<F> {
@@ -130,7 +130,9 @@ pub fn in_process(symbol: &CStr) -> *mut c_void {
 /// Ends the program when a hook was called but no loaded library has the real function: continuing would give the
 /// program wrong results.
 pub fn abort_without(symbol: &str) -> ! {
-    say(&format!("{symbol} was called, but no loaded library has it: unset LD_PRELOAD and report this, please"));
+    print_message(&format!(
+        "{symbol} was called, but no loaded library has it: unset LD_PRELOAD and report this, please"
+    ));
     std::process::abort()
 }
 

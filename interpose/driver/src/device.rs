@@ -1,7 +1,7 @@
 //! Queries about devices and contexts, made inside hooks.
 
 use super::calls::{self, Current};
-use memlab_protocol::request::DEVICES;
+use memlab_protocol::request::MAX_DEVICES;
 
 /// The current context's device; 0 if there is no context, as in the runtime.
 pub fn current_device() -> i32 {
@@ -32,7 +32,7 @@ pub fn primary_context(device: i32) -> u64 {
 /// Whether the process uses a device: whether a primary context is active.
 pub fn is_in_use() -> bool {
     // The driver returns an error if it is not initialised or has no such device.
-    (0..DEVICES as i32).map_while(|device| calls::primary_is_active(device).ok()).any(|active| active)
+    (0..MAX_DEVICES as i32).map_while(|device| calls::primary_is_active(device).ok()).any(|active| active)
 }
 
 /// Bytes of the allocation that contains `address`; 0 if the driver does not know it.

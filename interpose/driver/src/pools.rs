@@ -6,16 +6,16 @@ use parking_lot::Mutex;
 
 use super::calls::{self, Code, POOL_RESERVED, POOL_USED, Pool, RelaxedCaptures};
 use interpose_base::locks;
-use memlab_protocol::request::DEVICES;
+use memlab_protocol::request::MAX_DEVICES;
 
 /// Which kinds of reserved memory the process uses. The driver is queried only for those.
-struct Uses {
+struct ReservedUse {
     pools: AtomicBool,
     graphs: AtomicBool,
 }
 
-static USES: [Uses; DEVICES] =
-    [const { Uses { pools: AtomicBool::new(false), graphs: AtomicBool::new(false) } }; DEVICES];
+static USES: [ReservedUse; MAX_DEVICES] =
+    [const { ReservedUse { pools: AtomicBool::new(false), graphs: AtomicBool::new(false) } }; MAX_DEVICES];
 /// Pools that the program has created and allocated from: device and handle.
 static POOLS: Mutex<Vec<(i32, usize)>> = Mutex::new(Vec::new());
 
@@ -79,7 +79,7 @@ pub fn trim(device: i32) {
 
 /// The same on all devices.
 pub fn trim_all() {
-    (0..DEVICES as i32).for_each(trim);
+    (0..MAX_DEVICES as i32).for_each(trim);
 }
 
 /// Whether the program allocates stream-ordered memory, on any device.
@@ -87,8 +87,8 @@ pub fn are_used() -> bool {
     USES.iter().any(|uses| uses.pools.load(Ordering::Acquire))
 }
 
-/// Calls `look` with each pool of the device that exists and may hold memory.
-fn with_pools(device: i32, mut look: impl FnMut(Pool)) {
+/// Calls `query` with each pool of the device that exists and may hold memory.
+fn with_pools(device: i32, mut query: impl FnMut(Pool)) {
     let made = POOLS.lock(); // Held, so that none is destroyed meanwhile.
     let of_device = [calls::default_pool(device), calls::current_pool(device)].into_iter().filter_map(existing);
     let made = made.iter().filter(|&&(of, _)| of == device).map(|&(_, pool)| pool as Pool);
@@ -96,7 +96,7 @@ fn with_pools(device: i32, mut look: impl FnMut(Pool)) {
     for pool in of_device.chain(made) {
         if !pool.is_null() && !seen.contains(&pool) {
             seen.push(pool);
-            look(pool);
+            query(pool);
         }
     }
 }

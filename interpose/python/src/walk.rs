@@ -140,8 +140,8 @@ impl Interpreter {
     /// with the same code, is not examined closely, which is most of the cost of a walk.
     #[inline]
     pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH], last: &[RawFrame]) -> usize {
-        /// How many frames shorter than before a stack may be for its frames to be found in `last`.
-        const WINDOW: usize = 8;
+        /// Frames that a stack may be shorter than before and still be found in `last`.
+        const SEARCH_WINDOW_FRAMES: usize = 8;
         let layout = self.layout;
         self.fetch(last);
         let mut frame = innermost;
@@ -156,7 +156,8 @@ impl Interpreter {
                 if met || self.runs_python(frame, code) {
                     if met {
                         expected += 1;
-                    } else if let Some(skipped) = last.iter().skip(expected).take(WINDOW).position(is_met) {
+                    } else if let Some(skipped) = last.iter().skip(expected).take(SEARCH_WINDOW_FRAMES).position(is_met)
+                    {
                         expected += skipped + 1;
                     }
                     let position = match layout.position {

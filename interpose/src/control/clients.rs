@@ -16,30 +16,30 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// How many clients are served at a time; each uses one of the process's descriptors. A further client replaces the
 /// one connected longest: a well-behaved client sends its request as it connects, so it is served at once.
 const MAX_CLIENTS: usize = 32;
-/// How many waiting clients are accepted before the connected ones are polled again.
+/// The most waiting clients that are accepted before the connected ones are polled again.
 const ACCEPT_BATCH: usize = 8;
 
 /// A socket, and the inode that shows whether its descriptor is still ours.
-struct Owned<S: AsFd> {
+struct OwnedSocket<S: AsFd> {
     socket: ManuallyDrop<S>,
     inode: (u64, u64),
 }
 
-impl<S: AsFd + From<OwnedFd>> Owned<S> {
+impl<S: AsFd + From<OwnedFd>> OwnedSocket<S> {
     fn new(socket: S) -> Self {
         let socket = move_up(socket);
         Self { inode: inode_of(&socket), socket: ManuallyDrop::new(socket) }
     }
 }
 
-impl<S: AsFd> Owned<S> {
+impl<S: AsFd> OwnedSocket<S> {
     /// False once the program has closed the descriptor, even if its number was reused.
     fn is_ours(&self) -> bool {
         inode_of(&*self.socket) == self.inode
     }
 }
 
-impl<S: AsFd> Drop for Owned<S> {
+impl<S: AsFd> Drop for OwnedSocket<S> {
     fn drop(&mut self) {
         if self.is_ours() {
             // SAFETY: dropped only here; the field is not used afterwards.
@@ -71,7 +71,7 @@ pub type Refusal = fn(&UnixStream) -> Option<String>;
 
 /// The control socket and the connected clients, the oldest first.
 pub struct Clients {
-    listener: Owned<UnixListener>,
+    listener: OwnedSocket<UnixListener>,
     refusal: Refusal,
     clients: Vec<Client>,
 }
@@ -79,7 +79,7 @@ pub struct Clients {
 impl Clients {
     pub fn new(listener: UnixListener, refusal: Refusal) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let listener = Owned::new(listener);
+        let listener = OwnedSocket::new(listener);
         LISTENER.1.store(listener.inode.1, Ordering::Relaxed);
         LISTENER.0.store(listener.socket.as_raw_fd(), Ordering::Relaxed);
         Ok(Self { listener, refusal, clients: Vec::with_capacity(MAX_CLIENTS) })
@@ -119,13 +119,13 @@ impl Clients {
             self.clients
                 .retain_mut(|client| entries.next().is_none_or(|entry| entry.revents == 0) || client.advance(&reply));
             if polled[0].revents != 0 {
-                listens = self.let_in(&reply);
+                listens = self.accept_some(&reply);
             }
         }
     }
 
     /// Accepts some of the waiting clients. False if that is not possible now.
-    fn let_in(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
+    fn accept_some(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         for _ in 0..ACCEPT_BATCH {
             if !self.can_listen() {
                 return false;
@@ -154,7 +154,7 @@ impl Clients {
 
 /// One connection.
 struct Client {
-    stream: Owned<UnixStream>,
+    stream: OwnedSocket<UnixStream>,
     deadline: Instant,
     request: Vec<u8>,
     /// The unsent part of the reply; empty while the request is incomplete.
@@ -164,7 +164,7 @@ struct Client {
 impl Client {
     fn new(stream: UnixStream, reply: Vec<u8>) -> Self {
         let deadline = Instant::now() + DEADLINE;
-        Self { stream: Owned::new(stream), deadline, request: Vec::new(), reply }
+        Self { stream: OwnedSocket::new(stream), deadline, request: Vec::new(), reply }
     }
 
     /// Reads and writes as much as possible without blocking. False when the client is done.

@@ -10,7 +10,7 @@ use crate::limit;
 use crate::limit::in_flight::InFlight;
 use crate::limit::overhead;
 use interpose_base::panics;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 use interpose_driver::calls::CUDA_SUCCESS;
 use interpose_driver::device::{current_device, device_of, primary_context};
 use interpose_driver::pools;
@@ -50,7 +50,7 @@ driver_hook_table! {
         if result != CUDA_SUCCESS && mode::is_enabled() && panics::catch(|| queries::is_backed(address)) == Some(true) {
             static HAS_WARNED: AtomicBool = AtomicBool::new(false);
             if !HAS_WARNED.swap(true, Ordering::Relaxed) {
-                say("memory that can be offloaded cannot be shared with another process by CUDA IPC: start the \
+                print_message("memory that can be offloaded cannot be shared with another process by CUDA IPC: start the \
                      program without --offload, or pass tensors between its processes in host memory");
             }
         }
@@ -103,7 +103,7 @@ fn destroy_context(context: u64, real: impl FnOnce() -> c_int) -> c_int {
         panics::catch(|| {
             driver_memory::context_destroyed(context);
             limit::spill::context_destroyed(context);
-            overhead::context_gone();
+            overhead::context_destroyed();
         });
     }
     result

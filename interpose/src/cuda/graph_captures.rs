@@ -43,7 +43,7 @@ pub fn ending(object: usize) -> Option<Graph> {
 }
 
 /// The program lets go of a graph.
-pub fn gone(object: usize) -> Option<Graph> {
+pub fn remove(object: usize) -> Option<Graph> {
     GRAPHS.lock().remove(&object)
 }
 
@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(taking(inside), 0);
         assert!(ending(0x1000).is_none());
         // AND it is gone once
-        assert!(gone(0x1000).is_some() && gone(0x1000).is_none());
+        assert!(remove(0x1000).is_some() && remove(0x1000).is_none());
     }
 }

@@ -8,7 +8,7 @@ use super::hook::{driver_hook, driver_hook_table};
 use interpose_base::panics;
 use interpose_driver::calls::{CUDA_SUCCESS, Code};
 use interpose_driver::types::{Handle, In, Out};
-use interpose_driver::vmm::queries::Fact;
+use interpose_driver::vmm::queries::AttributeValue;
 use interpose_driver::vmm::{contexts, gate, handles, mode, queries};
 
 /// Memory that multicast objects reach (NCCL's NVLS), by its handle: it must not move, and the driver needs its own
@@ -62,7 +62,7 @@ driver_hook_table! {
     cuPointerGetAttribute => { |real| {
         let _pass = gate::enter();
         let result = real(data, attribute, pointer);
-        if tell(data, attribute, pointer) { CUDA_SUCCESS } else { result }
+        if write_attribute(data, attribute, pointer) { CUDA_SUCCESS } else { result }
     } };
     driver_hook[] cuPointerGetAttributes(count: c_uint, attributes: In<c_int>, data: In<Out<u8>>, pointer: u64) 7000:
     cuPointerGetAttributes => { |real| {
@@ -71,7 +71,7 @@ driver_hook_table! {
         if result == CUDA_SUCCESS {
             // SAFETY: the driver has just read that many elements of both arrays.
             let (attributes, places) = unsafe { (attributes.elements(count as usize), data.elements(count as usize)) };
-            attributes.zip(places).for_each(|(attribute, place)| _ = tell(place, attribute, pointer));
+            attributes.zip(places).for_each(|(attribute, place)| _ = write_attribute(place, attribute, pointer));
         }
         result
     } };
@@ -114,15 +114,15 @@ fn stays(result: c_int, address: u64, why: &'static str) {
 
 /// Writes the program's view of an attribute of memory that memlab backs; returns whether it did. The attribute
 /// decides how large `to` is.
-fn tell(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
+fn write_attribute(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
     if to.is_null() || !mode::is_enabled() {
         return false;
     }
     match panics::catch(|| queries::attribute(pointer, attribute)).flatten() {
         // SAFETY: the attribute is an `int`, for which the program has made room.
-        Some(Fact::Number(number)) => unsafe { to.of_type::<c_int>() }.set(number),
+        Some(AttributeValue::Number(number)) => unsafe { to.of_type::<c_int>() }.set(number),
         // SAFETY: the attribute has 8 bytes, for which the program has made room.
-        Some(Fact::Word(word)) => unsafe { to.of_type::<u64>() }.set(word),
+        Some(AttributeValue::Word(word)) => unsafe { to.of_type::<u64>() }.set(word),
         None => return false,
     }
     true

@@ -267,10 +267,10 @@ struct Properties(Out<u8>);
 
 impl Properties {
     /// The offset of `totalGlobalMem` since CUDA 10: behind the name, two identifiers and a mask.
-    const TOTAL: usize = (256 + 16 + 8 + size_of::<c_uint>()).next_multiple_of(8);
+    const TOTAL_MEMORY_OFFSET: usize = (256 + 16 + 8 + size_of::<c_uint>()).next_multiple_of(8);
 
     fn total(self) -> Out<usize> {
         // SAFETY: the program has made room for the whole structure.
-        unsafe { self.0.at(Self::TOTAL) }
+        unsafe { self.0.at(Self::TOTAL_MEMORY_OFFSET) }
     }
 }

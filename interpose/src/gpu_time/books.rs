@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 
 use super::busy::Busy;
-use super::done::Done;
+use super::finished_work::FinishedWork;
 use super::launches::Launch;
 use super::names::KernelNames;
 use super::steps::StepSums;
@@ -44,7 +44,7 @@ pub struct Books {
 }
 
 impl Books {
-    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
+    pub fn add(&mut self, launch: &Launch, done: &FinishedWork<'_>) {
         let kernel = self.names.number(done.what);
         self.sums.add(launch.place, kernel, done);
         self.steps.add(launch, done);

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use memlab_trace::encode::{self, LineBuffer};
 
-use super::done::Done;
+use super::finished_work::FinishedWork;
 use super::launches::Launch;
 use super::sampling;
 use crate::recorder::Recorder;
 
-/// How much later than others of its time a record may come and still count in full.
+/// A record may come this much later than others of its time and still count in full.
 pub const MAX_DELAY_NS: u64 = 2_000_000_000;
 
 /// The most pieces of work that are kept until no earlier one is expected.
@@ -43,7 +43,7 @@ struct Shares {
 }
 
 impl Busy {
-    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
+    pub fn add(&mut self, launch: &Launch, done: &FinishedWork<'_>) {
         let device = self.0.entry(done.device).or_default();
         let end = done.start + done.nanoseconds;
         device.latest_end = device.latest_end.max(end);

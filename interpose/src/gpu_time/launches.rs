@@ -7,7 +7,7 @@ use crate::attribution::result::Attribution;
 
 /// How many calls are remembered: ids count all calls of CUDA, and records can come a second later. More would be pushed out
 /// of the processor's caches before they are used again.
-const CALLS: usize = 1 << 18;
+const REMEMBERED_CALLS: usize = 1 << 18;
 
 /// One call: words that are written one after the other. The id in the first and the last says whether they belong together.
 struct Entry {
@@ -20,7 +20,7 @@ struct Entry {
 /// The latest calls. Its memory is taken as it is used.
 static LATEST_CALLS: LazyLock<Box<[Entry]>> = LazyLock::new(|| {
     // SAFETY: an entry of zeros is one.
-    unsafe { Box::new_zeroed_slice(CALLS).assume_init() }
+    unsafe { Box::new_zeroed_slice(REMEMBERED_CALLS).assume_init() }
 });
 
 /// Bits of a place's flags that are kept: all that there are.
@@ -41,7 +41,7 @@ pub struct Launch {
 
 /// Remembers a call.
 pub fn note(id: u32, launch: Launch) {
-    let Some(entry) = LATEST_CALLS.get(id as usize % CALLS) else { return };
+    let Some(entry) = LATEST_CALLS.get(id as usize % REMEMBERED_CALLS) else { return };
     let Launch { place, time, step } = launch;
     let layer = if place.layer < MAX_LAYER { place.layer } else { 0 };
     let flags = place.flags & ((1 << FLAG_BITS) - 1);
@@ -53,7 +53,7 @@ pub fn note(id: u32, launch: Launch) {
 
 /// A call; all zeros if it is not known any more, or was memlab's own.
 pub fn launch(id: u32) -> Launch {
-    let Some(entry) = LATEST_CALLS.get(id as usize % CALLS) else { return Launch::default() };
+    let Some(entry) = LATEST_CALLS.get(id as usize % REMEMBERED_CALLS) else { return Launch::default() };
     let layer = entry.layer.load(Ordering::Acquire);
     let (step, time) = (entry.step.load(Ordering::Acquire), entry.time.load(Ordering::Acquire));
     let stack = entry.stack.load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ mod tests {
         note(7, at(3, 9, 5, 100));
         assert_eq!(found(7), (3, 9, 5, 101));
         assert_eq!(found(8), (0, 0, 0, 0), "nobody called");
-        let later = 7 + CALLS as u32;
+        let later = 7 + REMEMBERED_CALLS as u32;
         note(later, at(4, 1, 2, 200));
         assert_eq!((found(7), found(later)), ((0, 0, 0, 0), (4, 1, 2, 201)));
     }

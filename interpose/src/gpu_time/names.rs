@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, LineBuffer};
 
-use super::done::What;
+use super::finished_work::WorkKind;
 use crate::recorder::Recorder;
 
 /// The most names of kernels; libraries and compilers make some thousands.
@@ -18,15 +18,15 @@ pub struct KernelNames {
 
 impl KernelNames {
     /// The number of what ran, from 1; 0 if there are too many.
-    pub fn number(&mut self, what: What<'_>) -> u32 {
+    pub fn number(&mut self, what: WorkKind<'_>) -> u32 {
         let copy;
         let name = match what {
-            What::Kernel(name) => name,
-            What::Copy(from, to) => {
+            WorkKind::Kernel(name) => name,
+            WorkKind::Copy(from, to) => {
                 copy = format!("copy {} to {}", from.name(), to.name());
                 copy.as_bytes()
             }
-            What::Fill => b"fill",
+            WorkKind::Fill => b"fill",
         };
         if let Some(number) = self.numbers.get(name) {
             return *number;

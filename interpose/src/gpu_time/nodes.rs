@@ -26,7 +26,7 @@ static PLACES: Mutex<Option<HashMap<u64, Attribution>>> = Mutex::new(None);
 /// # Safety
 ///
 /// `data` is CUPTI's, of one of [`CALLBACKS`].
-pub unsafe fn made(id: CUpti_CallbackIdResource, data: &CUpti_GraphData, here: Attribution) {
+pub unsafe fn node_created(id: CUpti_CallbackIdResource, data: &CUpti_GraphData, here: Attribution) {
     // SAFETY: CUPTI says of nodes that exist.
     let Some(node) = (unsafe { number(data.node) }) else { return };
     if id != CUpti_CallbackIdResource::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED {

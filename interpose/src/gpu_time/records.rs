@@ -11,7 +11,7 @@ use cupti_sys::bindings::{
 use parking_lot::Mutex;
 
 use super::books::BOOKS;
-use super::done::{Done, Memory, What};
+use super::finished_work::{FinishedWork, Memory, WorkKind};
 use super::launches;
 use super::library::CUPTI;
 use super::nodes;
@@ -25,14 +25,14 @@ const BUFFER: Layout = match Layout::from_size_align(1 << 18, 8) {
 };
 
 /// Buffers that were read, to be filled again: new memory would come page by page from the system.
-static SPARE_BUFFERS: Mutex<Vec<Empty>> = Mutex::new(Vec::new());
+static SPARE_BUFFERS: Mutex<Vec<EmptyBuffer>> = Mutex::new(Vec::new());
 
-struct Empty(*mut u8);
+struct EmptyBuffer(*mut u8);
 
 // SAFETY: whoever takes it from the list is the only one to have it.
-unsafe impl Send for Empty {}
+unsafe impl Send for EmptyBuffer {}
 
-/// How many are kept.
+/// The most spare buffers kept.
 const MAX_SPARE_BUFFERS: usize = 16;
 
 /// CUPTI asks for a buffer.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn request(buffer: *mut *mut u8, bytes: *mut usize, most_r
     let read = SPARE_BUFFERS.lock().pop();
     // SAFETY: the layout has a size; CUPTI's pointers are writable.
     unsafe {
-        let memory = read.map_or_else(|| alloc(BUFFER), |Empty(memory)| memory);
+        let memory = read.map_or_else(|| alloc(BUFFER), |EmptyBuffer(memory)| memory);
         buffer.write(memory);
         bytes.write(if memory.is_null() { 0 } else { BUFFER.size() });
         most_records.write(0);
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
     });
     let mut kept = SPARE_BUFFERS.lock();
     if kept.len() < MAX_SPARE_BUFFERS {
-        kept.push(Empty(buffer));
+        kept.push(EmptyBuffer(buffer));
     } else {
         // SAFETY: made by `request`, with this layout.
         unsafe { dealloc(buffer, BUFFER) };
@@ -88,43 +88,43 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
 /// # Safety
 ///
 /// `record` must be a record of a buffer that CUPTI has filled.
-unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Option<Done<'a>>)> {
+unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Option<FinishedWork<'a>>)> {
     // SAFETY: the kind says the type; only fields are read that records of that kind have had since CUDA 11.
     unsafe {
         let (correlation, node, end, done) = match (*record).kind {
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL => {
                 let kernel = &*record.cast::<CUpti_ActivityKernel9>();
                 let name = if kernel.name.is_null() { &b"?"[..] } else { CStr::from_ptr(kernel.name).to_bytes() };
-                let done = done(kernel.deviceId, kernel.streamId, What::Kernel(name), kernel.start, 0);
+                let done = done(kernel.deviceId, kernel.streamId, WorkKind::Kernel(name), kernel.start, 0);
                 (kernel.correlationId, kernel.graphNodeId, kernel.end, done)
             }
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY => {
                 let copy = &*record.cast::<CUpti_ActivityMemcpy5>();
-                let what = What::Copy(memory(copy.srcKind), memory(copy.dstKind));
+                let what = WorkKind::Copy(memory(copy.srcKind), memory(copy.dstKind));
                 let done = done(copy.deviceId, copy.streamId, what, copy.start, copy.bytes);
                 (copy.correlationId, copy.graphNodeId, copy.end, done)
             }
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY2 => {
                 let copy = &*record.cast::<CUpti_ActivityMemcpyPtoP4>();
-                let what = What::Copy(Memory::Device, Memory::Peer);
+                let what = WorkKind::Copy(Memory::Device, Memory::Peer);
                 let done = done(copy.deviceId, copy.streamId, what, copy.start, copy.bytes);
                 (copy.correlationId, copy.graphNodeId, copy.end, done)
             }
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMSET => {
                 let fill = ptr::read_unaligned(record.cast::<CUpti_ActivityMemset4>());
-                let done = done(fill.deviceId, fill.streamId, What::Fill, fill.start, fill.bytes);
+                let done = done(fill.deviceId, fill.streamId, WorkKind::Fill, fill.start, fill.bytes);
                 (fill.correlationId, fill.graphNodeId, fill.end, done)
             }
             _ => return None,
         };
         let nanoseconds = end.checked_sub(done.start).filter(|_| done.start != 0);
-        Some((correlation, node, nanoseconds.map(|nanoseconds| Done { nanoseconds, ..done })))
+        Some((correlation, node, nanoseconds.map(|nanoseconds| FinishedWork { nanoseconds, ..done })))
     }
 }
 
 /// What ran, but for how long.
-fn done(device: u32, stream: u32, what: What<'_>, start: u64, bytes: u64) -> Done<'_> {
-    Done { device, stream, what, start, nanoseconds: 0, bytes }
+fn done(device: u32, stream: u32, what: WorkKind<'_>, start: u64, bytes: u64) -> FinishedWork<'_> {
+    FinishedWork { device, stream, what, start, nanoseconds: 0, bytes }
 }
 
 fn memory(kind: u8) -> Memory {

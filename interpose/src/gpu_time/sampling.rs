@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::recorder::Recorder;
 use interpose_base::config::config;
 
-/// Of so many steps in a row, one is recorded. Not set: all are.
+/// One of this many steps in a row is recorded. Not set: all are.
 static SAMPLING_PERIOD: OnceLock<u64> = OnceLock::new();
 
 /// Chooses as `MEMLAB_TIME_EVERY` says.

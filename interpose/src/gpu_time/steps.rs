@@ -7,7 +7,7 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::StepWork;
 
 use super::busy::MAX_DELAY_NS;
-use super::done::Done;
+use super::finished_work::FinishedWork;
 use super::launches::Launch;
 use crate::recorder::Recorder;
 
@@ -37,7 +37,7 @@ pub struct StepSums {
 }
 
 impl StepSums {
-    pub fn add(&mut self, launch: &Launch, done: &Done<'_>) {
+    pub fn add(&mut self, launch: &Launch, done: &FinishedWork<'_>) {
         // (Nobody knows the step of what memlab itself launched.)
         if launch.time == 0 || self.interrupted.contains(&launch.step) {
             return;
@@ -113,13 +113,13 @@ impl StepSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_time::done::What;
+    use crate::gpu_time::finished_work::WorkKind;
 
     /// Sums of a kernel of one nanosecond for each step, a second apart.
     fn sums(steps: u64) -> StepSums {
         let mut sums = StepSums::default();
         for step in 0..steps {
-            let done = Done { device: 0, stream: 0, what: What::Fill, start: 0, nanoseconds: 1, bytes: 0 };
+            let done = FinishedWork { device: 0, stream: 0, what: WorkKind::Fill, start: 0, nanoseconds: 1, bytes: 0 };
             sums.add(&launch(step), &done);
         }
         sums

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::{Flags, Work};
 
-use super::done::Done;
+use super::finished_work::FinishedWork;
 use crate::attribution::result::Attribution;
 use crate::recorder::Recorder;
 
@@ -23,7 +23,7 @@ struct Sum {
 pub struct Sums(HashMap<Key, Sum>);
 
 impl Sums {
-    pub fn add(&mut self, place: Attribution, kernel: u32, done: &Done<'_>) {
+    pub fn add(&mut self, place: Attribution, kernel: u32, done: &FinishedWork<'_>) {
         let sum = self.0.entry((done.device, place.stack, place.layer, place.flags, kernel)).or_default();
         sum.calls += 1;
         sum.nanoseconds += done.nanoseconds;

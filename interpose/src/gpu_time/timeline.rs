@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::{Flags, Ran};
 
-use super::done::Done;
+use super::finished_work::FinishedWork;
 use crate::attribution::result::Attribution;
 use crate::recorder::Recorder;
 use interpose_base::config::config;
 
-/// What is kept.
+/// The pieces of work that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum Retention {
     /// What began at most so many nanoseconds before the end, and so many pieces.
     Last {
         nanoseconds: u64,
@@ -23,12 +23,12 @@ enum Wanted {
 }
 
 /// A megabyte of trace.
-const BY_DEFAULT: Wanted = Wanted::Last { nanoseconds: 5_000_000_000, pieces: 1 << 14 };
+const BY_DEFAULT: Retention = Retention::Last { nanoseconds: 5_000_000_000, pieces: 1 << 14 };
 
 /// The most pieces if the seconds were asked for.
 const MAX_PIECES: usize = 1 << 20;
 
-static WANTED: OnceLock<Wanted> = OnceLock::new();
+static WANTED: OnceLock<Retention> = OnceLock::new();
 
 /// Chooses what is kept: as `MEMLAB_TIMELINE` says.
 pub fn choose(recorder: &Recorder) {
@@ -44,15 +44,15 @@ pub fn choose(recorder: &Recorder) {
     let _ = WANTED.set(wanted);
 }
 
-fn read(text: &str) -> Option<Wanted> {
+fn read(text: &str) -> Option<Retention> {
     if text == "all" {
-        return Some(Wanted::All);
+        return Some(Retention::All);
     }
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=1e9).contains(seconds))?;
-    Some(Wanted::Last { nanoseconds: (seconds * 1e9) as u64, pieces: MAX_PIECES })
+    Some(Retention::Last { nanoseconds: (seconds * 1e9) as u64, pieces: MAX_PIECES })
 }
 
-fn wanted() -> Wanted {
+fn wanted() -> Retention {
     WANTED.get().copied().unwrap_or(BY_DEFAULT)
 }
 
@@ -72,12 +72,12 @@ struct Piece {
 pub struct Timeline(VecDeque<Piece>);
 
 impl Timeline {
-    pub fn add(&mut self, place: Attribution, kernel: u32, done: &Done<'_>) {
-        let Done { device, stream, start, nanoseconds, bytes, .. } = *done;
+    pub fn add(&mut self, place: Attribution, kernel: u32, done: &FinishedWork<'_>) {
+        let FinishedWork { device, stream, start, nanoseconds, bytes, .. } = *done;
         match wanted() {
-            Wanted::Last { nanoseconds: 0, .. } => return,
-            Wanted::Last { pieces, .. } if self.0.len() >= pieces => drop(self.0.pop_front()),
-            Wanted::Last { .. } | Wanted::All => {}
+            Retention::Last { nanoseconds: 0, .. } => return,
+            Retention::Last { pieces, .. } if self.0.len() >= pieces => drop(self.0.pop_front()),
+            Retention::Last { .. } | Retention::All => {}
         }
         self.0.push_back(Piece { device, stream, start, nanoseconds, place, kernel, bytes });
     }
@@ -86,9 +86,9 @@ impl Timeline {
     pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) {
         let latest = self.0.iter().map(|piece| piece.start + piece.nanoseconds).max().unwrap_or(0);
         let from = match wanted() {
-            Wanted::All => 0,
-            Wanted::Last { .. } if !is_last => return,
-            Wanted::Last { nanoseconds, .. } => latest.saturating_sub(nanoseconds),
+            Retention::All => 0,
+            Retention::Last { .. } if !is_last => return,
+            Retention::Last { nanoseconds, .. } => latest.saturating_sub(nanoseconds),
         };
         for piece in self.0.drain(..).filter(|piece| piece.start >= from) {
             let ran = Ran {
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_timeline_is_seconds_or_all() {
-        let seconds = |nanoseconds| Some(Wanted::Last { nanoseconds, pieces: MAX_PIECES });
-        assert_eq!(read("all"), Some(Wanted::All));
+        let seconds = |nanoseconds| Some(Retention::Last { nanoseconds, pieces: MAX_PIECES });
+        assert_eq!(read("all"), Some(Retention::All));
         assert_eq!(read("2.5"), seconds(2_500_000_000));
         assert_eq!(read("0"), seconds(0));
         for text in ["-1", "much", "inf", "nan", "2s"] {

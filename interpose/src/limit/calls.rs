@@ -19,7 +19,7 @@ use interpose_driver::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
 use interpose_driver::types::{In, Out, Properties};
-use memlab_protocol::request::DEVICES;
+use memlab_protocol::request::MAX_DEVICES;
 
 /// An allocation call, with its hook's arguments.
 pub struct Call {
@@ -110,7 +110,7 @@ pub struct PoolCall {
 }
 
 /// Hooks do not see a pool grow, so one thread at a time allocates from the pools of a limited device.
-static POOL_CALLS: [Mutex<()>; DEVICES] = [const { Mutex::new(()) }; DEVICES];
+static POOL_CALLS: [Mutex<()>; MAX_DEVICES] = [const { Mutex::new(()) }; MAX_DEVICES];
 
 /// Makes the real call if the limit allows it.
 pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {

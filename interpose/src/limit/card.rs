@@ -6,7 +6,7 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::DriverKind;
 
 use interpose_base::log::Log;
-use memlab_protocol::request::DEVICES;
+use memlab_protocol::request::MAX_DEVICES;
 use memlab_protocol::status::OnLimit;
 
 /// The driver allocates large blocks in multiples of this.
@@ -95,7 +95,7 @@ impl Card {
     }
 }
 
-pub static CARDS: [Card; DEVICES] = [const { Card::new() }; DEVICES];
+pub static CARDS: [Card; MAX_DEVICES] = [const { Card::new() }; MAX_DEVICES];
 /// Whether any device has a limit: the only check of an allocation without one.
 static ANY_LIMIT: AtomicBool = AtomicBool::new(false);
 /// Whether any device has a limit.

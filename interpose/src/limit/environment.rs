@@ -2,19 +2,19 @@
 
 use memlab_units::parse_limits;
 
-use memlab_protocol::request::{DEVICES, is_limit};
+use memlab_protocol::request::{MAX_DEVICES, is_limit};
 use memlab_protocol::status::OnLimit;
 
 /// The settings in the two variables.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LimitSettings {
     /// Device (`None`: all) and bytes.
     pub limits: Vec<(Option<i32>, u64)>,
     pub on_limit: OnLimit,
 }
 
 /// The settings in the two variables, and the message to the user if one of them cannot be parsed.
-pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<String>) {
+pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (LimitSettings, Option<String>) {
     let mut complaints = Vec::new();
     let limits = limit.filter(|text| !text.trim().is_empty()).map_or(Ok(Vec::new()), limits);
     let limits = limits.unwrap_or_else(|error| {
@@ -28,7 +28,7 @@ pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<St
             OnLimit::Oom
         }),
     };
-    (Wanted { limits, on_limit }, (!complaints.is_empty()).then(|| complaints.join("; ")))
+    (LimitSettings { limits, on_limit }, (!complaints.is_empty()).then(|| complaints.join("; ")))
 }
 
 /// `8GiB` for all devices, `0:8GiB,1:4GiB` for some.
@@ -37,7 +37,7 @@ fn limits(text: &str) -> Result<Vec<(Option<i32>, u64)>, String> {
     limits
         .into_iter()
         .map(|limit| match limit.device {
-            Some(device) if device as usize >= DEVICES => Err(format!("there is no device {device}")),
+            Some(device) if device as usize >= MAX_DEVICES => Err(format!("there is no device {device}")),
             _ if !is_limit(limit.bytes) => Err(format!("{text} is more than any device has")),
             device => Ok((device.map(|device| device as i32), limit.bytes)),
         })
@@ -62,7 +62,7 @@ mod tests {
             let (wanted, complaint) = wanted(Some(text), None);
             assert_eq!((wanted.limits, complaint), (expected, None), "{text:?}");
         }
-        assert_eq!(wanted(None, None).0, Wanted { limits: Vec::new(), on_limit: OnLimit::Oom });
+        assert_eq!(wanted(None, None).0, LimitSettings { limits: Vec::new(), on_limit: OnLimit::Oom });
         assert_eq!(wanted(Some("1GiB"), Some("Spill")).0.on_limit, OnLimit::Spill);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// How long threads wait for each other when charges are compared with the card.
+/// Threads wait this long for each other when charges are compared with the card.
 pub const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Held for reading by calls in flight, and for writing by a thread that compares charges with the card.

@@ -24,9 +24,9 @@ use interpose_driver::calls;
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
 use interpose_driver::vmm::totals;
-use memlab_protocol::request::DEVICES;
+use memlab_protocol::request::MAX_DEVICES;
 
-/// How long a looked-up figure stays fresh.
+/// The age up to which a looked-up figure is used.
 const MAX_AGE_MS: u64 = 250;
 
 /// Looks up the overhead if the known figure is old. Reserved bytes of pools are queried at each call.
@@ -112,7 +112,7 @@ fn in_use() -> i64 {
 }
 
 /// The lowest upper bound of each card's overhead so far; the largest number before the first.
-static BOUNDS: [AtomicI64; DEVICES] = [const { AtomicI64::new(i64::MAX) }; DEVICES];
+static BOUNDS: [AtomicI64; MAX_DEVICES] = [const { AtomicI64::new(i64::MAX) }; MAX_DEVICES];
 
 /// A device's primary context may be about to be created: returns the bytes in use on the card before.
 pub fn context_coming(device: i32) -> Option<u64> {
@@ -141,13 +141,13 @@ pub fn changed() {
 }
 
 /// A context was destroyed: its overhead was freed.
-pub fn context_gone() {
+pub fn context_destroyed() {
     BOUNDS.iter().for_each(|bound| bound.store(i64::MAX, Ordering::Release));
     changed();
 }
 
 fn bus_id(device: i32) -> Option<String> {
-    static BUS_IDS: [Mutex<Option<String>>; DEVICES] = [const { Mutex::new(None) }; DEVICES];
+    static BUS_IDS: [Mutex<Option<String>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
     // Waits only briefly: in a forked child the thread that held the lock does not exist.
     let mut known = BUS_IDS.get(device as usize)?.try_lock_for(LOCK_TIMEOUT)?;
     if known.is_none() {

@@ -11,7 +11,7 @@ use interpose_base::config::Config;
 use interpose_base::locks;
 use interpose_driver::calls;
 use interpose_driver::vmm::totals;
-use memlab_protocol::request::DEVICES;
+use memlab_protocol::request::MAX_DEVICES;
 use memlab_protocol::status::{LimitStatus, OnLimit};
 
 /// One thread at a time changes limits.
@@ -44,7 +44,7 @@ pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
     }
     card::limits_changed();
     if let Some(recorder) = Recorder::current() {
-        let devices = 0..DEVICES as i32;
+        let devices = 0..MAX_DEVICES as i32;
         devices.filter(|ordinal| device.is_none_or(|device| device == *ordinal)).for_each(|ordinal| {
             if recorder.knows_device(ordinal) {
                 card::record(&recorder.log, ordinal);
@@ -55,7 +55,7 @@ pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
 
 /// The devices with a limit, among those visible to the process.
 pub fn status() -> Vec<LimitStatus> {
-    let devices = calls::device_count().clamp(0, DEVICES as i32);
+    let devices = calls::device_count().clamp(0, MAX_DEVICES as i32);
     (0..devices)
         .filter_map(|device| {
             let (card, limit_bytes) = limited(device)?;

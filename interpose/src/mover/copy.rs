@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use interpose_driver::calls::{self, Code, Event, Stream};
-use interpose_driver::vmm::arena::{Growing, Span};
+use interpose_driver::vmm::arena::{PendingRegions, Span};
 
 /// One copy between a device's address space and the arena, or within the address space.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +26,9 @@ impl Copy {
     }
 
     /// Waits until the host memory that it needs is pinned.
-    fn wait_for_memory(self, growing: &Growing) -> Result<(), Code> {
+    fn wait_for_memory(self, pending: &PendingRegions) -> Result<(), Code> {
         match self {
-            Self::ToHost { to: span, .. } | Self::ToDevice { from: span, .. } => growing.wait_for(span),
+            Self::ToHost { to: span, .. } | Self::ToDevice { from: span, .. } => pending.wait_for(span),
             Self::OnDevice { .. } => Ok(()),
         }
     }
@@ -81,10 +81,10 @@ const MAX_COPY_BYTES: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
 
 /// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still
-/// `growing`. Each context's pieces are in the order of `transfers`.
+/// `pending`. Each context's pieces are in the order of `transfers`.
 pub fn run<'a, T: Transfer + 'a>(
     transfers: impl IntoIterator<Item = (u64, &'a mut T)>,
-    growing: &Growing,
+    pending: &PendingRegions,
     done: &AtomicU64,
 ) -> Result<(), Code> {
     // Behind a lock each, for whichever thread gets to copy them.
@@ -97,14 +97,14 @@ pub fn run<'a, T: Transfer + 'a>(
         let others = by_context.iter().filter(|&(&context, _)| context != last);
         let (threads, unstarted): (Vec<_>, Vec<_>) = others
             .map(|(&context, transfers)| {
-                let work = move || on_stream(context, &mut transfers.lock(), growing, done);
+                let work = move || on_stream(context, &mut transfers.lock(), pending, done);
                 std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, transfers))
             })
             .partition(Result::is_ok);
         // This thread copies for the last device, and for devices whose thread could not be started.
-        let mut outcome = on_stream(last, &mut transfers_of_last.lock(), growing, done);
+        let mut outcome = on_stream(last, &mut transfers_of_last.lock(), pending, done);
         for (context, transfers) in unstarted.into_iter().filter_map(Result::err) {
-            outcome = outcome.and_then(|()| on_stream(context, &mut transfers.lock(), growing, done));
+            outcome = outcome.and_then(|()| on_stream(context, &mut transfers.lock(), pending, done));
         }
         let ended = threads.into_iter().flatten().map(|thread| thread.join().unwrap_or(Err(Code::NOT_INITIALIZED)));
         ended.fold(outcome, Result::and)
@@ -114,14 +114,14 @@ pub fn run<'a, T: Transfer + 'a>(
 fn on_stream<T: Transfer>(
     context: u64,
     transfers: &mut [&mut T],
-    growing: &Growing,
+    pending: &PendingRegions,
     done: &AtomicU64,
 ) -> Result<(), Code> {
     calls::relax_captures();
     calls::set_context(context)?;
     let stream = calls::create_stream()?;
-    let mut pump = Pump { stream, in_flight: VecDeque::new(), unmarked: 0, finished: 0, has_failed: false, done };
-    let copied = pump.submit_all(transfers, growing);
+    let mut pump = CopyStream { stream, in_flight: VecDeque::new(), unmarked: 0, finished: 0, has_failed: false, done };
+    let copied = pump.submit_all(transfers, pending);
     let copied = std::iter::from_fn(|| pump.finish_oldest(transfers)).fold(copied, Result::and);
     // Also after an error: submitted copies must end before their memory is released.
     let ended = calls::synchronize_stream(stream);
@@ -130,7 +130,7 @@ fn on_stream<T: Transfer>(
 }
 
 /// A point in the stream, after some copies.
-struct Mark {
+struct StreamMark {
     event: Event,
     /// Since the mark before.
     bytes: u64,
@@ -139,9 +139,9 @@ struct Mark {
 }
 
 /// One device's copies.
-struct Pump<'a> {
+struct CopyStream<'a> {
     stream: Stream,
-    in_flight: VecDeque<Mark>,
+    in_flight: VecDeque<StreamMark>,
     /// Bytes submitted since the last mark.
     unmarked: u64,
     /// How many transfers are finished. After a failure no more are.
@@ -150,13 +150,13 @@ struct Pump<'a> {
     done: &'a AtomicU64,
 }
 
-impl Pump<'_> {
-    fn submit_all<T: Transfer>(&mut self, transfers: &mut [&mut T], growing: &Growing) -> Result<(), Code> {
+impl CopyStream<'_> {
+    fn submit_all<T: Transfer>(&mut self, transfers: &mut [&mut T], pending: &PendingRegions) -> Result<(), Code> {
         for number in 0..transfers.len() {
             transfers[number].prepare()?;
             for index in 0..transfers[number].copies().len() {
                 let copy = transfers[number].copies()[index];
-                copy.wait_for_memory(growing)?;
+                copy.wait_for_memory(pending)?;
                 for offset in (0..copy.bytes()).step_by(MAX_COPY_BYTES as usize) {
                     let bytes = (copy.bytes() - offset).min(MAX_COPY_BYTES);
                     copy.submit(offset, bytes, self.stream)?;
@@ -177,7 +177,7 @@ impl Pump<'_> {
     fn mark(&mut self, transfers: usize) -> Result<(), Code> {
         let event = calls::create_event()?;
         calls::record(event, self.stream).inspect_err(|_| calls::destroy_event(event))?;
-        self.in_flight.push_back(Mark { event, bytes: std::mem::take(&mut self.unmarked), transfers });
+        self.in_flight.push_back(StreamMark { event, bytes: std::mem::take(&mut self.unmarked), transfers });
         Ok(())
     }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use memlab_units::format::size;
 
 use super::copy;
-use super::leaving;
+use super::leaving_pieces;
 use super::progress::{Failure, Progress};
 use super::quiesce::quiesce;
-use super::restore::bring_back_what_left;
+use super::restore::restore_moved_pieces;
 use super::staging::{begin_to_secure, refuse_beside_storage};
 use interpose_driver::pools;
 use interpose_driver::vmm::arena::ARENA;
@@ -31,7 +31,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         (movable(&memory)?.bytes, memory.mapped_host_bytes())
     };
     begin_to_secure(bytes, mapped, &contexts)?;
-    let begun = ARENA.lock().growing();
+    let begun = ARENA.lock().pending();
     progress.enter(OperationPhase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(OperationPhase::Synchronising))?;
@@ -48,10 +48,10 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         arena.drop_failed();
         return Err(what.into());
     }
-    let mut leaving = leaving::plan(memory, &mut arena, &moving.numbers, keeps);
+    let mut leaving = leaving_pieces::plan(memory, &mut arena, &moving.numbers, keeps);
     progress.begin_copying(leaving.iter().map(|it| it.bytes).sum());
-    let growing = arena.growing();
-    let copied = copy::run(leaving.iter_mut().map(|it| (it.context, it)), &growing, &progress.done);
+    let pending = arena.pending();
+    let copied = copy::run(leaving.iter_mut().map(|it| (it.context, it)), &pending, &progress.done);
     progress.enter(OperationPhase::Releasing);
     let (mut left, mut stayed) = (0, 0);
     for it in leaving {
@@ -65,11 +65,11 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
         }
     }
     if let Err(code) = copied {
-        let refused = growing.failure();
-        drop(growing);
+        let refused = pending.failure();
+        drop(pending);
         arena.drop_failed();
         drop(arena);
-        if let Err(Failure { what, .. }) = bring_back_what_left(memory, progress) {
+        if let Err(Failure { what, .. }) = restore_moved_pieces(memory, progress) {
             closed.stay_closed();
             let there = size(left);
             return Err(Failure::retryable(format!(
@@ -88,19 +88,19 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
 }
 
 /// The movable memory on the devices.
-struct Movable {
+struct MovablePieces {
     numbers: Vec<u64>,
     bytes: u64,
 }
 
-fn movable(memory: &MovableMemory) -> Result<Movable, Failure> {
+fn movable(memory: &MovableMemory) -> Result<MovablePieces, Failure> {
     let numbers: Vec<u64> = memory.physicals.keys().copied().filter(|&number| memory.is_movable(number)).collect();
     let pieces = numbers.iter().filter_map(|number| memory.physicals.get(number)).flat_map(|it| &it.pieces);
     let bytes = pieces.filter(|piece| matches!(piece.place, PhysicalPlace::Device(_))).map(|piece| piece.bytes).sum();
     if bytes == 0 {
         return Err(NOTHING_TO_MOVE.into());
     }
-    Ok(Movable { numbers, bytes })
+    Ok(MovablePieces { numbers, bytes })
 }
 
 /// Whether there is something to offload, as far as can be seen without waiting.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::progress::{self, Progress};
-use super::{offload, parts, restore};
+use super::{offload, page_ranges, restore};
 use crate::limit::overhead;
 use crate::moved_bytes;
 use crate::recorder::Recorder;
@@ -71,7 +71,7 @@ fn run(request: MoveRequest, timeout: Duration, progress: &'static Progress) {
     let outcome = panics::catch(|| match &request {
         MoveRequest::Offload => offload::offload(progress, timeout),
         MoveRequest::Restore { free_host } => restore::restore(progress, timeout, *free_host),
-        MoveRequest::Move { ranges } => parts::move_ranges(progress, timeout, ranges),
+        MoveRequest::Move { ranges } => page_ranges::move_ranges(progress, timeout, ranges),
     });
     let outcome = outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".into()));
     let phase = if outcome.is_ok() { OperationPhase::Done } else { OperationPhase::Failed };

@@ -10,9 +10,9 @@ use interpose_driver::vmm::{captures, gate};
 
 /// The closed gate: opens again when dropped, unless it is to stay closed. After a panic of memlab's it stays closed,
 /// since memory may be missing: `restore` opens it if none is.
-pub struct Closed(bool);
+pub struct ClosedGate(bool);
 
-impl Closed {
+impl ClosedGate {
     /// The gate, if an earlier operation left it closed.
     pub fn as_found() -> Option<Self> {
         gate::is_closed().then_some(Self(true))
@@ -23,7 +23,7 @@ impl Closed {
     }
 }
 
-impl Drop for Closed {
+impl Drop for ClosedGate {
     fn drop(&mut self) {
         if self.0 && !std::thread::panicking() {
             gate::open();
@@ -32,7 +32,7 @@ impl Drop for Closed {
 }
 
 /// Closes the gate, then waits for the threads inside and for the devices. If that fails, the gate opens again.
-pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<Closed, String> {
+pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<ClosedGate, String> {
     let closed = loop {
         while captures::is_any() {
             if Instant::now() >= deadline {
@@ -43,7 +43,7 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
             std::thread::sleep(Duration::from_millis(1));
         }
         gate::close();
-        let closed = Closed(true);
+        let closed = ClosedGate(true);
         if !gate::wait_until_empty(deadline) {
             return Err("a thread of the program is inside a CUDA call that does not come back: nothing was moved, \
                         try again with a longer --timeout"

@@ -7,8 +7,8 @@ use memlab_units::format::size;
 
 use super::mappings::remap_lost;
 use super::progress::{Failure, Progress};
-use super::quiesce::{Closed, quiesce};
-use super::returns::{Return, return_all};
+use super::quiesce::{ClosedGate, quiesce};
+use super::returning_pieces::{ReturningPiece, return_all};
 use crate::limit::admission;
 use interpose_driver::calls::{self, Code};
 use interpose_driver::vmm::arena::ARENA;
@@ -22,7 +22,7 @@ pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to 
 /// Brings all memory back. All physical memory is created first: if a device is full, nothing changes.
 pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Result<Option<String>, Failure> {
     let contexts = contexts::all();
-    let closed = match Closed::as_found() {
+    let closed = match ClosedGate::as_found() {
         Some(closed) => closed,
         None => {
             progress.enter(OperationPhase::Waiting);
@@ -32,7 +32,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     // Queried before the tables are locked: the limit reads them to determine the bytes in use.
     let room = (0..calls::device_count()).map(|device| (device, admission::room(device))).collect();
     let mut memory = MOVABLE_MEMORY.lock();
-    let outcome = bring_back(&mut memory, progress, &contexts, room);
+    let outcome = restore_pieces(&mut memory, progress, &contexts, room);
     if memory.is_waiting() {
         closed.stay_closed();
     } else if free_host && outcome.is_ok() {
@@ -42,7 +42,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
 }
 
 /// `room`: bytes of each device that the limits leave.
-fn bring_back(
+fn restore_pieces(
     memory: &mut MovableMemory,
     progress: &Progress,
     contexts: &[u64],
@@ -61,27 +61,27 @@ fn bring_back(
     remap_lost(memory)?;
     let (returns, left) = create_all(memory, Some(room))?;
     progress.begin_copying(returns.iter().map(|it| it.bytes).sum());
-    return_all(memory, returns, progress).map_err(not_brought_back)?;
+    return_all(memory, returns, progress).map_err(restore_failure)?;
     Ok((left > 0).then(|| format!("{} stay in host memory: the device has no room for them", size(left))))
 }
 
-fn not_brought_back(code: Code) -> Failure {
+fn restore_failure(code: Code) -> Failure {
     Failure::retryable(format!(
         "bringing memory back failed ({code}): what is not back stays in host memory, try again"
     ))
 }
 
 /// Undoes an offload that failed halfway. A context must be current.
-pub(super) fn bring_back_what_left(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
+pub(super) fn restore_moved_pieces(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
     remap_lost(memory)?;
     let (returns, _) = create_all(memory, None)?;
-    return_all(memory, returns, progress).map_err(not_brought_back)
+    return_all(memory, returns, progress).map_err(restore_failure)
 }
 
 /// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits
 /// for. Also returns how many bytes found no room although the program can run without them there.
-fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<Return>, u64), Failure> {
-    let mut returns: Vec<Return> = Vec::new();
+fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<ReturningPiece>, u64), Failure> {
+    let mut returns: Vec<ReturningPiece> = Vec::new();
     let mut left = 0;
     // First the memory that the program waits for, which it had before; the rest comes back only within the device's
     // limit.
@@ -104,11 +104,11 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
                 *room = room.saturating_sub(bytes);
                 match calls::create(bytes, &physical.properties) {
                     Ok(handle) => {
-                        returns.push(Return::new(number, index, bytes, handle, true));
+                        returns.push(ReturningPiece::new(number, index, bytes, handle, true));
                     }
                     Err(Code::OUT_OF_MEMORY) if !waited_for => left += bytes,
                     Err(code) => {
-                        returns.into_iter().for_each(Return::undo);
+                        returns.into_iter().for_each(ReturningPiece::undo);
                         let bytes = size(memory.totals().host_bytes);
                         return Err(match code {
                             Code::OUT_OF_MEMORY => Failure::retryable(format!(

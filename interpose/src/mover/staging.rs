@@ -43,6 +43,6 @@ pub(super) fn secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Fa
 
 /// Waits for what the arena is getting. After an error, it does not have what it could not get.
 pub(super) fn wait_until_pinned() -> Result<(), String> {
-    let growing = ARENA.lock().growing();
-    growing.wait().inspect_err(|_| ARENA.lock().drop_failed())
+    let pending = ARENA.lock().pending();
+    pending.wait().inspect_err(|_| ARENA.lock().drop_failed())
 }

@@ -8,7 +8,7 @@ use super::operation::NOT_STARTED_FOR_IT;
 use super::progress::{self, Progress};
 use crate::cuda::driver_memory;
 use interpose_driver::vmm::allocations::MIN_MOVABLE_BYTES;
-use interpose_driver::vmm::totals::{self, Seen};
+use interpose_driver::vmm::totals::{self, LastTotals};
 use interpose_driver::vmm::{gate, mode};
 use memlab_protocol::status::{MoveState, MoveStatus, OperationKind};
 
@@ -38,7 +38,7 @@ pub fn status() -> MoveStatus {
     let running = operation.filter(|operation| operation.is_running()).map(|operation| operation.kind);
     // While bytes are copied the tables are locked for long, and a status request does not wait for that.
     let timeout = if running.is_some() { Duration::ZERO } else { Duration::from_millis(200) };
-    let Seen { totals, arena_bytes } = totals::latest(timeout);
+    let LastTotals { totals, arena_bytes } = totals::latest(timeout);
     MoveStatus {
         enabled,
         state: match running {

@@ -35,7 +35,7 @@ const EARLIER_SOURCE: &CStr = source!("earlier.py");
 static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Makes the agent query PyTorch for the memory that it allocated before memlab was loaded.
-pub fn ask_for_earlier_memory() {
+pub fn request_earlier_memory() {
     FOUND_RUNNING.store(true, Ordering::Relaxed);
 }
 

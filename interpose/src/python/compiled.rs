@@ -39,7 +39,7 @@ pub fn reset_in_child() {
 
 /// From which graphs a wrapper was made, and what Inductor remembers of its lines.
 #[derive(Deserialize)]
-struct Made {
+struct WrapperOrigin {
     /// Each with the paths of all wrappers that were made from it.
     graphs: Vec<(usize, Vec<String>)>,
     /// From a line on, an index into `traces`.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn wrapper(_: Object, arguments: Object) -> Object {
     }
 }
 
-fn origins_by_graph(graphs: &[Arc<Graph>], path: &str, made: &Made) -> Vec<Origins> {
+fn origins_by_graph(graphs: &[Arc<Graph>], path: &str, made: &WrapperOrigin) -> Vec<Origins> {
     let Some(wrapper) = read(path) else { return Vec::new() };
     let trace = |trace: &Option<usize>| trace.and_then(|trace| made.traces.get(trace).map(String::as_str));
     let traces: Vec<(u32, Option<&str>)> = made.lines.iter().map(|(line, known)| (*line, trace(known))).collect();

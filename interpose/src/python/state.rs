@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use memlab_trace::encode::{self, LineBuffer};
 
 use interpose_base::log::Log;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 use interpose_base::symbols;
 use interpose_python::probe::Probe;
 use interpose_python::walk::{Interpreter, Unsupported};
@@ -81,7 +81,9 @@ impl Python {
                 Some(interpreter)
             }
             Err(what) => {
-                say(&format!("Python's frames are not where they should be ({what}): events carry no Python line"));
+                print_message(&format!(
+                    "Python's frames are not where they should be ({what}): events carry no Python line"
+                ));
                 None
             }
         }
@@ -96,19 +98,19 @@ impl Python {
 
     fn warn(log: &Log, why: &str) {
         let what = format!("{why}: events carry no Python line");
-        say(&what);
+        print_message(&what);
         log.append(encode::warning(&mut LineBuffer::<1024>::new(), &what));
     }
 
     /// Asks the interpreter to run the agent on its main thread, between two bytecodes. Needs no GIL.
     pub fn schedule(&self) {
-        if !self.scheduled.swap(true, Ordering::AcqRel) && !self.ask_interpreter() {
+        if !self.scheduled.swap(true, Ordering::AcqRel) && !self.schedule_call() {
             self.scheduled.store(false, Ordering::Release);
         }
     }
 
     /// Puts the agent in the interpreter's queue; returns whether there was room.
-    fn ask_interpreter(&self) -> bool {
+    fn schedule_call(&self) -> bool {
         let (Some(&agent), add) = (self.agent.get(), symbols::in_process(c"Py_AddPendingCall")) else { return false };
         if add.is_null() {
             return false;
@@ -145,7 +147,7 @@ impl Python {
     }
 
     /// Schedules the agent once more if it has put work off. Called a few times a second.
-    pub fn ask_again(&self, now: u64) {
+    pub fn retry_call(&self, now: u64) {
         let from = self.awaits_backward_from.load(Ordering::Relaxed);
         if from != 0 && now >= from {
             self.awaits_backward_from.store(0, Ordering::Relaxed);
@@ -157,7 +159,7 @@ impl Python {
     }
 
     /// Makes the agent say what memory is used for, the next time that the main thread runs Python.
-    pub fn ask(&self) {
+    pub fn request_call(&self) {
         self.asked.store(true, Ordering::Release);
         self.run_again();
     }

@@ -6,7 +6,7 @@ use rustc_hash::FxBuildHasher;
 
 use interpose_base::file_names::without_numbers;
 use interpose_base::locks;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 
 /// The longest name, in bytes.
 const MAX_NAME_BYTES: usize = 256;
@@ -76,7 +76,9 @@ impl RangeNames {
         }
         if self.known.len() >= MAX_NAMES {
             if !std::mem::replace(&mut self.is_full, true) {
-                say(&format!("more than {MAX_NAMES} names of ranges: further ones count in the range around them"));
+                print_message(&format!(
+                    "more than {MAX_NAMES} names of ranges: further ones count in the range around them"
+                ));
             }
             return None;
         }

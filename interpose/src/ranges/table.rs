@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
 use interpose_base::log::Log;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 
 /// The most ranges of a trace. Ranges can be nested in any order, so that there can be many more ranges than names.
 const MAX_RANGES: usize = 16384;
@@ -39,7 +39,7 @@ impl Ranges {
         }
         if table.parents.len() >= MAX_RANGES {
             if !std::mem::replace(&mut table.is_full, true) {
-                say(&format!("more than {MAX_RANGES} ranges: further ones count in the range around them"));
+                print_message(&format!("more than {MAX_RANGES} ranges: further ones count in the range around them"));
             }
             return parent;
         }

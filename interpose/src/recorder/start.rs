@@ -18,8 +18,8 @@ use interpose_base::clock::{monotonic_ns, unix_ns};
 use interpose_base::config::{self, config, enabled, trace_max};
 use interpose_base::locks;
 use interpose_base::log::Log;
-use interpose_base::log::place::{self, Naming, is_refusal};
-use interpose_base::stderr::say;
+use interpose_base::log::trace_path::{self, Naming, is_refusal};
+use interpose_base::stderr::print_message;
 
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 static CREATING: Mutex<()> = Mutex::new(());
@@ -69,7 +69,7 @@ impl Recorder {
             }
             Err(error) => {
                 FAILED.store(true, Ordering::Relaxed);
-                say(&format!("{error}: the program runs without a trace"));
+                print_message(&format!("{error}: the program runs without a trace"));
                 None
             }
         }
@@ -78,13 +78,13 @@ impl Recorder {
     fn open() -> io::Result<Self> {
         let config = config();
         if let Some(error) = &config.trace_max_error {
-            say(&format!("MEMLAB_TRACE_MAX: {error}; traces take up to 2 GiB"));
+            print_message(&format!("MEMLAB_TRACE_MAX: {error}; traces take up to 2 GiB"));
         }
         if let Some(error) = &config.host_max_error {
-            say(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
+            print_message(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
         }
         for warning in std::mem::take(&mut *WARNINGS.lock()) {
-            say(&warning);
+            print_message(&warning);
         }
         let raw_command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let command: Vec<String> = raw_command
@@ -151,7 +151,7 @@ pub fn reset_in_child() {
 
 /// Opens the log: in memory, or in a file.
 fn create_log(wanted: &Path, run: Option<&str>, header: &[u8]) -> io::Result<Log> {
-    let in_memory = wanted.as_os_str() == place::IN_MEMORY;
+    let in_memory = wanted.as_os_str() == trace_path::IN_MEMORY;
     let most = trace_max(in_memory);
     let log = if in_memory {
         Log::create(wanted, Naming::Exact, most, header)?
@@ -176,7 +176,7 @@ fn create_file(wanted: &Path, run: Option<&str>, most: u64, header: &[u8]) -> io
     if !is_refusal(&error)
         && let Ok(log) = Log::create(&instead, Naming::Anything { run }, most, header)
     {
-        say(&format!("{why}: the trace goes to {}", log.file().path.display()));
+        print_message(&format!("{why}: the trace goes to {}", log.file().path.display()));
         return Ok(log);
     }
     Err(io::Error::new(error.kind(), why))

@@ -48,12 +48,13 @@ static TORCH_THREAD: Real<CurrentThread> =
 
 /// Where the nodes of the last two million operations were made, for all threads. A node is found by its thread and
 /// number; if a newer one has its place, it is forgotten. Pages take memory only once they are used.
-static ORIGINS: [Origin; RING] = [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING];
+static ORIGINS: [Origin; RING_ENTRIES] =
+    [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING_ENTRIES];
 
-const RING: usize = 1 << 21;
+const RING_ENTRIES: usize = 1 << 21;
 
 /// The range in which each node was made, in the same places. Not touched as long as no node is made in a range.
-static RANGES: [AtomicU32; RING] = [const { AtomicU32::new(0) }; RING];
+static RANGES: [AtomicU32; RING_ENTRIES] = [const { AtomicU32::new(0) }; RING_ENTRIES];
 static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 
 /// The range of the thread that called backward last.
@@ -83,7 +84,7 @@ fn identity(recorder: &Recorder, torch_thread: u64, number: u64) -> u64 {
 
 /// The place of a node. A multiple of a large odd number separates threads that count in step.
 fn entry(torch_thread: u64, number: u64) -> usize {
-    (number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING
+    (number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING_ENTRIES
 }
 
 /// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is
@@ -174,15 +175,15 @@ pub unsafe extern "C-unwind" fn evaluate_function(
 ) -> *mut c_void {
     let outer = panics::catch(|| enter_node(node)).flatten();
     // Restores the outer node's context also when the node throws.
-    let _restore = outer.map(Restore);
+    let _restore = outer.map(RestoreBackward);
     let Some(real) = REAL_EVALUATE.get() else { symbols::abort_without("evaluate_function") };
     // SAFETY: PyTorch's own function with the arguments it was called with.
     unsafe { real(engine, task, node, inputs, queue) }
 }
 
-struct Restore(Backward);
+struct RestoreBackward(Backward);
 
-impl Drop for Restore {
+impl Drop for RestoreBackward {
     fn drop(&mut self) {
         if let Some(session) = Recorder::enter_if_recording() {
             session.thread.backward = self.0;

@@ -13,7 +13,7 @@ use interpose_base::symbols;
 
 const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libtorch_cpu.so", c"libtorch_cuda.so"];
 
-/// How many objects had ever been loaded at the last check.
+/// The number of objects that had been loaded at the last check.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 /// Which of [`LIBRARIES`] have been checked in this recording: one bit each.
 static CHECKED: AtomicU64 = AtomicU64::new(0);

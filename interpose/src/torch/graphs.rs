@@ -107,7 +107,7 @@ unsafe fn captured(graph: *mut c_void, real: OfGraph) {
 /// Must be called as PyTorch calls its own function.
 #[unsafe(export_name = "_ZN2at4cuda9CUDAGraph5resetEv")]
 pub unsafe extern "C-unwind" fn reset(graph: *mut c_void) {
-    let known = panics::catch(|| graph_captures::gone(graph.addr())).flatten();
+    let known = panics::catch(|| graph_captures::remove(graph.addr())).flatten();
     if let Some(known) = known
         && let Some(session) = Recorder::enter_if_recording()
     {

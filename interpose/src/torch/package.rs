@@ -19,21 +19,21 @@ const MISSING: &str = "what an AOTInductor package allocates there has no node, 
 
 /// Room for the arguments of any of these functions, which have at most 24, six of them in registers (System V calling
 /// convention, x86-64). What the caller has not passed is not used.
-type Function = unsafe extern "C" fn(f64, f64, usize, usize, usize, usize, usize, usize, OnStack) -> usize;
+type Function = unsafe extern "C" fn(f64, f64, usize, usize, usize, usize, usize, usize, StackArguments) -> usize;
 
 /// Passed in memory, as it is too large for registers.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct OnStack([usize; 18]);
+struct StackArguments([usize; 18]);
 
 /// What a body finds on the stack.
 #[repr(C)]
-struct Pushed {
+struct CallFrame {
     /// The address that the call returns to.
     site: usize,
     /// The same, where the caller has put it.
     _returns_to: usize,
-    arguments: OnStack,
+    arguments: StackArguments,
 }
 
 /// Defines the hooks. The entry of each passes the address that it returns to as one more argument on the stack.
@@ -48,7 +48,7 @@ macro_rules! package_hooks {
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C" fn $hook() {
             unsafe extern "C" fn body(
-                x: f64, y: f64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, pushed: Pushed,
+                x: f64, y: f64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, pushed: CallFrame,
             ) -> usize {
                 static REAL: Real<Function> = Real::in_library($library, c_symbol!($symbol));
                 let Some(real) = REAL.get() else { abort_without($symbol) };

@@ -23,7 +23,7 @@ macro_rules! workspace_hooks {
         pub unsafe extern "C-unwind" fn $hook(first: usize, second: usize) -> *mut c_void {
             static REAL: Real<Fetch> = Real::in_library(LIBRARY, c_symbol!($symbol));
             let Some(real) = REAL.get() else { abort_without($symbol) };
-            let _marked = Marked(mark(true));
+            let _marked = RestoreMark(mark(true));
             // SAFETY: PyTorch's own function with the arguments it was called with.
             unsafe { real(first, second) }
         }
@@ -59,9 +59,9 @@ workspace_hooks! {
 }
 
 /// Restores the thread's mark, also when the function throws.
-struct Marked(bool);
+struct RestoreMark(bool);
 
-impl Drop for Marked {
+impl Drop for RestoreMark {
     fn drop(&mut self) {
         mark(self.0);
     }

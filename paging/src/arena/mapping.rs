@@ -26,7 +26,7 @@ pub struct Arena {
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) chunks: Vec<Range<u64>>,
-    pub(super) pinned: Mutex<Pinned>,
+    pub(super) pinned: Mutex<PinnedChunks>,
     pub(super) shared: Option<SharedPart>,
 }
 
@@ -140,7 +140,7 @@ impl Arena {
     pub unsafe fn fill(&self, offset: u64, from: u64, bytes: u64) -> Result<()> {
         let to = self.at(offset, bytes)?.expose_provenance();
         self.refuse_writing(offset, bytes)?;
-        let pieces: Vec<_> = pieces(bytes, COPY_GRANULE).collect();
+        let pieces: Vec<_> = pieces(bytes, COPY_PIECE_BYTES).collect();
         in_parallel(threads(), pieces.len(), |index| {
             let Range { start, end } = pieces[index].clone();
             let source = ptr::with_exposed_provenance::<u8>((from + start) as usize);
@@ -163,7 +163,7 @@ impl Arena {
     /// `from` is readable for `bytes`, and nobody writes to either meanwhile.
     pub unsafe fn differs(&self, offset: u64, from: u64, bytes: u64) -> Result<bool> {
         let ours = self.at(offset, bytes)?.expose_provenance() as u64;
-        let pieces: Vec<_> = pieces(bytes, COPY_GRANULE).collect();
+        let pieces: Vec<_> = pieces(bytes, COPY_PIECE_BYTES).collect();
         let differs = AtomicBool::new(false);
         in_parallel(threads(), pieces.len(), |index| {
             let Range { start, end } = pieces[index].clone();
@@ -265,7 +265,7 @@ fn reserve(bytes: u64) -> Result<usize> {
 }
 
 /// Bytes that a thread copies at a time: enough to pay for itself, small enough to balance.
-const COPY_GRANULE: u64 = 8 << 20;
+const COPY_PIECE_BYTES: u64 = 8 << 20;
 
 /// A few threads saturate the memory of one socket.
 const MAX_THREADS: usize = 8;
@@ -276,7 +276,7 @@ pub(super) fn threads() -> usize {
 
 /// Which chunks are pinned, and by which device's context.
 #[derive(Default)]
-pub(super) struct Pinned {
+pub(super) struct PinnedChunks {
     pub(super) device: Option<Arc<Device>>,
     pub(super) chunks: Vec<u64>,
     pub(super) is_all: bool,

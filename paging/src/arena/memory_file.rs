@@ -6,7 +6,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 
 use crate::error::{Error, Result, size};
 
-/// What memory is mapped, shared and pinned in.
+/// Memory is mapped, shared and pinned in multiples of this.
 pub const PAGE_SIZE: u64 = 4096;
 
 /// Its size cannot change any more: a process that reads it can rely on its pages.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::mapping::{Arena, Pinned, threads};
+use super::mapping::{Arena, PinnedChunks, threads};
 use crate::cuda_driver::Device;
 use crate::error::size;
 use crate::parallel::in_parallel;
@@ -26,7 +26,7 @@ impl Arena {
         pinned.is_all
     }
 
-    fn pin_chunks(&self, pinned: &mut Pinned, device: Arc<Device>) {
+    fn pin_chunks(&self, pinned: &mut PinnedChunks, device: Arc<Device>) {
         let missing: Vec<_> =
             self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());

@@ -162,15 +162,15 @@ impl Drop for RelaxedCaptures<'_> {
 }
 
 /// Keeps the device current on this thread.
-pub(crate) struct Active<'a>(Option<&'a dyn Backend>);
+pub(crate) struct ActiveDevice<'a>(Option<&'a dyn Backend>);
 
-impl<'a> Active<'a> {
+impl<'a> ActiveDevice<'a> {
     pub fn on(backend: &'a dyn Backend) -> Result<Self> {
         Ok(Self(backend.activate()?.then_some(backend)))
     }
 }
 
-impl Drop for Active<'_> {
+impl Drop for ActiveDevice<'_> {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
             backend.deactivate();

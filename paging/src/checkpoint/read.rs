@@ -24,7 +24,7 @@ pub struct FileRange {
 }
 
 /// Bytes that a thread reads in one call: long enough for a disk, short enough to balance.
-const CHUNK: u64 = 16 << 20;
+const READ_BYTES: u64 = 16 << 20;
 /// A disk is fastest with several requests waiting, even on a machine with few cores.
 const MIN_THREADS: usize = 8;
 const MAX_THREADS: usize = 16;
@@ -56,7 +56,7 @@ pub unsafe fn read_parts(parts: &[FileRange], destination: *mut u8, length: u64)
             return Err(cut_short(&part.path, *size, part.file_offset, part.bytes));
         }
         let path = part.path.as_path();
-        jobs.extend(pieces(part.bytes, CHUNK).map(|piece| Job {
+        jobs.extend(pieces(part.bytes, READ_BYTES).map(|piece| Job {
             file,
             path,
             file_offset: part.file_offset + piece.start,

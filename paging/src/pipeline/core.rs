@@ -10,7 +10,7 @@ use super::counters::Counters;
 use super::ring::{Holder, Ring};
 use super::timing::Timing;
 use crate::arena::Arena;
-use crate::backend::{Active, Backend, Stream};
+use crate::backend::{ActiveDevice, Backend, Stream};
 use crate::error::Result;
 
 /// What all threads of a pipeline use.
@@ -85,7 +85,7 @@ impl PipelineCore {
 
     /// Stops all copies. Forwards fail from now on.
     pub fn close(&self) {
-        let _active = Active::on(&*self.backend);
+        let _active = ActiveDevice::on(&*self.backend);
         let mut state = self.state.lock();
         state.generation += 1;
         state.configuration = Arc::default();
@@ -112,7 +112,7 @@ impl PipelineState {
 
 impl Drop for PipelineCore {
     fn drop(&mut self) {
-        let _active = Active::on(&*self.backend);
+        let _active = ActiveDevice::on(&*self.backend);
         let state = self.state.get_mut();
         if let Some(timing) = &mut state.measured {
             timing.destroy(&*self.backend);

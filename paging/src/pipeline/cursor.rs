@@ -371,7 +371,7 @@ enum Step {
     InUse,
 }
 
-/// How often the caller is asked whether to continue waiting.
+/// The time after which a waiting caller is asked again whether to continue.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn block(core: &PipelineCore, event: Event, unlocked: Unlocked) -> Result<()> {

@@ -19,7 +19,7 @@ struct Reader {
 }
 
 /// A session that holds a unit, and the stream it uses it on.
-struct Hold {
+struct UnitHold {
     holder: Holder,
     stream: Stream,
 }
@@ -36,7 +36,7 @@ struct UnitState {
     readers: Vec<Reader>,
     /// The number of the last release.
     released: u64,
-    holds: Vec<Hold>,
+    holds: Vec<UnitHold>,
 }
 
 /// The owner of a part of the ring. No other unit's bytes are there, though its own may be stale.
@@ -110,7 +110,7 @@ impl Ring {
     }
 
     pub fn hold(&mut self, unit: Unit, holder: Holder, stream: Stream) {
-        self.units[unit as usize].holds.push(Hold { holder, stream });
+        self.units[unit as usize].holds.push(UnitHold { holder, stream });
     }
 
     pub fn release(&mut self, unit: Unit, holder: Holder) {

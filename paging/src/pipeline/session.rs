@@ -9,7 +9,7 @@ use super::core::PipelineCore;
 use super::cursor::Cursor;
 use super::ring::Holder;
 use super::unlocked::Unlocked;
-use crate::backend::{Active, CaptureStatus, Stream};
+use crate::backend::{ActiveDevice, CaptureStatus, Stream};
 use crate::error::Result;
 
 /// What [`Session::enter`] changed.
@@ -42,7 +42,7 @@ impl Session {
     /// If the key is unknown, the pipeline was closed or configured again during the forward, a copy fails, or `unlocked`
     /// returns an error.
     pub fn enter(&mut self, key: i64, stream: Stream, unlocked: Unlocked) -> Result<Option<Change<'_>>> {
-        let _active = Active::on(&*self.core.backend)?;
+        let _active = ActiveDevice::on(&*self.core.backend)?;
         let cursor = match self.core.backend.capturing(stream)? {
             CaptureStatus::None => {
                 let changed = self.cursor.enter(&self.core, key, stream, unlocked)?;
@@ -85,7 +85,7 @@ impl Session {
     ///
     /// If copies for the next forward cannot be queued.
     pub fn leave(&mut self, stream: Stream) -> Result<&[Unit]> {
-        let _active = Active::on(&*self.core.backend)?;
+        let _active = ActiveDevice::on(&*self.core.backend)?;
         let capturing = self.core.backend.capturing(stream)?;
         let captured = self.capture.as_deref_mut().filter(|captured| captured.cursor.running);
         match (captured, capturing) {
@@ -116,7 +116,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Ok(_active) = Active::on(&*self.core.backend) else { return };
+        let Ok(_active) = ActiveDevice::on(&*self.core.backend) else { return };
         if self.cursor.running {
             let _ = self.cursor.leave(&self.core, self.cursor.stream);
         }

@@ -9,11 +9,11 @@ use super::problem::Problem;
 const MAX_LEVELS: usize = 256;
 /// The steps between a ring for one point's units and one for two.
 pub const NARROW_RING_STEPS: usize = 16;
-/// How many points the ring holds units of.
+/// The numbers of points that the ring may hold units of.
 const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 
-/// Facts about units from which candidates are made.
-pub struct Facts<'a> {
+/// Figures of units from which candidates are made.
+pub struct UnitFacts<'a> {
     pub problem: &'a Problem,
     pub placer: &'a Placer,
     /// Units that may stay or be streamed, in order of first use.
@@ -24,7 +24,7 @@ pub struct Facts<'a> {
     costs: Vec<f64>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> UnitFacts<'a> {
     pub fn new(problem: &'a Problem, placer: &'a Placer) -> Self {
         let is_movable = |unit: usize| !problem.resident[unit] && placer.bytes[unit] > 0;
         let movable: Vec<usize> = placer.order.iter().copied().filter(|&unit| is_movable(unit)).collect();
@@ -159,7 +159,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    pub fn new(facts: &Facts, streamed: &[bool]) -> Self {
+    pub fn new(facts: &UnitFacts, streamed: &[bool]) -> Self {
         let of_point = |units: &Vec<usize>| -> u64 {
             units.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum()
         };

@@ -1,6 +1,6 @@
 //! Local search around a candidate: units swap between the device and the ring.
 
-use super::candidates::{Facts, NARROW_RING_STEPS, Rings};
+use super::candidates::{NARROW_RING_STEPS, Rings, UnitFacts};
 use super::evaluate::{Choice, Evaluator, resident_bytes};
 use super::placement::{Pattern, Shape};
 
@@ -8,7 +8,7 @@ use super::placement::{Pattern, Shape};
 const SIMULATED_POINTS: usize = 24_000;
 
 /// Layouts of any size found in a random walk from the candidate. They depend on the candidate only.
-pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, least_ns: u64) -> Vec<Choice> {
+pub fn refine(facts: &UnitFacts, evaluator: &mut Evaluator, from: Choice, least_ns: u64) -> Vec<Choice> {
     let mut found = Vec::new();
     if least_ns == 0 || from.time_ns <= least_ns || facts.movable.is_empty() {
         return found;
@@ -65,13 +65,13 @@ fn keep(found: &mut Vec<Choice>, choice: Choice) {
     found.push(choice);
 }
 
-fn rings(facts: &Facts, resident: &[bool]) -> Rings {
+fn rings(facts: &UnitFacts, resident: &[bool]) -> Rings {
     let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
     Rings::new(facts, &streamed)
 }
 
 /// Swaps a resident unit with a streamed one, at most `reach` apart.
-fn trade(facts: &Facts, resident: &mut [bool], random: &mut Random, reach: usize) {
+fn trade(facts: &UnitFacts, resident: &mut [bool], random: &mut Random, reach: usize) {
     let count = facts.movable.len();
     let one = random.below(count);
     let start = random.below(2 * reach + 1);
@@ -87,7 +87,7 @@ fn trade(facts: &Facts, resident: &mut [bool], random: &mut Random, reach: usize
 }
 
 /// Makes one more unit resident, or one fewer.
-fn flip(facts: &Facts, resident: &mut [bool], random: &mut Random, stays: bool) {
+fn flip(facts: &UnitFacts, resident: &mut [bool], random: &mut Random, stays: bool) {
     let start = random.below(facts.movable.len());
     let around = facts.movable[start..].iter().chain(&facts.movable[..start]);
     if let Some(&unit) = around.into_iter().find(|&&unit| resident[unit] != stays) {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::candidates::{Facts, Rings};
+use super::candidates::{Rings, UnitFacts};
 use super::evaluate::{Choice, Evaluator, resident_bytes};
 use super::outcome::{Plan, PlanError};
 use super::placement::{Pattern, Placer, Shape};
@@ -52,7 +52,7 @@ impl<'a> Search<'a> {
     /// A search for layouts of a problem.
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
-        let exhaustive = Facts::new(problem, &placer).movable.len() <= EXHAUSTIVE_UNITS;
+        let exhaustive = UnitFacts::new(problem, &placer).movable.len() <= EXHAUSTIVE_UNITS;
         let compute_ns = problem.points.iter().map(|point| point.compute_ns).sum::<u64>();
         let mut used = vec![false; problem.unit_bytes.len()];
         problem.points.iter().flat_map(|point| &point.units).for_each(|&unit| used[unit] = true);
@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
         if !self.candidates.is_empty() {
             return;
         }
-        let facts = Facts::new(self.problem, &self.placer);
+        let facts = UnitFacts::new(self.problem, &self.placer);
         let residents = if self.exhaustive { facts.all_residents() } else { facts.residents() };
         for (number, resident) in residents.iter().enumerate() {
             let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
@@ -200,7 +200,7 @@ impl<'a> Search<'a> {
         if !self.refined.contains_key(&candidate) {
             let mut found = Vec::new();
             if let Some(choice) = self.simulate(candidate) {
-                let facts = Facts::new(self.problem, &self.placer);
+                let facts = UnitFacts::new(self.problem, &self.placer);
                 let mut evaluator = Evaluator::new(self.problem, &self.placer);
                 found = refine(&facts, &mut evaluator, choice, self.least_ns);
                 self.evaluations += evaluator.evaluations;
@@ -232,7 +232,7 @@ impl<'a> Search<'a> {
 
     /// The smallest ring in which the units of neighbouring points do not overlap, or a smaller one if that does not fit.
     pub fn least(&mut self, capacity: u64) -> Option<Choice> {
-        let facts = Facts::new(self.problem, &self.placer);
+        let facts = UnitFacts::new(self.problem, &self.placer);
         let resident = &self.problem.resident;
         let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
         let mut evaluator = Evaluator::new(self.problem, &self.placer);
@@ -265,7 +265,7 @@ impl<'a> Search<'a> {
 
     /// The smallest layout found. Units that several points share may need a larger ring than any point does.
     pub fn smallest(&self) -> Choice {
-        let facts = Facts::new(self.problem, &self.placer);
+        let facts = UnitFacts::new(self.problem, &self.placer);
         let resident = &self.problem.resident;
         let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
         let rings = Rings::new(&facts, &streamed);

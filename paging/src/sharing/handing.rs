@@ -17,12 +17,12 @@ use crate::error::Result;
 
 /// What a member sends with the memory, before its size: another program, or another form of this, says something else.
 const GREETING: [u8; 8] = *b"memlab 1";
-const MESSAGE: usize = GREETING.len() + mem::size_of::<u64>();
+const MESSAGE_BYTES: usize = GREETING.len() + mem::size_of::<u64>();
 
-/// How often a process that waits asks whether it should go on.
+/// The time after which a waiting process asks again whether to go on.
 const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a member that is alive may take to answer, on a machine that is busy.
+/// The longest time that a living member takes to answer, on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects without waiting for a place in the queue.
@@ -82,7 +82,7 @@ pub(super) fn send(connection: OwnedFd, memory: &MemoryFile) {
     if !is_own(&connection) {
         return;
     }
-    let mut message = [0; MESSAGE];
+    let mut message = [0; MESSAGE_BYTES];
     message[..GREETING.len()].copy_from_slice(&GREETING);
     message[GREETING.len()..].copy_from_slice(&memory.bytes().to_le_bytes());
     let descriptors = [memory.as_fd()];
@@ -99,11 +99,11 @@ pub(super) fn send(connection: OwnedFd, memory: &MemoryFile) {
 ///
 /// If it sends something else.
 pub(super) fn receive(connection: &OwnedFd, bytes: u64) -> Result<Option<MemoryFile>> {
-    let mut message = [0; MESSAGE];
+    let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(connection, &mut [IoSliceMut::new(&mut message)], &mut control, RecvFlags::CMSG_CLOEXEC);
-    let whole = received.is_ok_and(|received| received.bytes == MESSAGE);
+    let whole = received.is_ok_and(|received| received.bytes == MESSAGE_BYTES);
     let descriptor = control.drain().find_map(|part| match part {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,

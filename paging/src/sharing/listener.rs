@@ -18,7 +18,7 @@ static OPEN_LISTENERS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 const NONE: RawFd = -1;
 
 /// Processes that can wait to be served. Each is served at once, but those that wait for a gate stay.
-const QUEUE: i32 = 1024;
+const LISTEN_BACKLOG: i32 = 1024;
 
 /// A socket that listens under a name, in the process that made it.
 pub(super) struct Listener {
@@ -36,7 +36,7 @@ impl Listener {
         });
         let listener = Self::keep(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)?;
         match bind(listener.borrowed(), address) {
-            Ok(()) => listen(listener.borrowed(), QUEUE).map(|()| Some(listener)),
+            Ok(()) => listen(listener.borrowed(), LISTEN_BACKLOG).map(|()| Some(listener)),
             Err(Errno::ADDRINUSE) => Ok(None),
             Err(error) => Err(error),
         }

@@ -7,11 +7,11 @@ use rustix::process::geteuid;
 
 use crate::error::{Error, Result};
 
-/// What the gate's name ends in.
+/// The end of the gate's name.
 pub(super) const GATE: &str = "gate";
 
-/// How many processes of a host hand out the same memory. More can share it.
-pub(super) const SEATS: u32 = 256;
+/// The most processes of a host that hand out the same memory. More can share it.
+pub(super) const MAX_SHARING_PROCESSES: u32 = 256;
 
 const MAX_NAME_BYTES: usize = 64;
 

@@ -55,7 +55,7 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
                 } else {
                     pass.leaving.push_back(id);
                     pass.moved_bytes += size;
-                    pass.let_go(lifetimes, on_their_way, at + 1);
+                    pass.evict(lifetimes, on_their_way, at + 1);
                 }
             }
             Event::Allocate(id) => {
@@ -63,7 +63,7 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
                 if begins && !pass.is_over() && !pass.is_backward {
                     pass.is_backward = true;
                     last_free = at;
-                    pass.bring_back(lifetimes, on_their_way, at, &mut change);
+                    pass.reload(lifetimes, on_their_way, at, &mut change);
                 }
             }
             Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => {
@@ -73,7 +73,7 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
                 } else {
                     pass.forget(id);
                 }
-                pass.bring_back(lifetimes, on_their_way, at, &mut change);
+                pass.reload(lifetimes, on_their_way, at, &mut change);
                 last_free = at;
                 if pass.is_over() {
                     moved_bytes += pass.moved_bytes;
@@ -88,14 +88,14 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
 }
 
 impl Pass {
-    fn let_go(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize) {
+    fn evict(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize) {
         while self.leaving.iter().map(|id| lifetimes.size(*id)).sum::<u64>() > most {
             self.gone.extend(self.leaving.pop_front().map(|id| (id, at)));
         }
     }
 
     /// Loads what backward needs next, beside what it reads now: what was made last.
-    fn bring_back(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize, change: &mut Change) {
+    fn reload(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize, change: &mut Change) {
         loop {
             let here = self.stays.iter().chain(&self.leaving).chain(&self.back);
             let read_now = here.copied().max();

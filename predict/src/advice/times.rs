@@ -22,7 +22,7 @@ pub(crate) struct Times {
     all_steps: u64,
 }
 
-/// So many percent of a pass's time are planned to be filled with copies by `memlab.offload_activations`.
+/// The share of a pass's time that `memlab.offload_activations` is planned to fill with copies.
 const COPY_TIME_PERCENT: u128 = 80;
 
 /// Of what a link carries: packets with 256 bytes of data have 24 of framing, address and checksum (PCI Express, gen 3 to 5).

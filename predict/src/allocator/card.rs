@@ -119,13 +119,13 @@ struct Scattered {
 }
 
 /// Segments that are scattered lie so far from each other, or closer if there are very many.
-const PLACE: u64 = 1 << 40;
-const PLACES: u64 = 1 << 22;
+const SCATTER_DISTANCE: u64 = 1 << 40;
+const SCATTER_PLACES: u64 = 1 << 22;
 
 impl Scattered {
     fn take(&mut self, size: u64) -> u64 {
         self.placed += 1;
-        let from = LOWEST_ADDRESS + scattered(self.seed, self.placed) % PLACES * PLACE;
+        let from = LOWEST_ADDRESS + scattered(self.seed, self.placed) % SCATTER_PLACES * SCATTER_DISTANCE;
         // A range that begins below may reach beyond.
         let mut address = self.ranges.range(..from).next_back().map_or(from, |(begin, taken)| from.max(begin + taken));
         for (&begin, &taken) in self.ranges.range(from..) {

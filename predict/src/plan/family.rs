@@ -142,7 +142,7 @@ impl Family {
     }
 
     /// The most bytes at once of allocations that grow otherwise than tensors do, at the largest batch.
-    pub(crate) fn odd_bytes(&self) -> u64 {
+    pub(crate) fn irregular_bytes(&self) -> u64 {
         peak_live_bytes(&self.recording.events, |id| {
             let growth = &self.growths[id];
             (!growth.is_plain()).then(|| growth.last())

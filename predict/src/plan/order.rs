@@ -16,7 +16,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// What people do, and advise.
+    /// The orders that people use and recommend.
     pub const CANDIDATES: [Order; 7] = [
         Order::Given,
         Order::Shuffled(0),

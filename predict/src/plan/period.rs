@@ -33,7 +33,7 @@ impl Recording {
         (1..=last / 2).find_map(|steps| {
             let [before, start, end] = [last - 2 * steps, last - steps, last].map(|step| self.steps[step]);
             let (previous, part) = (self.part(before, start)?, self.part(start, end)?);
-            previous.is_like(&part).then_some(Period {
+            previous.matches(&part).then_some(Period {
                 events: (start, end),
                 first: part.first,
                 count: part.count,
@@ -65,7 +65,7 @@ impl Interval<'_> {
     }
 
     /// Whether both have the same requests, for the same bytes.
-    fn is_like(&self, other: &Interval) -> bool {
+    fn matches(&self, other: &Interval) -> bool {
         let relative = |part: &Interval, event: &Event| match *event {
             Event::Free(id) => (0, i64::from(id) - i64::from(part.first), 0, 0),
             Event::FreeRequested(id) => (1, i64::from(id) - i64::from(part.first), 0, 0),

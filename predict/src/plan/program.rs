@@ -5,7 +5,7 @@ use crate::allocator::{Card, Settings};
 use crate::plan::family::{Family, FamilyError};
 use crate::plan::recording::Recording;
 
-/// What is so many times larger than what was recorded may be otherwise, and should be recorded as well.
+/// A batch this many times larger than the recorded ones may behave otherwise, and should be recorded as well.
 pub const EXTRAPOLATION_LIMIT: u64 = 8;
 
 /// A batch is foretold if its peaks are, to this part of them.
@@ -67,11 +67,11 @@ impl Program {
     }
 
     /// Whether at the largest recorded batch half a percent of the peak grows otherwise than tensors do: in proportion, or not at all.
-    pub fn has_odd_growth(&self) -> bool {
+    pub fn has_irregular_growth(&self) -> bool {
         let family = self.last();
         let settings = Settings::default().for_torch(family.recording.torch_version());
         let peak = family.run(&family.sizes(None), &settings, Card::UNLIMITED).counters.allocated.peak;
-        family.odd_bytes() > peak / TOLERANCE
+        family.irregular_bytes() > peak / TOLERANCE
     }
 
     /// Notes that the pairs do not foretell other batches, which are recorded themselves.

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use memlab_trace::Model;
 use memlab_trace::record::{DriverAlloc, DriverKind, Flags, Record};
 
-/// How many statistics are counted: `allocation`, `allocated_bytes`, `segment`, `reserved_bytes`.
+/// The number of statistics: `allocation`, `allocated_bytes`, `segment`, `reserved_bytes`.
 pub const COUNTERS: usize = 4;
 /// `all`, `large_pool`, `small_pool`.
 pub const POOLS: usize = 3;

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::live_books;
 
-/// What the allocator's blocks are multiples of.
+/// The allocator's blocks are multiples of this.
 const GRANULE: u64 = 512;
 
 /// Category, bytes, layer, file, line, function of memory that is below no tensor.

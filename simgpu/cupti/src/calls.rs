@@ -52,7 +52,7 @@ pub fn enter(domain: Domain, name: &str) {
     let correlation = outer.map_or_else(new_correlation, |(_, correlation)| correlation);
     let mut correlation_data = 0;
     if let Some(function) = function {
-        subscriber::tell(domain, function, Site::Enter, correlation, &mut correlation_data);
+        subscriber::notify(domain, function, Site::Enter, correlation, &mut correlation_data);
     }
     let is_inner = outer.is_some();
     let start = if is_inner { 0 } else { clock::now() };
@@ -75,7 +75,7 @@ pub fn leave(status: i32) {
     let Some(mut call) = with(Vec::pop).flatten() else { return };
     let end = if call.is_inner { 0 } else { clock::now() };
     if let Some(function) = call.function {
-        subscriber::tell(call.domain, function, Site::Exit(status), call.correlation, &mut call.correlation_data);
+        subscriber::notify(call.domain, function, Site::Exit(status), call.correlation, &mut call.correlation_data);
     }
     if call.is_inner {
         let work = std::mem::take(&mut call.work);

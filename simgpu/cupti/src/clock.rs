@@ -18,7 +18,8 @@ static PER_SECOND: AtomicU64 = AtomicU64::new(0);
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How long the program's clock is measured at least: a read takes tens of nanoseconds, so the error is below 1 in 10,000.
+/// The program's clock is measured for at least this long: a read takes tens of nanoseconds, so the error is below 1
+/// in 10,000.
 const MEASURED_NS: u64 = 1_000_000;
 
 fn system() -> u64 {

@@ -56,7 +56,7 @@ pub fn is_any_wanted() -> bool {
 }
 
 /// A node was made: of a graph, or, as a card does it, of an executable graph: that is created, and is a clone.
-pub fn tell(node: usize, original: usize) {
+pub fn notify(node: usize, original: usize) {
     let data = Graph {
         graph: 0,
         original_graph: 0,

@@ -31,7 +31,7 @@ unsafe extern "C" fn submitted(work: *const Submitted) {
 }
 
 unsafe extern "C" fn node_made(node: usize, original: usize) {
-    nodes::tell(node, original);
+    nodes::notify(node, original);
 }
 
 /// # Safety

@@ -84,7 +84,7 @@ pub enum Site {
 }
 
 /// Calls the subscriber, if it wants this call. `correlation_data` is its own from the beginning of the call to the end.
-pub fn tell(domain: Domain, function: Function, site: Site, correlation: u32, correlation_data: &mut u64) {
+pub fn notify(domain: Domain, function: Function, site: Site, correlation: u32, correlation_data: &mut u64) {
     if !is_wanted(domain, function.callback) {
         return;
     }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Answer, Code};
 use crate::fail;
-use crate::observed::{OBSERVER, tell_nodes};
+use crate::observed::{OBSERVER, notify_nodes};
 
 /// One exported function, as collected by the linker in the section `simgpu_api`.
 #[repr(C)]
@@ -90,7 +90,7 @@ pub fn call(name: &'static str, body: impl FnOnce() -> Answer) -> i32 {
         Err(_) => Code::UNKNOWN.0,
     };
     if let Some(observed) = observed {
-        tell_nodes();
+        notify_nodes();
         observed.leave(status);
     }
     status

@@ -29,7 +29,7 @@ const DEVICE_TO_DEVICE: Sides = Sides { to_device: true, from_device: true };
 /// # Safety
 /// Addresses that are not this driver's memory are host memory that the caller vouches for.
 unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> Answer {
-    let (droppable, told) = {
+    let (droppable, submitted_work) = {
         let mut state = state()?;
         let task = submitted::copy(&state, to, from, bytes as u64, order.is_async());
         let now = accept(&mut state, order, Work::MEMCPY, task)?;
@@ -53,7 +53,7 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> 
             std::ptr::copy(from as *const u8, to as *mut u8, bytes);
         }
     }
-    submitted::tell(told);
+    submitted::notify(submitted_work);
     Ok(())
 }
 
@@ -76,7 +76,7 @@ unsafe fn fill<T: Copy + Default + PartialEq + Into<u32>>(
     if row == 0 || height == 0 {
         return Ok(());
     }
-    let (droppable, told) = {
+    let (droppable, submitted_work) = {
         let mut state = state()?;
         let task = Task::Fill { bytes: (row * height) as u64, value: value.into(), is_async: order.is_async() };
         let now = accept(&mut state, order, Work::MEMSET, task)?;
@@ -103,7 +103,7 @@ unsafe fn fill<T: Copy + Default + PartialEq + Into<u32>>(
             }
         }
     }
-    submitted::tell(told);
+    submitted::notify(submitted_work);
     Ok(())
 }
 

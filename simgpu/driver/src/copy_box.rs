@@ -114,7 +114,7 @@ unsafe fn copy_box(from: (CopySide, [u64; 3]), to: (CopySide, [u64; 3]), extent:
     if extent.contains(&0) {
         return Ok(());
     }
-    let (from, to, told) = {
+    let (from, to, submitted_work) = {
         let mut state = state()?;
         let task = task_of_box(&state, &from, &to, extent, order)?;
         let now = accept(&mut state, order, Work::MEMCPY, task)?;
@@ -145,7 +145,7 @@ unsafe fn copy_box(from: (CopySide, [u64; 3]), to: (CopySide, [u64; 3]), extent:
             unsafe { std::ptr::copy(source as *const u8, target as *mut u8, width as usize) };
         }
     }
-    submitted::tell(told);
+    submitted::notify(submitted_work);
     Ok(())
 }
 

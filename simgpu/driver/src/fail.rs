@@ -10,29 +10,29 @@ use crate::code::{Answer, Code};
 struct Failure {
     name: String,
     code: Code,
-    when: When,
+    when: FailingCalls,
     calls: AtomicU64,
 }
 
 /// Which calls fail, counted from 1.
 #[derive(Clone, Copy)]
-enum When {
+enum FailingCalls {
     At(u64),
     From(u64),
 }
 
-impl When {
-    fn parse(text: &str) -> Option<When> {
+impl FailingCalls {
+    fn parse(text: &str) -> Option<FailingCalls> {
         match text.strip_suffix('+') {
-            Some(first) => first.parse().ok().map(When::From),
-            None => text.parse().ok().map(When::At),
+            Some(first) => first.parse().ok().map(FailingCalls::From),
+            None => text.parse().ok().map(FailingCalls::At),
         }
     }
 
     fn includes(self, call: u64) -> bool {
         match self {
-            When::At(n) => call == n,
-            When::From(n) => call >= n,
+            FailingCalls::At(n) => call == n,
+            FailingCalls::From(n) => call >= n,
         }
     }
 }
@@ -58,8 +58,8 @@ pub fn injected(name: &str) -> Answer {
 fn parse(element: &str) -> Option<Failure> {
     let (name, rest) = element.split_once(':')?;
     let (code, when) = match rest.split_once('@') {
-        Some((code, when)) => (code, When::parse(when)?),
-        None => (rest, When::From(1)),
+        Some((code, when)) => (code, FailingCalls::parse(when)?),
+        None => (rest, FailingCalls::From(1)),
     };
     Some(Failure { name: name.to_owned(), code: Code(code.parse().ok()?), when, calls: AtomicU64::new(0) })
 }
@@ -71,10 +71,10 @@ fn plain(name: &str) -> &str {
 
 /// Counts an allocation of device memory and fails it if `SIMGPU_OOM_AT` (`n` or `n+`) selects it.
 pub fn count_allocation() -> Answer {
-    static WHEN: OnceLock<Option<When>> = OnceLock::new();
+    static WHEN: OnceLock<Option<FailingCalls>> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
-    match WHEN.get_or_init(|| When::parse(std::env::var("SIMGPU_OOM_AT").ok()?.trim())) {
+    match WHEN.get_or_init(|| FailingCalls::parse(std::env::var("SIMGPU_OOM_AT").ok()?.trim())) {
         Some(when) if when.includes(call) => Err(Code::OUT_OF_MEMORY),
         _ => Ok(()),
     }

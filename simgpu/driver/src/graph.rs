@@ -49,7 +49,7 @@ fn launch(executable: usize, stream: usize) -> Answer {
     stream_handle::check(&state, stream)?;
     let known = state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?;
     let (actions, auto_free) = (known.memory.clone(), known.flags & AUTO_FREE_ON_LAUNCH != 0);
-    let told: Vec<Submitted> = known
+    let submitted_work: Vec<Submitted> = known
         .tasks
         .iter()
         .filter_map(|(node, task)| {
@@ -72,7 +72,7 @@ fn launch(executable: usize, stream: usize) -> Answer {
         }
     }
     drop(state);
-    submitted::tell(told);
+    submitted::notify(submitted_work);
     Ok(())
 }
 

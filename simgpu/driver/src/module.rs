@@ -127,9 +127,9 @@ fn launch(function: usize, grid: [u32; 3], block: [u32; 3], shared: u32, stream:
         return Err(Code::INVALID_VALUE);
     }
     if capture::submit_task(&mut state, stream, Work::KERNEL, Some(task))? {
-        let told = submitted::on_stream(&state, task, stream, GraphNode::default());
+        let submitted_work = submitted::on_stream(&state, task, stream, GraphNode::default());
         drop(state);
-        submitted::tell(told);
+        submitted::notify(submitted_work);
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub struct Context {
 
 /// A device's primary context.
 #[derive(Default)]
-pub struct Primary {
+pub struct PrimaryContext {
     /// 0 while it is not active.
     pub handle: usize,
     pub retained: u32,

@@ -20,7 +20,7 @@ pub fn note_node(node: usize, original: usize) {
 }
 
 /// Tells of the nodes that the call has made. Not to be called with the state locked.
-pub fn tell_nodes() {
+pub fn notify_nodes() {
     for (node, original) in NEW_NODES.try_with(RefCell::take).unwrap_or_default() {
         OBSERVER.node_made(node, original);
     }

@@ -9,15 +9,15 @@ use simgpu_cards::Cards;
 
 use crate::code::{Answer, Code};
 use crate::objects::{
-    Array, Capture, Context, Event, Executable, Function, Graph, GraphMemory, Library, Node, Pool, Primary, Stream,
-    Virtual,
+    Array, Capture, Context, Event, Executable, Function, Graph, GraphMemory, Library, Node, Pool, PrimaryContext,
+    Stream, Virtual,
 };
 use crate::space::Space;
 
 /// The state from `cuInit` to the end of the process.
 pub struct DriverState {
     pub cards: Cards,
-    pub primaries: Vec<Primary>,
+    pub primaries: Vec<PrimaryContext>,
     pub contexts: HashMap<usize, Context>,
     pub space: Space,
     pub virtual_memory: Virtual,
@@ -45,9 +45,9 @@ static STATE: Mutex<Option<Box<DriverState>>> = Mutex::new(None);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The locked state.
-pub struct Held(MutexGuard<'static, Option<Box<DriverState>>>);
+pub struct LockedState(MutexGuard<'static, Option<Box<DriverState>>>);
 
-impl Deref for Held {
+impl Deref for LockedState {
     type Target = DriverState;
 
     fn deref(&self) -> &DriverState {
@@ -55,14 +55,14 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for LockedState {
     fn deref_mut(&mut self) -> &mut DriverState {
         self.0.as_mut().expect("only made when initialised")
     }
 }
 
 /// Locks the state; `CUDA_ERROR_NOT_INITIALIZED` before `cuInit` and in a forked child.
-pub fn state() -> Result<Held, Code> {
+pub fn state() -> Result<LockedState, Code> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(Code::NOT_INITIALIZED);
     }
@@ -70,7 +70,7 @@ pub fn state() -> Result<Held, Code> {
     if guard.is_none() {
         return Err(Code::NOT_INITIALIZED);
     }
-    Ok(Held(guard))
+    Ok(LockedState(guard))
 }
 
 /// `cuInit`.
@@ -94,7 +94,7 @@ pub fn initialise() -> Answer {
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     let mut state = Box::new(DriverState {
         cards,
-        primaries: (0..devices).map(|_| Primary::default()).collect(),
+        primaries: (0..devices).map(|_| PrimaryContext::default()).collect(),
         contexts: HashMap::new(),
         space: Space::default(),
         virtual_memory: Virtual::default(),

@@ -23,7 +23,7 @@ pub fn on_stream(state: &DriverState, task: Task, stream: usize, node: GraphNode
 }
 
 /// Tells of work. Not to be called with the state locked: the observer can call the program.
-pub fn tell(work: impl IntoIterator<Item = Submitted>) {
+pub fn notify(work: impl IntoIterator<Item = Submitted>) {
     work.into_iter().for_each(|work| OBSERVER.submit(&work));
 }
 

@@ -23,16 +23,16 @@ type Version = unsafe extern "C" fn() -> usize;
 type Create = unsafe extern "C" fn(i32, *mut usize) -> i32;
 type Set = unsafe extern "C" fn(usize, i32, i32, i64, *const u8) -> i32;
 type Get = unsafe extern "C" fn(usize, i32, i32, i64, *mut i64, *mut u8) -> i32;
-type OfOne = unsafe extern "C" fn(usize) -> i32;
+type DescriptorCall = unsafe extern "C" fn(usize) -> i32;
 
 /// The backend interface of the installed cuDNN.
 pub struct Planner {
     pub version: usize,
     pub create: Create,
-    pub destroy: OfOne,
+    pub destroy: DescriptorCall,
     pub set: Set,
     pub get: Get,
-    pub finalize: OfOne,
+    pub finalize: DescriptorCall,
     /// A descriptor of the properties of the first device; all are the same card.
     device: OnceLock<usize>,
 }
@@ -64,10 +64,10 @@ impl Planner {
             Some(Planner {
                 version,
                 create: std::mem::transmute::<*mut c_void, Create>(find(c"cudnnBackendCreateDescriptor")?),
-                destroy: std::mem::transmute::<*mut c_void, OfOne>(find(c"cudnnBackendDestroyDescriptor")?),
+                destroy: std::mem::transmute::<*mut c_void, DescriptorCall>(find(c"cudnnBackendDestroyDescriptor")?),
                 set: std::mem::transmute::<*mut c_void, Set>(find(c"cudnnBackendSetAttribute")?),
                 get: std::mem::transmute::<*mut c_void, Get>(find(c"cudnnBackendGetAttribute")?),
-                finalize: std::mem::transmute::<*mut c_void, OfOne>(find(c"cudnnBackendFinalize")?),
+                finalize: std::mem::transmute::<*mut c_void, DescriptorCall>(find(c"cudnnBackendFinalize")?),
                 device: OnceLock::new(),
             })
         }

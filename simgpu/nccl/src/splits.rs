@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the other ranks: as long as PyTorch waits for a collective.
+/// The time to wait for the other ranks: as long as PyTorch waits for a collective.
 const RANKS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What a rank says when a communicator is split.

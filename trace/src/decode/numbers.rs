@@ -2,7 +2,7 @@
 
 use super::error::DecodeError;
 
-/// As many digits as fit into a word.
+/// The digits that fit into a word.
 const WORD_DIGITS: usize = 8;
 
 const POWERS_OF_TEN: [u64; WORD_DIGITS + 1] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];

@@ -80,7 +80,7 @@ impl<'b> Line<'b> {
 
     /// Appends a number that need not be whole, or `null`; one that is not finite as a string.
     pub(super) fn float(&mut self, number: Option<f64>) -> &mut Self {
-        /// As many characters as any has.
+        /// The most characters of a number.
         const MAX_FLOAT_BYTES: usize = 32;
         let Some(number) = number else { return self.raw(b"null") };
         let mut text = [0; MAX_FLOAT_BYTES];

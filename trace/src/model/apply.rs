@@ -4,15 +4,15 @@ use super::classification::effective_phase;
 use super::device_totals::{AllocationContext, RunProgress};
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
-use super::symbols::Missing;
+use super::symbols::MissingDefinition;
 use crate::record::{self, Phase, Record};
 
 /// The most warnings kept.
-const WARNINGS: usize = 256;
+const MAX_WARNINGS: usize = 256;
 
 /// The most dimensions of meshes, and stages of a pipeline, kept.
-const MESH_DIMENSIONS: usize = 64;
-const STAGES: usize = 1024;
+const MAX_MESH_DIMENSIONS: usize = 64;
+const MAX_STAGES: usize = 1024;
 
 impl Model {
     /// Applies the next record of the trace.
@@ -69,28 +69,28 @@ impl Model {
             Record::Frame(frame) => {
                 let changes = self.symbols.define_frame(&frame);
                 self.redefined(changes);
-                self.defined(Missing::Frame(frame.frame));
+                self.defined(MissingDefinition::Frame(frame.frame));
             }
             Record::Source(source) => self.symbols.define_source(&source),
             Record::Stack(stack) => {
                 let changes = self.symbols.define_stack(stack);
                 self.redefined(changes);
-                self.defined(Missing::Stack(stack.stack));
+                self.defined(MissingDefinition::Stack(stack.stack));
             }
             Record::Layer(layer) => self.symbols.define_layer(layer),
             Record::Kernel(kernel) => self.symbols.define_kernel(&kernel),
             Record::Range(range) => self.symbols.define_range(range),
             Record::Mesh(mut mesh) => {
-                mesh.mesh.truncate(MESH_DIMENSIONS);
+                mesh.mesh.truncate(MAX_MESH_DIMENSIONS);
                 self.mesh = mesh;
             }
             Record::Stages(mut stages) => {
-                stages.stages.truncate(STAGES);
+                stages.stages.truncate(MAX_STAGES);
                 self.stages = stages;
             }
             Record::Trained(trained) => self.trainings.note(&trained),
             Record::Warning(warning) => {
-                if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
+                if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
                     self.warnings.push(warning);
                 }
             }
@@ -167,7 +167,7 @@ impl Model {
             }
             Record::StepWork(event) => {
                 self.event(event.time);
-                self.steps_waiting.come(event.step.saturating_add(event.steps.max(1)) - 1);
+                self.steps_waiting.gpu_time_known(event.step.saturating_add(event.steps.max(1)) - 1);
                 if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.work.steps.add(event);
                 }
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    fn defined(&mut self, missing: Missing) {
+    fn defined(&mut self, missing: MissingDefinition) {
         for device in self.devices.iter_mut().flatten() {
             for book in device.ledger.books_mut() {
                 book.defined(missing, &mut self.symbols);

@@ -51,7 +51,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// How many there are.
+    /// The number of categories.
     pub const COUNT: usize = 21;
 
     /// All categories, in the order in which they are shown.

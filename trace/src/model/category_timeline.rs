@@ -59,26 +59,26 @@ impl CategoryRecorder {
             self.points.list.push(CategoryPoint { time: begin, most: *bytes, last: *bytes });
             self.most = allocated;
         } else {
-            self.look_again();
+            self.update_most();
         }
     }
 
     /// Another bin is open now.
-    fn look_again(&mut self) {
+    fn update_most(&mut self) {
         self.most = self.points.list.last().map_or(0, |point| sum(&point.most));
     }
 
     /// Halves the number of points; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let shortened = self.points.shorten();
-        self.look_again();
+        self.update_most();
         shortened
     }
 
     /// Restores the next point of a keyframe; `None` if there are too many.
     pub(crate) fn restore(&mut self, point: CategoryPoint) -> Option<()> {
         self.points.restore(point)?;
-        self.look_again();
+        self.update_most();
         Some(())
     }
 

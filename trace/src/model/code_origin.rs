@@ -49,7 +49,7 @@ impl CodeOrigin {
 }
 
 /// The most folders kept; a process has a handful.
-const ROOTS: usize = 64;
+const MAX_ROOTS: usize = 64;
 
 /// The folders that tell origins apart, as far as the trace has defined them.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ impl CodeRoots {
 
     /// Adds a declared folder; whether it is new.
     pub(crate) fn define_root(&mut self, root: record::CodeRoot) -> bool {
-        let is_new = !root.root.is_empty() && !self.roots.contains(&root) && self.roots.len() < ROOTS;
+        let is_new = !root.root.is_empty() && !self.roots.contains(&root) && self.roots.len() < MAX_ROOTS;
         if is_new {
             self.roots.push(root);
         }

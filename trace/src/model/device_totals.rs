@@ -96,7 +96,7 @@ pub(crate) struct RunProgress {
 }
 
 /// The most other processes kept per device; a card has a few.
-const OTHERS: usize = 64;
+const MAX_OTHER_PROCESSES: usize = 64;
 
 /// Other processes on a device, as the driver reports them.
 #[derive(Clone, Default)]
@@ -109,9 +109,9 @@ pub(crate) struct OtherProcesses {
 
 impl OtherProcesses {
     pub(crate) fn note(&mut self, mut processes: Vec<(u32, u64)>) {
-        processes.truncate(OTHERS);
+        processes.truncate(MAX_OTHER_PROCESSES);
         for (pid, bytes) in &processes {
-            if self.most.len() < OTHERS || self.most.contains_key(pid) {
+            if self.most.len() < MAX_OTHER_PROCESSES || self.most.contains_key(pid) {
                 let most = self.most.entry(*pid).or_default();
                 *most = (*most).max(*bytes);
             }

@@ -15,7 +15,7 @@ use super::line::Line;
 use super::private_pools;
 use super::scope::Scope;
 use super::symbols::{Owner, Symbols};
-use super::tags::{Owned, TaggedTensor};
+use super::tags::{OwnedBytes, TaggedTensor};
 use super::tensor_names::TensorName;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, PrivatePoolView, RangePath,
@@ -183,7 +183,7 @@ impl DeviceState {
             let most = layer.activation_peak.max(layer.activation.saturating_add(pending));
             add(&mut rows.entry(row_of(layer.layer)).or_default().activation_bytes, most);
         }
-        for (owner, Owned { peak, .. }) in &self.tags.owners {
+        for (owner, OwnedBytes { peak, .. }) in &self.tags.owners {
             let Some(owner) = symbols.owner(*owner) else { continue };
             let row = rows.entry(owner_row(owner, symbols)).or_default();
             add(&mut row.parameter_bytes, peak[TagCategory::Parameter as usize]);

@@ -18,10 +18,10 @@ use crate::record::Phase;
 const WARM_UP: u64 = 2;
 
 /// The most snapshots kept.
-const SNAPSHOTS: usize = 32;
+const MAX_SNAPSHOTS: usize = 32;
 
 /// The most cells in a snapshot: the largest.
-const CELLS: usize = 4096;
+const MAX_CELLS: usize = 4096;
 
 /// What every line held at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ pub(crate) struct Growth {
     pub(crate) ended: u64,
     pub(crate) stride: u64,
     /// Of the lines of each scope.
-    pub(crate) courses: ByScope<ScopeHistory>,
+    pub(crate) histories: ByScope<ScopeHistory>,
     /// What cells held at the reference.
     pub(crate) cells_before: Cells,
     /// What cells held at the last snapshot.
@@ -116,9 +116,9 @@ impl Cells {
     pub(crate) fn of(ledger: &Ledger, ended: u64) -> Self {
         let held = std::iter::zip(0.., &ledger.cells).filter(|(_, cell)| cell.bytes > 0);
         let mut cells: Vec<(u32, u64)> = held.map(|(index, cell)| (index, cell.bytes)).collect();
-        if cells.len() > CELLS {
+        if cells.len() > MAX_CELLS {
             cells.sort_unstable_by_key(|(index, bytes)| (std::cmp::Reverse(*bytes), *index));
-            cells.truncate(CELLS);
+            cells.truncate(MAX_CELLS);
         }
         Self { ended, cells }
     }
@@ -139,12 +139,12 @@ impl Growth {
         self.stride = self.stride.max(1);
         let is_reference = self.ended == WARM_UP;
         let is_sampled = self.ended.is_multiple_of(self.stride);
-        for (course, book) in std::iter::zip(self.courses.values_mut(), ledger.books_mut()) {
+        for (history, book) in std::iter::zip(self.histories.values_mut(), ledger.books_mut()) {
             if is_reference {
-                course.reference = Some(Snapshot::of(book, self.ended));
+                history.reference = Some(Snapshot::of(book, self.ended));
             }
             if is_sampled {
-                course.snapshots.push(Snapshot::of(book, self.ended));
+                history.snapshots.push(Snapshot::of(book, self.ended));
             }
         }
         if is_reference {
@@ -153,19 +153,19 @@ impl Growth {
         if is_sampled {
             self.cells_after = Cells::of(ledger, self.ended);
         }
-        if self.moments() > SNAPSHOTS {
+        if self.moments() > MAX_SNAPSHOTS {
             self.keep_half();
         }
     }
 
     /// The number of snapshots, without the reference.
     fn moments(&self) -> usize {
-        self.courses[Scope::Users].snapshots.len()
+        self.histories[Scope::Users].snapshots.len()
     }
 
     /// Drops every second snapshot; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let are_many = self.moments() > SNAPSHOTS / 8;
+        let are_many = self.moments() > MAX_SNAPSHOTS / 8;
         if are_many {
             self.keep_half();
         }
@@ -175,8 +175,8 @@ impl Growth {
     fn keep_half(&mut self) {
         self.stride = self.stride.saturating_mul(2);
         let stride = self.stride;
-        for course in self.courses.values_mut() {
-            course.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
+        for history in self.histories.values_mut() {
+            history.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
         }
     }
 
@@ -185,8 +185,8 @@ impl Growth {
         if moves.is_empty() {
             return;
         }
-        let course = &mut self.courses[scope];
-        for snapshot in course.reference.iter_mut().chain(&mut course.snapshots) {
+        let history = &mut self.histories[scope];
+        for snapshot in history.reference.iter_mut().chain(&mut history.snapshots) {
             *snapshot = snapshot.with_current_lines(ledger.book(scope));
             snapshot.moved(moves);
         }
@@ -194,11 +194,11 @@ impl Growth {
 
     /// Restores a snapshot from a keyframe.
     pub(crate) fn restore(&mut self, scope: Scope, is_reference: bool, snapshot: Snapshot) {
-        let course = &mut self.courses[scope];
+        let history = &mut self.histories[scope];
         if is_reference {
-            course.reference = Some(snapshot);
+            history.reference = Some(snapshot);
         } else {
-            course.snapshots.push(snapshot);
+            history.snapshots.push(snapshot);
         }
     }
 
@@ -222,9 +222,9 @@ impl Growth {
 
     /// The slots of the program's lines that grow steadily.
     pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
-        let (book, course) = (ledger.book(Scope::Users), &self.courses[Scope::Users]);
-        let Some(reference) = &course.reference else { return Vec::new() };
-        let later = course.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
+        let (book, history) = (ledger.book(Scope::Users), &self.histories[Scope::Users]);
+        let Some(reference) = &history.reference else { return Vec::new() };
+        let later = history.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
         let samples: Vec<Vec<u64>> =
             std::iter::once(reference).chain(later).map(|snapshot| snapshot.by_slot(book)).collect();
         let is_steady = |slot: &usize| is_steady(&samples.iter().map(|lines| lines[*slot]).collect::<Vec<u64>>());
@@ -233,18 +233,18 @@ impl Growth {
 
     /// The lines of a scope that held more at the end of the last step than after warm-up, the largest growth first.
     pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
-        let (book, course) = (ledger.book(scope), &self.courses[scope]);
+        let (book, history) = (ledger.book(scope), &self.histories[scope]);
         // After two steps only the first can be compared with.
-        let from = match &course.reference {
+        let from = match &history.reference {
             Some(reference) if self.ended > WARM_UP => reference,
-            _ => match course.snapshots.first() {
+            _ => match history.snapshots.first() {
                 Some(first) if first.ended < self.ended => first,
                 _ => return Vec::new(),
             },
         };
         let before = from.by_slot(book);
         let sampled =
-            course.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);
+            history.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);
         let between: Vec<_> = sampled.map(|snapshot| snapshot.by_slot(book)).collect();
 
         let mut views = Vec::new();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
 use super::scope::Scope;
-use super::symbols::{LineId, Missing, Resolved, Symbols};
+use super::symbols::{LineId, MissingDefinition, ResolvedLine, Symbols};
 
 /// Bytes of one line, kept apart from the cells for its high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ pub(crate) struct LineBook {
     pub(crate) lines: Vec<LineSlot>,
     line_slots: HashMap<LineId, u32>,
     /// Slots of stacks without a known line, by the definition they wait for.
-    waiting: HashMap<Missing, Vec<(u32, u32)>>,
+    waiting: HashMap<MissingDefinition, Vec<(u32, u32)>>,
     /// The slot of each stack that waits.
     waiting_stacks: HashMap<u32, u32>,
     pub(crate) step_epoch: u64,
@@ -84,8 +84,8 @@ impl LineBook {
     /// The slot of a stack's line, added if it is new.
     pub(crate) fn slot(&mut self, stack: u32, symbols: &mut Symbols) -> u32 {
         match symbols.resolve(stack, self.scope) {
-            Resolved::Line(id) => self.line_slot(id),
-            Resolved::Missing(missing) => self.waiting_slot(stack, missing),
+            ResolvedLine::Line(id) => self.line_slot(id),
+            ResolvedLine::Missing(missing) => self.waiting_slot(stack, missing),
         }
     }
 
@@ -103,7 +103,7 @@ impl LineBook {
         slot
     }
 
-    fn waiting_slot(&mut self, stack: u32, missing: Missing) -> u32 {
+    fn waiting_slot(&mut self, stack: u32, missing: MissingDefinition) -> u32 {
         if let Some(slot) = self.waiting_stacks.get(&stack) {
             return *slot;
         }
@@ -114,13 +114,13 @@ impl LineBook {
     }
 
     /// What each slot stands for.
-    pub(crate) fn standing(&self) -> Vec<SlotMeaning> {
+    pub(crate) fn meanings(&self) -> Vec<SlotMeaning> {
         let moved = |line: &LineSlot| if line.moved_to.is_some() { SlotMeaning::Nothing } else { SlotMeaning::Line };
-        let mut standing: Vec<SlotMeaning> = self.lines.iter().map(moved).collect();
+        let mut meanings: Vec<SlotMeaning> = self.lines.iter().map(moved).collect();
         for (stack, slot) in &self.waiting_stacks {
-            standing[*slot as usize] = SlotMeaning::Stack(*stack);
+            meanings[*slot as usize] = SlotMeaning::Stack(*stack);
         }
-        standing
+        meanings
     }
 
     /// Restores the next slot of a keyframe.
@@ -133,7 +133,7 @@ impl LineBook {
                 self.line_slots.insert(line.id, slot);
             }
             SlotMeaning::Stack(stack) => {
-                if let Resolved::Missing(missing) = symbols.resolve(stack, self.scope) {
+                if let ResolvedLine::Missing(missing) = symbols.resolve(stack, self.scope) {
                     self.waiting_stacks.insert(stack, slot);
                     self.waiting.entry(missing).or_default().push((stack, slot));
                 }
@@ -142,14 +142,14 @@ impl LineBook {
     }
 
     /// Resolves the stacks that waited for a definition, which has now come.
-    pub(crate) fn defined(&mut self, missing: Missing, symbols: &mut Symbols) {
+    pub(crate) fn defined(&mut self, missing: MissingDefinition, symbols: &mut Symbols) {
         if self.waiting.is_empty() {
             return;
         }
         for (stack, slot) in self.waiting.remove(&missing).unwrap_or_default() {
             match symbols.resolve(stack, self.scope) {
-                Resolved::Missing(next) => self.waiting.entry(next).or_default().push((stack, slot)),
-                Resolved::Line(id) => {
+                ResolvedLine::Missing(next) => self.waiting.entry(next).or_default().push((stack, slot)),
+                ResolvedLine::Line(id) => {
                     self.waiting_stacks.remove(&stack);
                     let target = self.line_slot(id);
                     let (bytes, at_step) = (self.lines[slot as usize].bytes, self.line_at_step(slot));
@@ -175,10 +175,10 @@ impl LineBook {
         for cell in cells.iter_mut() {
             let from = self.line_of(cell);
             let to = match symbols.resolve(cell.key.stack, self.scope) {
-                Resolved::Line(id) if self.lines[from as usize].id == id => continue,
-                Resolved::Line(id) => self.line_slot(id),
+                ResolvedLine::Line(id) if self.lines[from as usize].id == id => continue,
+                ResolvedLine::Line(id) => self.line_slot(id),
                 // A frame that was defined again counts no more, and those outside it are not known.
-                Resolved::Missing(missing) => self.waiting_slot(cell.key.stack, missing),
+                ResolvedLine::Missing(missing) => self.waiting_slot(cell.key.stack, missing),
             };
             if to == from {
                 continue;

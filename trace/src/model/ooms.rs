@@ -13,11 +13,11 @@ use super::scope::{ByScope, Scope};
 use super::symbols::{LineId, Symbols};
 use crate::record;
 
-/// How many of the first events are kept, and of the last.
+/// The most events kept of the first, and of the last.
 const MAX_OOM_EVENTS: usize = 32;
 
-/// How many of the largest lines and layers are kept.
-const HOLDERS: usize = 10;
+/// The most lines and layers kept: the largest.
+const MAX_HOLDERS: usize = 10;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ mod lines_by_scope {
     type Lines = Vec<(LineId, u64)>;
 
     #[derive(Serialize, Deserialize)]
-    struct Keys {
+    struct LinesByScope {
         lines: Lines,
         #[serde(default)]
         library_lines: Lines,
@@ -76,11 +76,11 @@ mod lines_by_scope {
 
     pub(super) fn serialize<S: Serializer>(lines: &ByScope<Lines>, to: S) -> Result<S::Ok, S::Error> {
         let [lines, library_lines] = lines.values().clone();
-        Keys { lines, library_lines }.serialize(to)
+        LinesByScope { lines, library_lines }.serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByScope<Lines>, D::Error> {
-        let Keys { mut lines, mut library_lines } = Keys::deserialize(from)?;
+        let LinesByScope { mut lines, mut library_lines } = LinesByScope::deserialize(from)?;
         Ok(ByScope::from_fn(|scope| match scope {
             Scope::Users => std::mem::take(&mut lines),
             Scope::Libraries => std::mem::take(&mut library_lines),
@@ -142,7 +142,7 @@ impl Ooms {
             if self.first.len() < MAX_OOM_EVENTS || events.saturating_sub(self.seen_at) >= self.rest {
                 self.seen_at = events;
                 self.rest = (device.blocks.len() + device.ledger.cells.len()) as u64;
-                look(&mut oom, device, symbols);
+                record_holders(&mut oom, device, symbols);
             }
         }
         if self.first.len() < MAX_OOM_EVENTS {
@@ -234,7 +234,7 @@ impl Ooms {
     }
 }
 
-fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
+fn record_holders(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
     let segments = device.segments();
     oom.private_free = segments.private_free_bytes;
     oom.largest_free = segments.largest_common_free_bytes;
@@ -256,6 +256,6 @@ fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
 
 fn largest(mut holders: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
     holders.sort_unstable_by_key(|(id, bytes)| (std::cmp::Reverse(*bytes), *id));
-    holders.truncate(HOLDERS);
+    holders.truncate(MAX_HOLDERS);
     holders
 }

@@ -12,7 +12,7 @@ use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
 
 /// The most passes whose lines are kept.
-const SAMPLES: usize = 32;
+const MAX_SAMPLED_PASSES: usize = 32;
 
 /// The fewest passes from which an accumulation can be told.
 pub(super) const MIN_PASSES: usize = 5;
@@ -94,7 +94,7 @@ impl Accumulation {
             return;
         }
         passes.samples.push((events, Snapshot::of(ledger.book(Scope::Users), passes.count)));
-        if passes.samples.len() > SAMPLES {
+        if passes.samples.len() > MAX_SAMPLED_PASSES {
             // Samples before a past peak are not thinned out any further.
             if peak >= passes.began() && self.to_peak.peak != peak {
                 self.to_peak = Passes { peak, ..passes.clone() };

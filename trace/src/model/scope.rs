@@ -17,7 +17,7 @@ pub enum Scope {
     Libraries,
 }
 
-/// How many scopes there are.
+/// The number of scopes.
 pub(crate) const SCOPES: usize = Scope::ALL.len();
 
 impl Scope {

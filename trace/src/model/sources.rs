@@ -18,11 +18,11 @@ pub struct Sources {
 impl Sources {
     pub(crate) fn define(&mut self, source: &record::Source<'_>) {
         /// The overhead of an entry.
-        const ENTRY: usize = 64;
+        const ENTRY_OVERHEAD_BYTES: usize = 64;
         if !self.files.contains_key(&*source.source) {
-            self.bytes += source.source.len() + ENTRY;
+            self.bytes += source.source.len() + ENTRY_OVERHEAD_BYTES;
         }
-        self.bytes += source.text.len() + ENTRY;
+        self.bytes += source.text.len() + ENTRY_OVERHEAD_BYTES;
         if self.bytes <= MAX_TEXT_BYTES {
             let lines = self.files.entry((&*source.source).into()).or_default();
             lines.insert(source.line, (&*source.text).into());

@@ -69,7 +69,7 @@ impl WaitingSteps {
     }
 
     /// The GPU time of the steps up to `last` has come.
-    pub(crate) fn come(&mut self, last: u64) {
+    pub(crate) fn gpu_time_known(&mut self, last: u64) {
         self.has_come = true;
         while self.steps.pop_front_if(|step| *step <= last).is_some() {}
     }
@@ -121,7 +121,7 @@ mod tests {
         let mut waiting = WaitingSteps::default();
         (0..3).for_each(|step| waiting.end(step));
         assert_eq!((waiting.count(false), waiting.count(true)), (3, 0));
-        waiting.come(1);
+        waiting.gpu_time_known(1);
         assert_eq!((waiting.count(false), waiting.count(true)), (1, 1));
         // AND without GPU times their number is bounded
         (3..2 * MAX_ENTRIES as u64).for_each(|step| waiting.end(step));

@@ -5,10 +5,10 @@ use super::history_views::StepView;
 /// The most entries kept; beyond that, neighbours are joined.
 pub(super) const MAX_STEPS: usize = 12 << 10;
 
-/// So many of the latest steps stay apart.
+/// The number of latest steps that stay apart.
 pub(super) const LATEST_STEPS: usize = 8 << 10;
 
-/// At most so many of the entries before them are left when neighbours were joined.
+/// The most entries before the latest that are left when neighbours were joined.
 pub(super) const MAX_EARLIER_STEPS: usize = (MAX_STEPS - LATEST_STEPS) / 2;
 
 /// The fewest entries kept where space is short.

@@ -36,16 +36,16 @@ pub(crate) type LineId = u32;
 
 /// The result of resolving the line of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resolved {
+pub(crate) enum ResolvedLine {
     /// The line; 0: the stack has none.
     Line(LineId),
     /// A definition is missing so far.
-    Missing(Missing),
+    Missing(MissingDefinition),
 }
 
 /// The missing definition that stopped a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Missing {
+pub(crate) enum MissingDefinition {
     /// A stack.
     Stack(u32),
     /// A frame.
@@ -105,7 +105,7 @@ pub(crate) struct Symbols {
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
     /// For each scope, the best frame of each resolved stack; `None`: it has none.
-    stack_lines: ByScope<HashMap<u32, Option<Best>>>,
+    stack_lines: ByScope<HashMap<u32, Option<BestFrame>>>,
     /// The frames that compiled code stands for, and their lines.
     compiled_frames: HashSet<u32>,
     compiled_lines: HashSet<Arc<Line>>,
@@ -117,7 +117,7 @@ pub(crate) struct Symbols {
 
 /// The best frame of a stack so far.
 #[derive(Clone, Copy)]
-struct Best {
+struct BestFrame {
     rank: CodeOrigin,
     line: LineId,
 }
@@ -215,11 +215,12 @@ impl Symbols {
     /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         /// The overhead of a map entry, and of texts that are not shared.
-        const ENTRY: usize = 64;
+        const ENTRY_OVERHEAD_BYTES: usize = 64;
         let entries =
             [self.frames.len(), self.stacks.len(), self.layers.len(), self.ranges.len(), self.tensor_names.all().len()];
         let found: usize = self.stack_lines.values().iter().map(HashMap::len).sum();
-        (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
+        (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY_OVERHEAD_BYTES
+            + self.sources.bytes()
     }
 
     fn forget_lines(&mut self) {
@@ -286,7 +287,7 @@ impl Symbols {
     }
 
     /// Resolves the line of a stack in a scope: its innermost frame of the best origin.
-    pub(crate) fn resolve(&mut self, stack: u32, scope: Scope) -> Resolved {
+    pub(crate) fn resolve(&mut self, stack: u32, scope: Scope) -> ResolvedLine {
         let mut climbed = Vec::new();
         let mut seen = HashSet::new();
         let mut at = stack;
@@ -306,19 +307,19 @@ impl Symbols {
                 break None;
             }
             let Some(node) = self.stacks.get(&at) else {
-                return Resolved::Missing(Missing::Stack(at));
+                return ResolvedLine::Missing(MissingDefinition::Stack(at));
             };
             let frame = match node.frame {
                 0 => None,
-                id => Some(self.frames.get(&id).ok_or(Missing::Frame(id))),
+                id => Some(self.frames.get(&id).ok_or(MissingDefinition::Frame(id))),
             };
             let frame = match frame.transpose() {
-                Err(missing) => return Resolved::Missing(missing),
+                Err(missing) => return ResolvedLine::Missing(missing),
                 Ok(frame) => frame.cloned(),
             };
             let stood_for = frame.iter().filter_map(|frame| frame.stands_for.as_deref()).flatten();
             if let Some(id) = stood_for.copied().find(|id| !self.frames.contains_key(id)) {
-                return Resolved::Missing(Missing::Frame(id));
+                return ResolvedLine::Missing(MissingDefinition::Frame(id));
             }
             let is_best =
                 frame.as_ref().is_some_and(|frame| self.stood_for(frame).any(|frame| scope.shows(frame.origin)));
@@ -333,13 +334,13 @@ impl Symbols {
                 let shown: Vec<Frame> = self.stood_for(&frame).cloned().collect();
                 for inner in shown {
                     if best.is_none_or(|best| scope.rank(inner.origin) <= best.rank) {
-                        best = Some(Best { rank: scope.rank(inner.origin), line: self.intern_line(&inner.line) });
+                        best = Some(BestFrame { rank: scope.rank(inner.origin), line: self.intern_line(&inner.line) });
                     }
                 }
             }
             self.stack_lines[scope].insert(stack, best);
         }
-        Resolved::Line(best.map_or(0, |best| best.line))
+        ResolvedLine::Line(best.map_or(0, |best| best.line))
     }
 
     /// The frame that counts a stack, without caching it.

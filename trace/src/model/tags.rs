@@ -74,7 +74,7 @@ impl BlockTags {
 
 /// What one layer owns on one device, by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedBytes {
     pub(crate) bytes: [u64; 4],
     pub(crate) peak: [u64; 4],
 }
@@ -84,7 +84,7 @@ pub(crate) struct Owned {
 pub(crate) struct Tags {
     /// By the slot of the block.
     pub(crate) blocks: HashMap<u32, BlockTags>,
-    pub(crate) owners: HashMap<u32, Owned>,
+    pub(crate) owners: HashMap<u32, OwnedBytes>,
     /// Where each tensor is of which there is one: the slot of its block, and its address.
     places: HashMap<TaggedTensor, (u32, u64)>,
 }
@@ -219,7 +219,7 @@ fn leave(places: &mut HashMap<TaggedTensor, (u32, u64)>, tensor: TaggedTensor, p
     }
 }
 
-fn hold(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
+fn hold(owners: &mut HashMap<u32, OwnedBytes>, tensor: TaggedTensor) {
     let owned = owners.entry(tensor.owner).or_default();
     let held = &mut owned.bytes[tensor.category as usize];
     *held = held.saturating_add(tensor.rounded());
@@ -227,7 +227,7 @@ fn hold(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
     *peak = (*peak).max(*held);
 }
 
-fn release(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
+fn release(owners: &mut HashMap<u32, OwnedBytes>, tensor: TaggedTensor) {
     if let (false, Some(owned)) = (tensor.has_moved(), owners.get_mut(&tensor.owner)) {
         let held = &mut owned.bytes[tensor.category as usize];
         *held = held.saturating_sub(tensor.rounded());

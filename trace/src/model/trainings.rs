@@ -8,13 +8,13 @@ use super::steps::{LATEST_STEPS, MAX_EARLIER_STEPS, MAX_STEPS, MIN_STEPS};
 use crate::record;
 
 /// The most names kept, of models and of ways: a training has a few. The rest has none.
-const NAMES: usize = 64;
+const MAX_NAMES: usize = 64;
 
 /// The most entries after the one that a record belongs to: records are written some steps late. Others are ignored.
 const MAX_LATE_STEPS: usize = 1 << 12;
 
 /// The most entries kept. More of the latest stay apart than of the steps, so that none joins what the steps have apart.
-const ENTRIES: usize = MAX_STEPS + MAX_LATE_STEPS;
+const MAX_ENTRIES: usize = MAX_STEPS + MAX_LATE_STEPS;
 
 /// What a training says of the steps of all devices together.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +97,7 @@ impl Trainings {
             Some(other) if other.first <= training.last => *other = other.joined(training),
             _ => self.list.insert(at, training),
         }
-        if self.list.len() >= ENTRIES {
+        if self.list.len() >= MAX_ENTRIES {
             self.join_earlier();
         }
     }
@@ -165,7 +165,7 @@ impl Trainings {
         if let Some(known) = self.names.iter().position(|known| **known == *name) {
             return known as u32 + 1;
         }
-        if self.names.len() == NAMES {
+        if self.names.len() == MAX_NAMES {
             return 0;
         }
         self.names.push(name.into());
@@ -204,10 +204,10 @@ mod tests {
     fn a_long_training_is_joined_and_nothing_of_it_is_lost() {
         // GIVEN more steps than are kept
         let mut trainings = Trainings::default();
-        let steps = 3 * ENTRIES as u64 + 10;
+        let steps = 3 * MAX_ENTRIES as u64 + 10;
         (0..steps).for_each(|step| trainings.note(&trained(step, 1.0)));
         // THEN neighbours are joined, and all samples are still there
-        assert!(trainings.list.len() < ENTRIES);
+        assert!(trainings.list.len() < MAX_ENTRIES);
         let all = trainings.of(0..=steps).expect("they are known");
         assert_eq!((all.samples, all.duration, all.loss), (4 * steps, 10 * steps, Some(1.0)));
         // AND a record that is late is added to its entry

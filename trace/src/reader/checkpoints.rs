@@ -7,14 +7,14 @@ use crate::seek_target::SeekTarget;
 /// Events between the first checkpoints: some 80 ms of replay.
 const FIRST_SPACING: u64 = 1 << 20;
 
-/// So many events are replayed again for the sake of those before a moment.
+/// The most events replayed again for the sake of those before a moment.
 const MAX_REPLAYED_EVENTS: u64 = 2 * FIRST_SPACING;
 
 /// The most checkpoints.
 const MAX_CHECKPOINTS: usize = 64;
 
 /// The most bytes that all checkpoints take together, unless set.
-const BUDGET: usize = 256 << 20;
+const DEFAULT_BUDGET_BYTES: usize = 256 << 20;
 
 /// A copy of the state, and where in the trace it was taken.
 pub(super) struct Checkpoint {
@@ -43,7 +43,7 @@ pub(super) struct Checkpoints {
 
 impl Default for Checkpoints {
     fn default() -> Self {
-        Self { list: Vec::new(), spacing: FIRST_SPACING, first_spacing: FIRST_SPACING, budget: BUDGET }
+        Self { list: Vec::new(), spacing: FIRST_SPACING, first_spacing: FIRST_SPACING, budget: DEFAULT_BUDGET_BYTES }
     }
 }
 

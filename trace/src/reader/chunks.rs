@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 
-use super::limits::{CHUNK, MAX_LINE_BYTES};
+use super::limits::{CHUNK_BYTES, MAX_LINE_BYTES};
 use crate::decode::{BlockEvent, decode_block_event};
 
-/// How many chunks wait to be replayed.
+/// The most chunks that wait to be replayed.
 const QUEUED_CHUNKS: usize = 4;
 
 /// Whole lines of a trace.
@@ -98,7 +98,7 @@ impl Chunk {
 
     fn clear(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink_to(2 * CHUNK);
+        self.bytes.shrink_to(2 * CHUNK_BYTES);
         self.events.clear();
         (self.consumed, self.end, self.file_bytes_read) = (0, ChunkEnd::Line, 0);
     }
@@ -210,9 +210,9 @@ impl<R: Read + Send> Chunks<R> {
 
     /// Adds a chunk's length of bytes; the end if they are fewer.
     fn read_some(&mut self, bytes: &mut Vec<u8>) -> Option<ChunkEnd> {
-        bytes.reserve(CHUNK);
-        match self.source.by_ref().take(CHUNK as u64).read_to_end(bytes) {
-            Ok(CHUNK) => None,
+        bytes.reserve(CHUNK_BYTES);
+        match self.source.by_ref().take(CHUNK_BYTES as u64).read_to_end(bytes) {
+            Ok(CHUNK_BYTES) => None,
             Ok(_) => Some(ChunkEnd::Source),
             Err(error) => Some(ChunkEnd::Failure(error)),
         }
@@ -244,15 +244,15 @@ mod tests {
     use crate::record::Record;
     use crate::sink::Sink;
 
-    /// Notes records, and refuses each time it has taken as many as it may.
+    /// Records what it takes, and refuses each time it has taken as many as it may.
     #[derive(Default)]
-    struct Notes {
+    struct RecordingSink {
         records: Vec<String>,
         allowed: usize,
         model: Model,
     }
 
-    impl Sink for Notes {
+    impl Sink for RecordingSink {
         fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
             if self.records.len() == self.allowed {
                 return ControlFlow::Break(());
@@ -271,12 +271,12 @@ mod tests {
     }
 
     /// Gives a few bytes at a time.
-    struct Dripping<'b> {
+    struct SlowReader<'b> {
         bytes: &'b [u8],
         most: usize,
     }
 
-    impl Read for Dripping<'_> {
+    impl Read for SlowReader<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let most = self.most.min(buffer.len());
             self.bytes.read(&mut buffer[..most])
@@ -295,7 +295,7 @@ mod tests {
         for _ in 0..40_000 {
             let number = bytes.len() as u64;
             match below(2000) {
-                0 => bytes.extend(std::iter::repeat_n(0, below(3) as usize * CHUNK / 2 + 5)),
+                0 => bytes.extend(std::iter::repeat_n(0, below(3) as usize * CHUNK_BYTES / 2 + 5)),
                 1 => bytes.extend_from_slice(b"[\"a\",12,1,0,\0\0\0\n"),
                 2 => bytes.extend_from_slice(b"\0\0[\"a\",1,1,0,77,512,0,0,0]\n"),
                 3 => bytes.extend_from_slice(b"[\"a\",1,1,0,77]\n[\"f\",1]\nnonsense\n\n"),
@@ -306,7 +306,7 @@ mod tests {
                 }
                 6 if std::mem::take(&mut is_long_line_missing) => {
                     bytes.extend_from_slice(b"\n[\"f\",1,1,0,\"");
-                    bytes.extend(std::iter::repeat_n(b'x', MAX_LINE_BYTES + CHUNK + below(99) as usize));
+                    bytes.extend(std::iter::repeat_n(b'x', MAX_LINE_BYTES + CHUNK_BYTES + below(99) as usize));
                     bytes.extend_from_slice(b"\n");
                 }
                 7 => {
@@ -324,11 +324,11 @@ mod tests {
 
     /// What is found in a trace line by line: the records, and what was skipped.
     fn line_by_line(bytes: &[u8]) -> (Vec<String>, Feed) {
-        let (mut feed, mut notes) = (Feed::default(), Notes { allowed: usize::MAX, ..Notes::default() });
+        let (mut feed, mut sink) = (Feed::default(), RecordingSink { allowed: usize::MAX, ..RecordingSink::default() });
         let mut chunk = Chunk::default();
         chunk.bytes.extend_from_slice(bytes);
-        feed.feed_chunk(&chunk, usize::MAX, &mut notes).unwrap();
-        (notes.records, feed)
+        feed.feed_chunk(&chunk, usize::MAX, &mut sink).unwrap();
+        (sink.records, feed)
     }
 
     #[test]
@@ -338,14 +338,14 @@ mod tests {
             let bytes = trace(seed);
             let (expected, whole) = line_by_line(&bytes);
             for ahead in [false, true] {
-                let (mut feed, mut notes) = (Feed::default(), Notes::default());
-                let mut chunks = Chunks::new(Dripping { bytes: &bytes, most }, |_| 0);
+                let (mut feed, mut sink) = (Feed::default(), RecordingSink::default());
+                let mut chunks = Chunks::new(SlowReader { bytes: &bytes, most }, |_| 0);
                 // WHEN it is replayed by another thread's chunks, and stops every few thousand records
                 let mut stops = 0;
                 loop {
-                    notes.allowed = notes.records.len() + 4321;
+                    sink.allowed = sink.records.len() + 4321;
                     let stopped = chunks.each(ahead, |chunk| {
-                        let fed = feed.feed_chunk(chunk, usize::MAX, &mut notes).unwrap();
+                        let fed = feed.feed_chunk(chunk, usize::MAX, &mut sink).unwrap();
                         chunk.consume(fed.consumed);
                         if fed.refused { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                     });
@@ -355,8 +355,8 @@ mod tests {
                     stops += 1;
                 }
                 // THEN every record is there, once and in order, and so is what was skipped
-                assert!(stops > 2 && notes.records.len() > 10_000, "{stops} stops, {} records", notes.records.len());
-                assert!(notes.records == expected, "seed {seed}, ahead {ahead}");
+                assert!(stops > 2 && sink.records.len() > 10_000, "{stops} stops, {} records", sink.records.len());
+                assert!(sink.records == expected, "seed {seed}, ahead {ahead}");
                 assert_eq!(feed.skipped.count, whole.skipped.count);
                 // AND what is left is the line that is not complete
                 assert_eq!(feed.offset, whole.offset);
@@ -367,8 +367,8 @@ mod tests {
 
     #[test]
     fn a_failure_comes_after_what_precedes_it() {
-        struct Failing(usize);
-        impl Read for Failing {
+        struct FailingReader(usize);
+        impl Read for FailingReader {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
                 self.0 = self.0.checked_sub(1).ok_or(io::Error::other("damaged"))?;
                 let line = b"[\"f\",1,1,0,5]\n";
@@ -378,7 +378,7 @@ mod tests {
         }
         for ahead in [false, true] {
             // GIVEN a source that has three lines and then fails
-            let mut chunks = Chunks::new(Failing(3), |_| 0);
+            let mut chunks = Chunks::new(FailingReader(3), |_| 0);
             let (mut lines, mut failure) = (0, None);
             let ended = chunks.each(ahead, |chunk| {
                 lines += chunk.rest().iter().filter(|byte| **byte == b'\n').count();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::{is_zstd, open_continuation, open_file};
-use super::limits::{BUFFER, MAX_LINE_BYTES, READ_AHEAD_BYTES};
+use super::limits::{BUFFER_BYTES, MAX_LINE_BYTES, READ_AHEAD_BYTES};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::Extent;
 use super::source::Source;
@@ -70,7 +70,7 @@ impl Follower {
             identity,
             position: ReadPosition::default(),
             buffer: Vec::new(),
-            buffer_size: BUFFER,
+            buffer_size: BUFFER_BYTES,
             writer_is_dead: false,
             skips_holes: false,
             stuck: None,
@@ -185,7 +185,7 @@ impl Follower {
         match stopped.flatten() {
             Some(error) => Err(ReadError::first_line(&self.path, error)),
             // But for a line that continues there, which the next poll begins with.
-            None => Ok(length > end && self.position.feed.offset + BUFFER as u64 > end),
+            None => Ok(length > end && self.position.feed.offset + BUFFER_BYTES as u64 > end),
         }
     }
 
@@ -229,8 +229,8 @@ impl Follower {
                 self.buffer_size *= 2;
             }
         } else if is_full {
-            self.buffer_size = (self.buffer_size * 2).min(BUFFER);
-            self.buffer.truncate(BUFFER);
+            self.buffer_size = (self.buffer_size * 2).min(BUFFER_BYTES);
+            self.buffer.truncate(BUFFER_BYTES);
         } else {
             self.shrink_buffer(fed.consumed);
         }

@@ -1,10 +1,10 @@
 //! Bounds on what is read.
 
 /// Bytes read at once.
-pub(super) const BUFFER: usize = 1 << 20;
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
 /// Bytes of a chunk: with the events decoded from it, it stays in a processor's cache.
-pub(super) const CHUNK: usize = 256 << 10;
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 
 /// From this many bytes on, reading and decoding run ahead on a thread of their own.
 pub(super) const READ_AHEAD_BYTES: u64 = 4 << 20;

@@ -10,10 +10,10 @@ use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
 use crate::sink::Sink;
 
-/// How many events the model is told of ahead: their blocks are then fetched from memory while others are replayed.
+/// The number of events announced to the model ahead: their blocks are fetched from memory while others are replayed.
 const PREFETCHED_EVENTS: usize = 16;
 
-/// How many garbled lines are described.
+/// The most garbled lines that are described.
 const MAX_DESCRIBED_LINES: usize = 5;
 
 /// Garbled lines of a trace: skipped and counted.
@@ -38,7 +38,7 @@ pub struct SkippedLine {
 
 /// The result of feeding a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fed {
+pub(super) struct FeedResult {
     /// Bytes that need not be fed again.
     pub(super) consumed: usize,
     /// The next line is reserved but not yet written.
@@ -70,7 +70,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Replays the complete lines at the begin of `buffer`. Up to `holes` reserved but unwritten ranges are skipped; it stops
     /// at the next one.
-    pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, sink: &mut impl Sink) -> Result<Fed, FirstLine> {
+    pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, sink: &mut impl Sink) -> Result<FeedResult, FirstLine> {
         let mut holes = holes;
         let mut position = self.without_front(buffer);
         let (mut at_hole, mut refused) = (false, false);
@@ -101,13 +101,18 @@ impl Feed {
             position += length + 1;
         }
         self.offset += position as u64;
-        Ok(Fed { consumed: position, at_hole, refused })
+        Ok(FeedResult { consumed: position, at_hole, refused })
     }
 
     /// As [`Feed::feed`], of a chunk. Consumes it whole, but for a line that is not complete yet.
-    pub(super) fn feed_chunk(&mut self, chunk: &Chunk, holes: usize, sink: &mut impl Sink) -> Result<Fed, FirstLine> {
+    pub(super) fn feed_chunk(
+        &mut self,
+        chunk: &Chunk,
+        holes: usize,
+        sink: &mut impl Sink,
+    ) -> Result<FeedResult, FirstLine> {
         let bytes = chunk.bytes();
-        let mut fed = Fed { consumed: self.rest_of_long_line(bytes), at_hole: false, refused: false };
+        let mut fed = FeedResult { consumed: self.rest_of_long_line(bytes), at_hole: false, refused: false };
         let events = chunk.events();
         for (index, decoded) in events.iter().enumerate() {
             if index % PREFETCHED_EVENTS == 0 {
@@ -156,7 +161,7 @@ impl Feed {
         bytes: &[u8],
         holes: usize,
         sink: &mut impl Sink,
-        fed: &mut Fed,
+        fed: &mut FeedResult,
     ) -> Result<(), FirstLine> {
         if fed.consumed < bytes.len() && !fed.at_hole && !fed.refused {
             let consumed = fed.consumed;

@@ -11,7 +11,7 @@ use super::checkpoints::{Checkpoint, Checkpoints};
 use super::chunks::Chunks;
 use super::error::ReadError;
 use super::file::open_continuation;
-use super::limits::{BUFFER, READ_AHEAD_BYTES};
+use super::limits::{BUFFER_BYTES, READ_AHEAD_BYTES};
 use super::lines::{ReadPosition, Skipped};
 use super::progress::{Extent, Progress};
 use super::source::Source;
@@ -144,9 +144,9 @@ impl SeekableReplay {
         let mut next_report = self.position.feed.offset;
         while !self.finished {
             match self.advance(at, events_from, extent, &mut next_report, progress)? {
-                Advanced::Further => {}
-                Advanced::ToTheMoment => break,
-                Advanced::Cancelled => return Ok(SeekOutcome::Cancelled),
+                SeekProgress::Further => {}
+                SeekProgress::ToTheMoment => break,
+                SeekProgress::Cancelled => return Ok(SeekOutcome::Cancelled),
             }
         }
         if self.replay.model.header().is_none() {
@@ -163,14 +163,14 @@ impl SeekableReplay {
         extent: Extent,
         next_report: &mut u64,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Advanced, ReadError> {
+    ) -> Result<SeekProgress, ReadError> {
         let Self { path, chunks, position, replay, checkpoints, truncated, .. } = self;
         let is_bounded = extent.in_continuation == position.in_continuation;
         chunks.source.end_at(if is_bounded { extent.offset } else { u64::MAX });
         let bytes_total = if chunks.source.is_compressed() { 0 } else { chunks.source.file_bytes() };
         let ahead =
             chunks.source.is_compressed() || bytes_total.saturating_sub(position.feed.offset) >= READ_AHEAD_BYTES;
-        let mut sink = Stopping { replay, at, events_from, refused: false };
+        let mut sink = StopAtMoment { replay, at, events_from, refused: false };
         let stopped = chunks.each(ahead, |chunk| {
             let fed = match position.feed.feed_chunk(chunk, usize::MAX, &mut sink) {
                 Ok(fed) => fed,
@@ -178,7 +178,7 @@ impl SeekableReplay {
             };
             chunk.consume(fed.consumed);
             if fed.refused {
-                return ControlFlow::Break(Ok(Advanced::ToTheMoment));
+                return ControlFlow::Break(Ok(SeekProgress::ToTheMoment));
             }
             match chunk.take_failure() {
                 // A compressed trace that was cut or damaged: what precedes still counts.
@@ -187,15 +187,15 @@ impl SeekableReplay {
                 None => {}
             }
             if position.feed.offset >= *next_report {
-                *next_report = position.feed.offset + BUFFER as u64;
+                *next_report = position.feed.offset + BUFFER_BYTES as u64;
                 checkpoints.add_if_due(position, sink.model());
                 let (bytes_read, events) = (position.feed.offset, sink.model().events());
                 if progress(Progress { bytes_read, bytes_total, events }).is_break() {
-                    return ControlFlow::Break(Ok(Advanced::Cancelled));
+                    return ControlFlow::Break(Ok(SeekProgress::Cancelled));
                 }
             }
             let skips = position.feed.skips_to().is_some();
-            if skips { ControlFlow::Break(Ok(Advanced::Further)) } else { ControlFlow::Continue(()) }
+            if skips { ControlFlow::Break(Ok(SeekProgress::Further)) } else { ControlFlow::Continue(()) }
         });
         if let Some(stopped) = stopped {
             if let Some(offset) = self.position.feed.skips_to() {
@@ -205,15 +205,15 @@ impl SeekableReplay {
             return stopped;
         }
         if self.enter_continuation(extent) {
-            return Ok(Advanced::Further);
+            return Ok(SeekProgress::Further);
         }
         if extent == Extent::WHOLE && !self.position.feed.is_in_long_line() {
-            let mut sink = Stopping { replay: &mut self.replay, at, events_from, refused: false };
+            let mut sink = StopAtMoment { replay: &mut self.replay, at, events_from, refused: false };
             let finished = self.position.feed.finish(self.chunks.pending(), &mut sink);
             finished.map_err(|error| ReadError::first_line(&self.path, error))?;
             self.finished = !sink.refused;
         }
-        Ok(Advanced::ToTheMoment)
+        Ok(SeekProgress::ToTheMoment)
     }
 
     /// Continues to read where the state is.
@@ -293,7 +293,7 @@ impl SeekableReplay {
 }
 
 /// How far a seek has come.
-enum Advanced {
+enum SeekProgress {
     /// There is more to read.
     Further,
     /// To the moment, or to the end of what may be read.
@@ -303,7 +303,7 @@ enum Advanced {
 }
 
 /// Refuses events after the moment.
-struct Stopping<'r> {
+struct StopAtMoment<'r> {
     replay: &'r mut Replay,
     at: SeekTarget,
     /// Events up to this number are not kept.
@@ -311,7 +311,7 @@ struct Stopping<'r> {
     refused: bool,
 }
 
-impl Sink for Stopping<'_> {
+impl Sink for StopAtMoment<'_> {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
         if self.at.is_before(&record, &self.replay.model) {

@@ -22,7 +22,7 @@ enum Bytes {
 }
 
 /// A compressed file, which can only be read from its beginning.
-type Decoder = zstd::Decoder<'static, BufReader<Counted>>;
+type Decoder = zstd::Decoder<'static, BufReader<CountingReader>>;
 
 impl Source {
     /// Opens a trace at its beginning, and says which file it is.
@@ -100,16 +100,16 @@ impl Read for Source {
 
 fn decoder_of(mut file: File) -> io::Result<Decoder> {
     file.rewind()?;
-    zstd::Decoder::new(Counted { file, read: 0 })
+    zstd::Decoder::new(CountingReader { file, read: 0 })
 }
 
 /// Counts bytes read.
-struct Counted {
+struct CountingReader {
     file: File,
     read: u64,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.read += read as u64;

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::chunks::{Chunk, Chunks};
 use super::error::ReadError;
 use super::file::open_continuation;
-use super::limits::{BUFFER, MAX_EXPANSION, READ_AHEAD_BYTES};
+use super::limits::{BUFFER_BYTES, MAX_EXPANSION, READ_AHEAD_BYTES};
 use super::lines::Feed;
 use super::progress::{Loaded, Progress, ReadSummary};
 use super::source::Source;
@@ -107,7 +107,7 @@ impl<S: Sink> Reading<'_, S> {
         // A few bytes of a compressed trace can be many.
         let ahead = source.is_compressed() || bytes_total >= READ_AHEAD_BYTES;
         let mut bytes_read = 0;
-        let mut next_report = BUFFER as u64;
+        let mut next_report = BUFFER_BYTES as u64;
         let mut chunks = Chunks::new(source, Source::file_bytes_read);
         let stopped = chunks.each(ahead, |chunk| {
             bytes_read = chunk.file_bytes_read;
@@ -115,7 +115,7 @@ impl<S: Sink> Reading<'_, S> {
                 return ControlFlow::Break(Err(error));
             }
             if self.feed.offset >= next_report {
-                next_report = self.feed.offset + BUFFER as u64;
+                next_report = self.feed.offset + BUFFER_BYTES as u64;
                 let so_far = Progress { bytes_read, bytes_total, events: self.sink.model().events() };
                 self.through.cancelled = progress(so_far).is_break();
             }

@@ -370,16 +370,17 @@ pub struct Kernel {
 
 /// A part of what PyTorch's allocator was asked for on a device, in order: written when a run is recorded for a plan.
 ///
-/// Each entry is `[kind,address,bytes,stream,pool,pool]`, as [`Asked`] gives it. The k-th allocation of all parts together is the
-/// k-th [`Alloc`](super::Alloc) of the device, which has the size of its block and where it was allocated.
+/// Each entry is `[kind,address,bytes,stream,pool,pool]`, as [`AllocatorRequest`] gives it. The k-th allocation of all
+/// parts together is the k-th [`Alloc`](super::Alloc) of the device, which has the size of its block and where it was
+/// allocated.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::{Asked, AskedKind}, Record};
+/// use memlab_trace::{decode_line, record::{AllocatorRequest, AllocatorRequestKind}, Record};
 /// let line = br#"{"requests":0,"asked":[[0,140213447884800,4000,0,0,0],[3,140213447884800,4000,0,0,0]]}"#;
 /// let Record::Requests(part) = decode_line(line)? else { panic!() };
-/// let asked: Vec<Asked> = part.entries().collect();
-/// assert_eq!((part.requests, asked[0].kind, asked[0].bytes), (0, AskedKind::Allocation, 4000));
-/// assert_eq!(asked[1].kind, AskedKind::Free);
+/// let requests: Vec<AllocatorRequest> = part.entries().collect();
+/// assert_eq!((part.requests, requests[0].kind, requests[0].bytes), (0, AllocatorRequestKind::Allocation, 4000));
+/// assert_eq!(requests[1].kind, AllocatorRequestKind::Free);
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -393,18 +394,24 @@ pub struct Requests {
 
 impl Requests {
     /// The entries that this memlab knows.
-    pub fn entries(&self) -> impl Iterator<Item = Asked> + '_ {
+    pub fn entries(&self) -> impl Iterator<Item = AllocatorRequest> + '_ {
         self.asked.iter().filter_map(|&[kind, address, bytes, stream, first, second]| {
-            Some(Asked { kind: AskedKind::of(kind)?, address, bytes, stream, pool: (first, second) })
+            Some(AllocatorRequest {
+                kind: AllocatorRequestKind::of(kind)?,
+                address,
+                bytes,
+                stream,
+                pool: (first, second),
+            })
         })
     }
 }
 
 /// Something that PyTorch's allocator was asked for, or did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct AllocatorRequest {
     /// What.
-    pub kind: AskedKind,
+    pub kind: AllocatorRequestKind,
     /// The address of the block, or of the segment.
     pub address: u64,
     /// Bytes that were asked for, before rounding; bytes of the segment.
@@ -415,9 +422,9 @@ pub struct Asked {
     pub pool: (u64, u64),
 }
 
-/// The kind of an [`Asked`].
+/// The kind of an [`AllocatorRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskedKind {
+pub enum AllocatorRequestKind {
     /// 0: memory for a tensor, which was given.
     Allocation,
     /// 1: the tensor is gone, but other streams may still use its memory.
@@ -434,7 +441,7 @@ pub enum AskedKind {
     Phase,
 }
 
-impl AskedKind {
+impl AllocatorRequestKind {
     fn of(number: u64) -> Option<Self> {
         Some(match number {
             0 => Self::Allocation,

@@ -24,14 +24,14 @@ pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
 
 /// The command of `memlab run` or `memlab simulate` cannot be started; the code is the one shells and `env` give (126 or 127).
 #[derive(Debug)]
-pub struct CannotStart {
+pub struct StartError {
     /// What happened, to what, and what to do next.
     pub message: String,
     /// 127: not found; 126: found, but it cannot be executed.
     pub code: u8,
 }
 
-impl CannotStart {
+impl StartError {
     /// For a command that the system does not start.
     pub fn of(command: &Command, error: &io::Error) -> Self {
         let program = command.get_program().to_string_lossy();
@@ -40,13 +40,13 @@ impl CannotStart {
     }
 }
 
-impl fmt::Display for CannotStart {
+impl fmt::Display for StartError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.message)
     }
 }
 
-impl std::error::Error for CannotStart {}
+impl std::error::Error for StartError {}
 
 /// Ctrl-C ended a command before what it was asked for was done; the message says what becomes of that.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub fn interrupted(message: impl Into<String>) -> anyhow::Error {
 
 /// The exit code for `error`.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
-    if let Some(cannot_start) = error.downcast_ref::<CannotStart>() {
+    if let Some(cannot_start) = error.downcast_ref::<StartError>() {
         cannot_start.code
     } else if error.is::<Interrupted>() {
         130

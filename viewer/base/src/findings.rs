@@ -14,7 +14,7 @@ mod words;
 
 use memlab_trace::Model;
 
-pub use advice::Grows;
+pub use advice::GrowingLine;
 pub use finding::{Finding, Kind};
 pub use graph_pools::{PoolsOfLine, by_line as graph_pools_by_line};
 pub use headline::headline;

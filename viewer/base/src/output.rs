@@ -29,7 +29,7 @@ impl<W: Write> TerminalSafe<W> {
 impl<W: Write> Write for TerminalSafe<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = whole_characters(bytes);
-        self.out.write_all(harmless(&String::from_utf8_lossy(bytes), self.is_colored).as_bytes())?;
+        self.out.write_all(terminal_safe(&String::from_utf8_lossy(bytes), self.is_colored).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -46,7 +46,7 @@ fn whole_characters(bytes: &[u8]) -> &[u8] {
     }
 }
 
-fn harmless(text: &str, is_colored: bool) -> Cow<'_, str> {
+fn terminal_safe(text: &str, is_colored: bool) -> Cow<'_, str> {
     let is_harmful = |character: char| is_unsafe(character) && !matches!(character, '\n' | '\t');
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{CannotStart, bad_input};
+use crate::error::{StartError, bad_input};
 
 const LIBRARY: &str = "libmemlab.so";
 
@@ -58,13 +58,13 @@ pub fn as_command(program: &str) -> String {
 /// Looks the program of `memlab COMMAND` up as execvp does, so that a mistake is said before anything is started.
 pub fn check_program(program: &OsStr, command: &str) -> anyhow::Result<()> {
     let name = program.to_string_lossy().into_owned();
-    let not_found = |message: String| anyhow::Error::new(CannotStart { message, code: 127 });
+    let not_found = |message: String| anyhow::Error::new(StartError { message, code: 127 });
     if program.as_bytes().contains(&b'/') {
         return match std::fs::metadata(program) {
             Ok(found) if found.is_dir() => {
-                Err(CannotStart { message: format!("{name}: is a folder, not a program"), code: 126 }.into())
+                Err(StartError { message: format!("{name}: is a folder, not a program"), code: 126 }.into())
             }
-            Ok(found) if found.permissions().mode() & 0o111 == 0 => Err(CannotStart {
+            Ok(found) if found.permissions().mode() & 0o111 == 0 => Err(StartError {
                 message: format!(
                     "{name}: is not executable: start it with its interpreter, as in `memlab {command} -- python {name}`"
                 ),
@@ -75,7 +75,7 @@ pub fn check_program(program: &OsStr, command: &str) -> anyhow::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(not_found(format!("{name}: there is no such program")))
             }
-            Err(error) => Err(CannotStart { message: format!("{name}: cannot be started: {error}"), code: 126 }.into()),
+            Err(error) => Err(StartError { message: format!("{name}: cannot be started: {error}"), code: 126 }.into()),
         };
     }
     let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());

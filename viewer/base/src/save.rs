@@ -125,21 +125,21 @@ fn save(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     name.push(format!(".{}", std::process::id()));
-    let unfinished = Unfinished(path.with_file_name(name));
-    let mut out = BufWriter::new(File::create(&unfinished.0)?);
+    let temporary = TemporaryFile(path.with_file_name(name));
+    let mut out = BufWriter::new(File::create(&temporary.0)?);
     content(&mut out)?;
     let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
     if let Some(found) = found {
         file.set_permissions(found.permissions())?;
     }
     file.sync_data()?;
-    fs::rename(&unfinished.0, path)
+    fs::rename(&temporary.0, path)
 }
 
 /// A file that goes away unless it gets its name.
-struct Unfinished(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Unfinished {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

@@ -9,7 +9,7 @@ use memlab_job::{TraceFile, are_one_job, ranks_of};
 use crate::error::bad_input;
 use crate::output;
 
-/// How many traces are named in one line.
+/// The most traces named in one line.
 const NAMED_TRACES: usize = 8;
 
 /// The traces that arguments of a command mean: files as they are, for a folder the newest trace in it, and without any

@@ -16,7 +16,7 @@ pub fn examine() -> Vec<Check> {
     let root = Path::new("/");
     let pythons = interpreter::in_path();
     let cupti = pythons.iter().flat_map(|python| python.cupti.clone()).collect();
-    let gpu = gpu::Gpu::look(cupti);
+    let gpu = gpu::Gpu::probe(cupti);
     let mut checks = vec![preloads::library(), preloads::others(root), host::c_library()];
     checks.extend(gpu.checks(root));
     checks.push(gpu::simulated());

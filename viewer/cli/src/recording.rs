@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use memlab_predict::plan::{Recording, RecordingError};
 
-use crate::run::Ended;
-use memlab_base::error::{CannotStart, bad_input};
+use crate::run::ExitOutcome;
+use memlab_base::error::{StartError, bad_input};
 use memlab_base::preload::{find_library, ld_preload};
 use memlab_base::simulation::{Simulation, joined};
 
@@ -30,7 +30,7 @@ const STARTUP: [(&str, &str); 5] = [
     ("_memlab_lightning.py", include_str!("recording/lightning.py")),
 ];
 
-/// How much of what a program printed is shown if it failed.
+/// The most of a failed program's output that is shown.
 const SHOWN_OUTPUT_BYTES: u64 = 4000;
 
 /// A command that is recorded.
@@ -138,7 +138,7 @@ impl Recorder {
         command.env("PYTHONHASHSEED", "0");
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = command.spawn().map_err(|error| CannotStart::of(&command, &error))?;
+        let child = command.spawn().map_err(|error| StartError::of(&command, &error))?;
         Ok(Running { child, at, trace, output })
     }
 }
@@ -150,28 +150,28 @@ impl Running {
     ///
     /// If it failed, or used no GPU: what it printed last is said.
     pub fn finish(mut self) -> anyhow::Result<Recording> {
-        let ended = Ended::of(self.child.wait()?);
+        let ended = ExitOutcome::of(self.child.wait()?);
         let recording = match Recording::read(&self.trace) {
             Ok(recording) => recording,
             Err(error) => return Err(self.failed(ended, &error)),
         };
-        if ended != Ended::Code(0) && !recording.ran_out_of_memory {
-            return Err(self.said(&format!("ended with {}", ended.describe())));
+        if ended != ExitOutcome::Code(0) && !recording.ran_out_of_memory {
+            return Err(self.error_with_output(&format!("ended with {}", ended.describe())));
         }
         Ok(recording)
     }
 
-    fn failed(&self, ended: Ended, error: &RecordingError) -> anyhow::Error {
+    fn failed(&self, ended: ExitOutcome, error: &RecordingError) -> anyhow::Error {
         match (ended, error) {
-            (Ended::Code(0), RecordingError::Read(_)) => self.said(
+            (ExitOutcome::Code(0), RecordingError::Read(_)) => self.error_with_output(
                 "did not use a GPU. Has its PyTorch been built for CUDA (torch.version.cuda), and does it use the device?",
             ),
-            (Ended::Code(0), error) => self.said(&format!("cannot be planned with: {error}")),
-            (ended, _) => self.said(&format!("ended with {}", ended.describe())),
+            (ExitOutcome::Code(0), error) => self.error_with_output(&format!("cannot be planned with: {error}")),
+            (ended, _) => self.error_with_output(&format!("ended with {}", ended.describe())),
         }
     }
 
-    fn said(&self, what: &str) -> anyhow::Error {
+    fn error_with_output(&self, what: &str) -> anyhow::Error {
         let printed = last_printed(&self.output).unwrap_or_default();
         let printed = match printed.trim() {
             "" => "It printed nothing.".to_owned(),

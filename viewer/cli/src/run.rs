@@ -5,7 +5,7 @@ mod ending;
 mod keyboard;
 mod launch;
 mod live;
-mod noticing;
+mod notice_thread;
 mod options;
 pub mod output;
 mod pty;
@@ -14,6 +14,6 @@ mod summary;
 mod traces;
 mod untraced;
 
-pub use launch::Ended;
+pub use launch::ExitOutcome;
 pub use options::{HELP, Options};
 pub use start::run;

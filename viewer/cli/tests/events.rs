@@ -119,7 +119,7 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
     // screen
     send(&mut app, &with_more(40));
     press(&mut app, "\n");
-    assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Then, Some(time)));
+    assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Cursor, Some(time)));
     assert_eq!(selected_number(&mut app), number);
 }
 

@@ -13,7 +13,7 @@ use crate::common::session::Session;
 use crate::common::{GIB, MIB, Opened, START, Story};
 use memlab_base::query::Query;
 use memlab_base::theme::{Depth, Palette, Theme};
-use memlab_follow::feed::{Roster, look};
+use memlab_follow::feed::{Roster, build_snapshot};
 use memlab_follow::snapshot::{ProcessSnapshot, ProcessState, Snapshot};
 use memlab_trace::DeviceView;
 use memlab_tui::app::App;
@@ -59,7 +59,7 @@ fn opened(stories: &[Story]) -> (App, Opened) {
 }
 
 fn shown(roster: &mut Roster) -> Snapshot {
-    look(roster, &Query::default(), None, &|| false).expect("is not cancelled")
+    build_snapshot(roster, &Query::default(), None, &|| false).expect("is not cancelled")
 }
 
 fn read_to_end(roster: &mut Roster) {
@@ -267,7 +267,7 @@ fn a_moment_of_a_rank_without_a_model_is_told_about() {
     let (mut app, mut files) = opened(&stories);
     app.context.go_to_time(300_000_000);
     files.show(&mut app);
-    assert_eq!(app.context.moment, ShownMoment::Then);
+    assert_eq!(app.context.moment, ShownMoment::Cursor);
     let items = app.ranks.items(&app.context);
     assert!(!items[0].is_about && items[5].is_about);
     // The most of about 60 ms, in which the model is moved to the device.

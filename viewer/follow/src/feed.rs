@@ -1,14 +1,14 @@
 //! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
 
+mod build_snapshot;
 mod comparing;
 mod figures;
 mod follow;
-mod look;
+mod model_queries;
 mod rates;
 mod readers;
 mod roster;
-mod summed;
-mod visits;
+mod trace_summary;
 mod worker;
 mod writer;
 
@@ -17,10 +17,10 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+pub use self::build_snapshot::build_snapshot;
 pub use self::follow::{Followed, Polled};
-pub use self::look::look;
+pub use self::model_queries::ModelQueries;
 pub use self::roster::Roster;
-pub use self::visits::Visits;
 pub use self::worker::Finder;
 use self::worker::Worker;
 use crate::snapshot::Snapshot;

@@ -3,12 +3,12 @@
 
 mod command;
 mod delivery;
-mod due;
 mod notice;
 mod options;
+mod process_notices;
 mod webhook;
 
 pub use delivery::Deliveries;
-pub use due::Due;
 pub use notice::{Notice, NoticeKind, NoticedProcess};
 pub use options::Options;
+pub use process_notices::ProcessNotices;

@@ -307,15 +307,15 @@ impl ProcessSnapshot {
     /// The same run with the live figures of an earlier moment.
     pub fn at(mut self, earlier: &Replay, is_earliest: bool, detail: Detail) -> Self {
         let model = &earlier.model;
-        let then = Self::of(earlier, &self.path, self.state, detail);
+        let past = Self::of(earlier, &self.path, self.state, detail);
         self.shown_at =
-            Some(ShownAt { time: model.time(), steps_ended: then.steps_ended, phase: then.phase, is_earliest });
+            Some(ShownAt { time: model.time(), steps_ended: past.steps_ended, phase: past.phase, is_earliest });
         for device in &mut self.devices {
             let index = device.totals.index;
-            let then = then.devices.iter().find(|then| then.totals.index == index);
-            device.show(then.unwrap_or(&DeviceSnapshot::default()));
+            let past = past.devices.iter().find(|past| past.totals.index == index);
+            device.show(past.unwrap_or(&DeviceSnapshot::default()));
         }
-        (self.events, self.names) = (then.events, then.names);
+        (self.events, self.names) = (past.events, past.names);
         self
     }
 
@@ -442,29 +442,29 @@ impl DeviceSnapshot {
     }
 
     /// Takes over what was live at an earlier moment; what concerns the whole run stays.
-    fn show(&mut self, then: &Self) {
-        let (totals, earlier) = (&mut self.totals, &then.totals);
+    fn show(&mut self, past: &Self) {
+        let (totals, earlier) = (&mut self.totals, &past.totals);
         totals.allocated_bytes = earlier.allocated_bytes;
         totals.reserved_bytes = earlier.reserved_bytes;
         totals.used_bytes = earlier.used_bytes;
         totals.segments = earlier.segments;
         totals.live_blocks = earlier.live_blocks;
         for view in &mut self.categories {
-            let earlier = then.categories.iter().find(|earlier| earlier.category == view.category);
+            let earlier = past.categories.iter().find(|earlier| earlier.category == view.category);
             view.bytes = earlier.map_or(0, |earlier| earlier.bytes);
         }
-        self.show_lines(then);
-        self.show_layers(then);
-        self.show_ranges(then);
-        self.driver.clone_from(&then.driver);
+        self.show_lines(past);
+        self.show_layers(past);
+        self.show_ranges(past);
+        self.driver.clone_from(&past.driver);
         // Growth is that of the run, as in the table.
-        self.calls = then.calls.as_ref().map(|calls| Arc::new(calls.with_growth(&self.growth)));
-        self.relations.clone_from(&then.relations);
-        self.segments.clone_from(&then.segments);
+        self.calls = past.calls.as_ref().map(|calls| Arc::new(calls.with_growth(&self.growth)));
+        self.relations.clone_from(&past.relations);
+        self.segments.clone_from(&past.segments);
     }
 
-    fn show_lines(&mut self, then: &Self) {
-        let mut earlier: HashMap<_, _> = then.lines.iter().map(|row| (row.own.line.clone(), row)).collect();
+    fn show_lines(&mut self, past: &Self) {
+        let mut earlier: HashMap<_, _> = past.lines.iter().map(|row| (row.own.line.clone(), row)).collect();
         for row in &mut self.lines {
             let earlier = earlier.remove(&row.own.line);
             row.own.live_bytes = earlier.map_or(0, |earlier| earlier.own.live_bytes);
@@ -484,9 +484,9 @@ impl DeviceSnapshot {
         }));
     }
 
-    fn show_layers(&mut self, then: &Self) {
+    fn show_layers(&mut self, past: &Self) {
         let mut earlier: HashMap<_, _> =
-            then.layers.iter().map(|row| ((row.root, row.name.clone()), row.live_bytes)).collect();
+            past.layers.iter().map(|row| ((row.root, row.name.clone()), row.live_bytes)).collect();
         for row in &mut self.layers {
             row.live_bytes = earlier.remove(&(row.root, row.name.clone())).unwrap_or(0);
         }
@@ -495,15 +495,15 @@ impl DeviceSnapshot {
         }
     }
 
-    fn show_ranges(&mut self, then: &Self) {
+    fn show_ranges(&mut self, past: &Self) {
         let earlier: HashMap<_, _> =
-            then.ranges.iter().map(|row| (&row.path, (row.live_bytes, row.live_blocks))).collect();
+            past.ranges.iter().map(|row| (&row.path, (row.live_bytes, row.live_blocks))).collect();
         for row in &mut self.ranges {
             (row.live_bytes, row.live_blocks) = match earlier.get(&row.path) {
                 Some(held) => *held,
                 // Before the first range, everything is in none.
                 None if earlier.is_empty() && row.path.is_empty() => {
-                    (then.totals.allocated_bytes, then.totals.live_blocks)
+                    (past.totals.allocated_bytes, past.totals.live_blocks)
                 }
                 None => (0, 0),
             };

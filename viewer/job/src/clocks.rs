@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use crate::statistics::median;
 use crate::summary::RankSummary;
 
-/// Clocks are compared if hosts have at least so many ends of steps in common.
-const STEPS: usize = 3;
+/// Clocks are compared if hosts have at least this many ends of steps in common.
+const MIN_COMMON_STEPS: usize = 3;
 
 /// By how much the clock of a host is ahead of that of the first rank's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) fn clocks(ranks: &[RankSummary]) -> Vec<HostClock> {
 fn ahead_by(first: &BTreeMap<u64, u64>, other: &BTreeMap<u64, u64>) -> i64 {
     let mut differences: Vec<i128> =
         first.iter().filter_map(|(step, time)| Some(i128::from(*other.get(step)?) - i128::from(*time))).collect();
-    if differences.len() < STEPS {
+    if differences.len() < MIN_COMMON_STEPS {
         return 0;
     }
     differences.sort_unstable();

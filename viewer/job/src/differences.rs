@@ -77,7 +77,7 @@ pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference
             by_stages.entry(&rank.stages.stages).or_default().push((at, device));
         }
     }
-    let kinds = by_stages.values().map(|devices| alike(devices, scope)).reduce(|mut all, more| {
+    let kinds = by_stages.values().map(|devices| within_task(devices, scope)).reduce(|mut all, more| {
         std::iter::zip(&mut all, more).for_each(|(kind, more)| kind.extend(more));
         all
     });
@@ -88,7 +88,7 @@ pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference
 }
 
 /// The differences among ranks with the same task: of peaks, categories, lines and layers.
-fn alike(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Difference>; 4] {
+fn within_task(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Difference>; 4] {
     let least =
         (median(devices.iter().map(|(_, device)| device.view.peak_allocated_bytes)) / MIN_DIFFERENCE_DIVISOR).max(1);
     let peak = |device: &DeviceSummary| vec![((), device.view.peak_allocated_bytes)];

@@ -9,13 +9,13 @@ use memlab_trace::{ReadError, Scope};
 use crate::clocks::{HostClock, clocks};
 use crate::differences::{Difference, differences, have_stages};
 use crate::figures::{Figure, FigureKind, figures};
+use crate::foreign_contexts::{ForeignContext, foreign_contexts};
 use crate::interned::Interned;
 use crate::ooms::{FirstOom, first_oom, held_by_others};
 use crate::parallel::in_parallel;
-use crate::strays::{ForeignContext, strays};
 use crate::summary::RankSummary;
 
-/// How many missing ranks are named.
+/// The most missing ranks that are named.
 const NAMED_RANKS: usize = 16;
 
 /// The ranks of one job.
@@ -107,7 +107,7 @@ impl Job {
             differences: differences(&ranks, scope),
             has_stages: have_stages(&ranks),
             first_oom: first_oom(&ranks, &clocks),
-            stray_contexts: strays(&ranks),
+            stray_contexts: foreign_contexts(&ranks),
             unreadable: Vec::new(),
             clocks,
             ranks,

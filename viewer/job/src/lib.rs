@@ -9,7 +9,7 @@
 //! ```text
 //! job                                       all of it, from files
 //! ooms                                      who ran out of memory first, and what the others held then
-//! clocks, differences, figures, strays      clocks of hosts; what differs; the least, the median, the most; contexts on others' devices
+//! clocks, differences, figures, foreign_contexts    clocks of hosts; what differs; spread; contexts on others' devices
 //! statistics                                medians
 //! summary                                   what is kept of a rank
 //! interned, strip                           names that ranks share; memory over time in a few figures
@@ -21,24 +21,24 @@
 mod clocks;
 mod differences;
 mod figures;
+mod foreign_contexts;
 mod interned;
 mod job;
 mod members;
 mod ooms;
 mod parallel;
 mod statistics;
-mod strays;
 mod strip;
 mod summary;
 
 pub use clocks::HostClock;
 pub use differences::{Difference, Held, RankBytes};
 pub use figures::{Figure, FigureKind, RankValue};
+pub use foreign_contexts::ForeignContext;
 pub use interned::{Interned, Layer};
 pub use job::{Job, MissingRanks, Unreadable};
 pub use members::{TraceFile, are_one_job, ranks_of};
 pub use ooms::{FirstOom, MemoryAtOom, RankAtOom};
 pub use statistics::median;
-pub use strays::ForeignContext;
-pub use strip::{STRIP, strip};
+pub use strip::{STRIP_PARTS, strip};
 pub use summary::{DeviceSummary, RankSummary};

@@ -7,7 +7,7 @@ use memlab_trace::read_header_at;
 use memlab_trace::record::Header;
 
 /// Ranks of one job begin within this time, in nanoseconds.
-const JOB: u64 = 600_000_000_000;
+const MAX_START_SPREAD_NS: u64 = 600_000_000_000;
 
 /// A trace by its first line.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +51,7 @@ fn is_same_job(a: &Header, b: &Header) -> bool {
     a.rank.is_some()
         && b.rank.is_some()
         && (a.world_size, &a.directory) == (b.world_size, &b.directory)
-        && a.start_unix_ns.abs_diff(b.start_unix_ns) < JOB
+        && a.start_unix_ns.abs_diff(b.start_unix_ns) < MAX_START_SPREAD_NS
         && without_rank(&a.command).eq(without_rank(&b.command))
 }
 
@@ -85,8 +85,12 @@ mod tests {
     #[test]
     fn a_jobs_ranks_are_found_among_restarts_children_and_other_jobs() {
         // GIVEN two ranks, of which one was started twice and one has a child, an earlier job, and a trace without a rank
-        let mut files =
-            vec![trace(1, 21, 9, JOB), trace(0, 10, 9, JOB), trace(1, 22, 9, JOB + 5), trace(0, 11, 10, JOB + 7)];
+        let mut files = vec![
+            trace(1, 21, 9, MAX_START_SPREAD_NS),
+            trace(0, 10, 9, MAX_START_SPREAD_NS),
+            trace(1, 22, 9, MAX_START_SPREAD_NS + 5),
+            trace(0, 11, 10, MAX_START_SPREAD_NS + 7),
+        ];
         files.push(trace(0, 5, 4, 0));
         files.push(TraceFile { header: Header { rank: None, ..files[0].header.clone() }, ..files[0].clone() });
         // WHEN asked for the ranks of any of them THEN each is there once, the last started

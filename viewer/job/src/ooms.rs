@@ -120,18 +120,18 @@ fn held_at(rank: &RankSummary, since_begin: i128) -> MemoryAtOom {
 
 /// The state of a trace at a moment; `None`: it no longer has it.
 fn model_at(path: &Path, at: SeekTarget) -> Result<Option<Model>, ReadError> {
-    let mut until = Until { model: Model::new(), at };
+    let mut until = ReplayUntil { model: Model::new(), at };
     read_whole(path, &mut until, &mut |_| ControlFlow::Continue(()))?;
     Ok(at.is_ahead_of(&until.model).then_some(until.model))
 }
 
 /// Refuses events after a moment.
-struct Until {
+struct ReplayUntil {
     model: Model,
     at: SeekTarget,
 }
 
-impl Sink for Until {
+impl Sink for ReplayUntil {
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
         if self.at.is_before(&record, &self.model) {
             return ControlFlow::Break(());

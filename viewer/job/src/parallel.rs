@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// The most traces that are read at the same time, each into a model of its own.
-const READERS: usize = 8;
+const MAX_READERS: usize = 8;
 
 /// What `work` returns for each number below `count`.
 pub(crate) fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(READERS).min(count);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_READERS).min(count);
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

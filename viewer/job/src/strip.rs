@@ -2,17 +2,18 @@
 
 use memlab_trace::{Timeline, TimelinePoint};
 
-/// How many figures there are.
-pub const STRIP: usize = 96;
+/// The number of figures.
+pub const STRIP_PARTS: usize = 96;
 
-/// The most that was allocated in each of [`STRIP`] parts of a run of this duration; nothing if nothing is known.
+/// The most that was allocated in each of [`STRIP_PARTS`] parts of a run of this duration; nothing if nothing is known.
 pub fn strip(timeline: &Timeline, duration: u64) -> Vec<u64> {
     if timeline.points.is_empty() {
         return Vec::new();
     }
-    let part_of =
-        |time: u64| (u128::from(time) * STRIP as u128 / (u128::from(duration) + 1)).min(STRIP as u128 - 1) as usize;
-    let mut strip = vec![0; STRIP];
+    let part_of = |time: u64| {
+        (u128::from(time) * STRIP_PARTS as u128 / (u128::from(duration) + 1)).min(STRIP_PARTS as u128 - 1) as usize
+    };
+    let mut strip = vec![0; STRIP_PARTS];
     let (mut filled, mut last) = (0, 0);
     for TimelinePoint { time, allocated, .. } in &timeline.points {
         let part = part_of(*time);
@@ -44,7 +45,10 @@ mod tests {
         let timeline = Timeline { width: 1, points, ..Timeline::default() };
         // WHEN it is cut into parts of 100 ns THEN each part has its most
         let strip = strip(&timeline, 9599);
-        assert_eq!((strip.len(), &strip[..3], &strip[23..26], strip[95]), (STRIP, &[5, 5, 5][..], &[5, 9, 2][..], 2));
+        assert_eq!(
+            (strip.len(), &strip[..3], &strip[23..26], strip[95]),
+            (STRIP_PARTS, &[5, 5, 5][..], &[5, 9, 2][..], 2)
+        );
         assert!(super::strip(&Timeline::default(), 10).is_empty());
     }
 }

@@ -18,13 +18,13 @@ use crate::strip::strip;
 
 /// The most lines and layers kept of a device: the largest. Those beyond hold less than a four-thousandth of the peak each, far
 /// below what counts as a difference.
-const ROWS: usize = 4096;
+const MAX_ROWS: usize = 4096;
 
 /// The most lines that grow kept of a device.
 const MAX_GROWING_LINES: usize = 16;
 
 /// The most ends of steps kept: the last.
-const STEP_ENDS: usize = 256;
+const MAX_STEP_ENDS: usize = 256;
 
 /// One rank.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl DeviceSummary {
 fn step_ends(model: &Model, start_unix_ns: u64) -> Vec<(u64, u64)> {
     let steps = model.steps();
     let end_of = |step: &StepView| (step.index, start_unix_ns.saturating_add(step.end_time));
-    steps[steps.len().saturating_sub(STEP_ENDS)..].iter().map(end_of).collect()
+    steps[steps.len().saturating_sub(MAX_STEP_ENDS)..].iter().map(end_of).collect()
 }
 
 /// Rows that hold something, each name once, the most first.
@@ -208,7 +208,7 @@ fn largest<K: Clone + Eq + Hash + Ord>(rows: impl Iterator<Item = (K, u64)>) -> 
     }
     let mut rows: Vec<(K, u64)> = held.into_iter().collect();
     rows.sort_unstable_by(|(a, held), (b, other)| (Reverse(held), a).cmp(&(Reverse(other), b)));
-    rows.truncate(ROWS);
+    rows.truncate(MAX_ROWS);
     rows.shrink_to_fit();
     rows
 }

@@ -76,7 +76,7 @@ impl Config {
     }
 
     /// The preferences in the file; if it cannot be parsed, prints why and returns the defaults.
-    pub fn read_or_say() -> Self {
+    pub fn read_or_warn() -> Self {
         Self::read().unwrap_or_else(|error| {
             output::note(error);
             Self::default()

@@ -81,8 +81,8 @@ struct Reader {
 /// How often crossterm is asked while no key comes. It reports a terminal's new size first and then misses a key that
 /// came at the same time, until the next key.
 const RESIZE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long to wait when the terminal has a key that crossterm misses.
-const MISSED_KEY: Duration = Duration::from_millis(10);
+/// The time to wait when the terminal has a key that crossterm misses.
+const MISSED_KEY_DELAY: Duration = Duration::from_millis(10);
 
 /// What ended a wait.
 enum Wake {
@@ -116,7 +116,7 @@ impl Reader {
                 }
             }
             if matches!(wake, Wake::Key) && !read {
-                std::thread::sleep(MISSED_KEY);
+                std::thread::sleep(MISSED_KEY_DELAY);
             }
         }
     }

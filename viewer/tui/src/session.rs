@@ -19,7 +19,7 @@ use memlab_follow::offload::mover::Mover;
 use memlab_follow::request::UiRequest;
 
 /// Between frames that only show new data.
-const FRAME: Duration = Duration::from_millis(100);
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The program behind the dashboard, if this memlab started it.
 pub trait Program {
@@ -35,7 +35,7 @@ pub trait Program {
 
 /// Why the dashboard was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum ExitReason {
     /// By a key.
     Quit,
     /// By a key; the program continues.
@@ -49,15 +49,15 @@ pub enum Left {
 /// # Errors
 ///
 /// If the terminal cannot be used.
-pub fn run(app: &mut App, feed: &mut Feed, program: Option<&mut dyn Program>) -> io::Result<Left> {
+pub fn run(app: &mut App, feed: &mut Feed, program: Option<&mut dyn Program>) -> io::Result<ExitReason> {
     // A write to a terminal that hung up can fail before the signal arrives.
     show(app, feed, program).or_else(|error| match output::stdout_is_terminal() {
         true => Err(error),
-        false => Ok(Left::Signal(SIGHUP)),
+        false => Ok(ExitReason::Signal(SIGHUP)),
     })
 }
 
-fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -> io::Result<Left> {
+fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -> io::Result<ExitReason> {
     // Dropped after the terminal is given back: it may have to wait for the driver.
     let mut mover = Mover::start();
     let signals = SignalReceiver::new(&[SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
@@ -90,7 +90,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
             resize_program(size, app, program.as_deref());
             urgent = true;
         }
-        let due = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
+        let due = drawn.map_or(Duration::ZERO, |drawn| FRAME_INTERVAL.saturating_sub(drawn.elapsed()));
         if urgent || dirty && due.is_zero() {
             terminal.draw(|buffer| app::draw(buffer, app))?;
             drawn = Some(Instant::now());
@@ -98,7 +98,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
         }
         select! {
             recv(input.events()) -> event => {
-                let Ok(event) = event else { return Ok(Left::Signal(SIGHUP)) };
+                let Ok(event) = event else { return Ok(ExitReason::Signal(SIGHUP)) };
                 // All that was typed until now is handled before the next frame.
                 for event in std::iter::once(event).chain(input.events().try_iter()) {
                     match on_event(event?, app, &mut terminal, &mover, program.as_deref_mut(), size)? {
@@ -128,11 +128,11 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
                     terminal.suspend()?;
                     urgent = true;
                 }
-                Ok(signal) => return Ok(Left::Signal(signal)),
-                Err(_) => return Ok(Left::Signal(SIGTERM)),
+                Ok(signal) => return Ok(ExitReason::Signal(signal)),
+                Err(_) => return Ok(ExitReason::Signal(SIGTERM)),
             },
             // The clock, the program and its output are looked at with every frame.
-            default(if dirty { due.max(Duration::from_millis(1)) } else { FRAME }) => {}
+            default(if dirty { due.max(Duration::from_millis(1)) } else { FRAME_INTERVAL }) => {}
         }
     }
 }
@@ -145,7 +145,7 @@ fn on_event(
     mover: &Mover,
     program: Option<&mut (dyn Program + '_)>,
     size: (u16, u16),
-) -> io::Result<Option<Left>> {
+) -> io::Result<Option<ExitReason>> {
     let key = match event {
         Event::Key(key) => key,
         Event::Mouse(mouse) => {
@@ -159,8 +159,8 @@ fn on_event(
         return Ok(None);
     }
     match app.on_key(key) {
-        Some(UiRequest::Quit) => return Ok(Some(Left::Quit)),
-        Some(UiRequest::Detach) => return Ok(Some(Left::Detach)),
+        Some(UiRequest::Quit) => return Ok(Some(ExitReason::Quit)),
+        Some(UiRequest::Detach) => return Ok(Some(ExitReason::Detach)),
         Some(UiRequest::Input(bytes)) => {
             if let Some(program) = program {
                 program.input(&bytes);

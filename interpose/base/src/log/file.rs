@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::process::Resource;
 
-use super::place::{self, Naming, is_named};
+use super::trace_path::{self, Naming, is_named};
 use crate::descriptors::{inode_of, move_up, soft_limit};
 use crate::waker::Waker;
 
@@ -23,7 +23,7 @@ use crate::waker::Waker;
 pub static COMPACTING_THREAD: Waker = Waker::new();
 
 /// Why a line was not taken.
-pub enum Refused {
+pub enum WriteRefusal {
     /// The process is ending, or the log has switched to another file.
     Closed,
     /// The file has its full size, and the line arrived after the last room was taken.
@@ -41,7 +41,7 @@ pub enum Room {
     Ending,
 }
 
-/// How far the file is extended beyond its last line: little at first, so that short programs leave small files.
+/// The file is extended by this much beyond its last line at first, so that short programs leave small files.
 pub const FIRST_EXTENSION: u64 = 1 << 20;
 const MAX_EXTENSION: u64 = 64 << 20;
 const PAGE: u64 = 4096;
@@ -102,10 +102,10 @@ impl TraceFile {
     /// Creates the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes,
     /// which [`write_front`](Self::write_front) fills.
     pub fn create(path: &Path, naming: Naming<'_>, mapped: u64, front: u64) -> io::Result<Self> {
-        let in_memory = path.as_os_str() == place::IN_MEMORY;
-        let (file, path) = place::open_unused(path, naming)?;
+        let in_memory = path.as_os_str() == trace_path::IN_MEMORY;
+        let (file, path) = trace_path::open_unused(path, naming)?;
         let file = move_up(file);
-        let path = if in_memory { place::path_of_descriptor(&file) } else { path };
+        let path = if in_memory { trace_path::path_of_descriptor(&file) } else { path };
         let base = if soft_limit(Resource::As) == u64::MAX {
             map(&file, mapped)
         } else {
@@ -137,7 +137,7 @@ impl TraceFile {
     }
 
     #[inline]
-    pub fn append(&self, line: &[u8]) -> Result<Room, Refused> {
+    pub fn append(&self, line: &[u8]) -> Result<Room, WriteRefusal> {
         let start = self.tail.fetch_add(line.len() as u64, Ordering::SeqCst);
         let end = start + line.len() as u64;
         let mut room = Room::Events;
@@ -145,7 +145,7 @@ impl TraceFile {
             room = self.extend(end, line.len() as u64)?;
         }
         if self.base.is_null() {
-            return self.write_at(line, start).map(|()| room).map_err(Refused::Failed);
+            return self.write_at(line, start).map(|()| room).map_err(WriteRefusal::Failed);
         }
         // SAFETY: [start, end) is reserved for this call and inside the mapping (`extend` checks that), and the file is
         // that long, so the pages exist; the mapping stays until every line reserved before closing is written.
@@ -165,19 +165,19 @@ impl TraceFile {
     /// Makes the file at least `end` bytes long. `posix_fallocate` allocates the disk space, so that a full disk is an
     /// error here and not a SIGBUS at a later store.
     #[cold]
-    fn extend(&self, end: u64, line_bytes: u64) -> Result<Room, Refused> {
+    fn extend(&self, end: u64, line_bytes: u64) -> Result<Room, WriteRefusal> {
         let _one_at_a_time = self.extending.lock();
         let extended = self.extended.load(Ordering::Relaxed);
         let closed_at = self.end.load(Ordering::SeqCst);
         if closed_at != NOT_CLOSED {
             self.refused.fetch_add(closed_at.min(end).saturating_sub(end - line_bytes), Ordering::SeqCst);
-            return Err(Refused::Closed);
+            return Err(WriteRefusal::Closed);
         }
         let largest = self.mapped.min(soft_limit(Resource::Fsize));
         if end > largest {
-            return Err(Refused::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
+            return Err(WriteRefusal::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
         }
-        self.check_descriptor().map_err(Refused::Failed)?;
+        self.check_descriptor().map_err(WriteRefusal::Failed)?;
         let most = self.most.load(Ordering::Relaxed);
         let for_events = most.saturating_sub(Self::reserve(self.mapped));
         let for_definitions = most.saturating_sub(MARGIN);
@@ -192,7 +192,7 @@ impl TraceFile {
             (Room::Ending, most)
         } else {
             self.refused.fetch_add(line_bytes, Ordering::SeqCst);
-            return Err(Refused::Full);
+            return Err(WriteRefusal::Full);
         };
         if end <= self.ready.load(Ordering::SeqCst) {
             return Ok(room);
@@ -204,7 +204,7 @@ impl TraceFile {
             // A nearly full disk still has room for some lines.
             let smaller = end.next_multiple_of(PAGE).min(bound).min(largest);
             if error.raw_os_error() != Some(libc::ENOSPC) || goal == smaller {
-                return Err(Refused::Failed(error));
+                return Err(WriteRefusal::Failed(error));
             }
             goal = smaller;
         }

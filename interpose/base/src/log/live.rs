@@ -21,14 +21,14 @@ struct Reader {
     hole: Option<(Instant, u64)>,
 }
 
-/// How often to try a line that another thread has reserved and not yet written.
+/// Attempts to read a line that another thread has reserved and not yet written.
 const UNFINISHED_LINE_ATTEMPTS: u32 = 64;
 /// A line that is missing for so long was refused, or its thread has died.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What was read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Lines {
+pub enum ReadOutcome {
     /// So many bytes of whole lines; 0: there is nothing new.
     Bytes(usize),
     /// The next line does not fit: it has so many bytes.
@@ -46,12 +46,12 @@ pub fn end(log: &Log) -> u64 {
 }
 
 /// Copies the lines after `position` that are written, and moves the position behind them.
-pub fn read(log: &Log, position: &mut u64, buffer: &mut [u8]) -> Lines {
+pub fn read(log: &Log, position: &mut u64, buffer: &mut [u8]) -> ReadOutcome {
     let mut reader = READER.lock();
     let Some(mut file) = file_at(log, *position) else {
         *position = beginning(log).stream_start();
         reader.file = None;
-        return Lines::Restarted;
+        return ReadOutcome::Restarted;
     };
     loop {
         reader.file = Some(file);
@@ -60,38 +60,38 @@ pub fn read(log: &Log, position: &mut u64, buffer: &mut [u8]) -> Lines {
             offset => read_lines(file, offset, buffer),
         };
         match lines {
-            Found::Lines(length) => {
+            ReadAttempt::Lines(length) => {
                 *position += length as u64;
-                return Lines::Bytes(length);
+                return ReadOutcome::Bytes(length);
             }
-            Found::Needs(length) => return Lines::Needs(length),
-            Found::EndOfFront if file.has_front() => *position = file.stream_start() + file.front(),
-            Found::EndOfFront => return Lines::Bytes(0),
-            Found::Hole(nuls) => {
+            ReadAttempt::Needs(length) => return ReadOutcome::Needs(length),
+            ReadAttempt::EndOfFront if file.has_front() => *position = file.stream_start() + file.front(),
+            ReadAttempt::EndOfFront => return ReadOutcome::Bytes(0),
+            ReadAttempt::Hole(nuls) => {
                 let since = match reader.hole {
                     Some((since, at)) if at == *position => since,
                     _ => {
                         reader.hole = Some((Instant::now(), *position));
-                        return Lines::Bytes(0);
+                        return ReadOutcome::Bytes(0);
                     }
                 };
                 if nuls == 0 || since.elapsed() < HOLE_TIMEOUT && !(file.is_closed() && file.is_whole()) {
-                    return Lines::Bytes(0);
+                    return ReadOutcome::Bytes(0);
                 }
                 *position += nuls as u64;
             }
-            Found::End => match replacement(log, file) {
+            ReadAttempt::End => match replacement(log, file) {
                 Some(next) => {
                     file = next;
                     *position = next.stream_start() + next.front();
                 }
-                None => return Lines::Bytes(0),
+                None => return ReadOutcome::Bytes(0),
             },
         }
     }
 }
 
-enum Found {
+enum ReadAttempt {
     Lines(usize),
     Needs(usize),
     EndOfFront,
@@ -101,22 +101,22 @@ enum Found {
 }
 
 /// Lines of the state at the front of a file, which a NUL ends.
-fn read_front(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
+fn read_front(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> ReadAttempt {
     if !file.has_front() {
-        return Found::EndOfFront;
+        return ReadAttempt::EndOfFront;
     }
     let most = buffer.len().min((file.front() - offset) as usize);
     let read = file.read_at(&mut buffer[..most], offset);
     let text = &buffer[..read];
     let text = &text[..memchr::memchr(0, text).unwrap_or(read)];
     match memchr::memrchr(b'\n', text) {
-        Some(last) => Found::Lines(last + 1),
-        None if text.is_empty() => Found::EndOfFront,
-        None => Found::Needs(2 * buffer.len().max(1)),
+        Some(last) => ReadAttempt::Lines(last + 1),
+        None if text.is_empty() => ReadAttempt::EndOfFront,
+        None => ReadAttempt::Needs(2 * buffer.len().max(1)),
     }
 }
 
-fn read_lines(file: &'static TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
+fn read_lines(file: &'static TraceFile, offset: u64, buffer: &mut [u8]) -> ReadAttempt {
     for _ in 0..UNFINISHED_LINE_ATTEMPTS {
         // SAFETY: the caller holds the lock of the reader, without which no file is released that the reader is in.
         let Some(lines) = (unsafe { file.written_lines(offset, buffer.len()) }) else {
@@ -124,34 +124,34 @@ fn read_lines(file: &'static TraceFile, offset: u64, buffer: &mut [u8]) -> Found
         };
         if !lines.is_empty() {
             let fits = lines.len().min(buffer.len());
-            let Some(last) = memchr::memrchr(b'\n', &lines[..fits]) else { return Found::Needs(lines.len()) };
+            let Some(last) = memchr::memrchr(b'\n', &lines[..fits]) else { return ReadAttempt::Needs(lines.len()) };
             buffer[..=last].copy_from_slice(&lines[..=last]);
-            return Found::Lines(last + 1);
+            return ReadAttempt::Lines(last + 1);
         }
         if offset >= file.tail().min(file.taken()) {
-            return Found::End;
+            return ReadAttempt::End;
         }
         std::thread::yield_now();
     }
     let mut piece = [0; 4096];
     let read = file.read_at(&mut piece, offset);
     let read = read.min(file.tail().saturating_sub(offset) as usize);
-    Found::Hole(piece[..read].iter().position(|byte| *byte != 0).unwrap_or(read))
+    ReadAttempt::Hole(piece[..read].iter().position(|byte| *byte != 0).unwrap_or(read))
 }
 
 /// Lines of a file on a file system without shared mappings.
-fn read_unmapped(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
+fn read_unmapped(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> ReadAttempt {
     let most = (file.tail().saturating_sub(offset) as usize).min(buffer.len());
     if most == 0 {
-        return Found::End;
+        return ReadAttempt::End;
     }
     let read = file.read_at(&mut buffer[..most], offset);
     let text = &buffer[..read];
     let text = &text[..memchr::memchr(0, text).unwrap_or(read)];
     match memchr::memrchr(b'\n', text) {
-        Some(last) => Found::Lines(last + 1),
-        None if text.len() == buffer.len() => Found::Needs(2 * buffer.len()),
-        None => Found::Hole(buffer[..read].iter().position(|byte| *byte != 0).unwrap_or(read)),
+        Some(last) => ReadAttempt::Lines(last + 1),
+        None if text.len() == buffer.len() => ReadAttempt::Needs(2 * buffer.len()),
+        None => ReadAttempt::Hole(buffer[..read].iter().position(|byte| *byte != 0).unwrap_or(read)),
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::log::place::{IN_MEMORY, Naming};
+    use crate::log::trace_path::{IN_MEMORY, Naming};
 
     /// There is one reader in a process.
     static ONE_READER: Mutex<()> = Mutex::new(());
@@ -223,10 +223,10 @@ mod tests {
         let mut buffer = [0; 4096];
         loop {
             match read(log, position, &mut buffer) {
-                Lines::Bytes(0) => return true,
-                Lines::Bytes(bytes) => text.extend_from_slice(&buffer[..bytes]),
-                Lines::Needs(bytes) => panic!("no line has {bytes} bytes"),
-                Lines::Restarted => return false,
+                ReadOutcome::Bytes(0) => return true,
+                ReadOutcome::Bytes(bytes) => text.extend_from_slice(&buffer[..bytes]),
+                ReadOutcome::Needs(bytes) => panic!("no line has {bytes} bytes"),
+                ReadOutcome::Restarted => return false,
             }
         }
     }

@@ -11,7 +11,7 @@ use super::{captures, contexts};
 use crate::calls::{self, Code};
 use crate::device::current_device;
 use crate::types::{Access, Properties};
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 
 /// One page of a GPU: smaller allocations would waste most of theirs.
 pub const MIN_MOVABLE_BYTES: u64 = 2 << 20;
@@ -41,7 +41,7 @@ pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
     if !calls::can_map(device) {
         static HAS_WARNED: AtomicBool = AtomicBool::new(false);
         if !HAS_WARNED.swap(true, Ordering::Relaxed) {
-            say("this device has no virtual memory management: its memory cannot be offloaded");
+            print_message("this device has no virtual memory management: its memory cannot be offloaded");
         }
         return None;
     }

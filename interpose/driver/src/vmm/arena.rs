@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use interpose_base::locks;
-pub use region::Growing;
+pub use region::PendingRegions;
 use region::{HUGE_PAGE, Region};
 pub use span::Span;
 
@@ -48,7 +48,7 @@ impl Arena {
         self.free.values().sum()
     }
 
-    /// Grows until `bytes` are free. They can be taken at once; [`growing`](Self::growing) tells when they are pinned.
+    /// Grows until `bytes` are free. They can be taken at once; [`pending`](Self::pending) tells when they are pinned.
     ///
     /// # Errors
     ///
@@ -66,8 +66,8 @@ impl Arena {
     }
 
     /// The regions that are being made.
-    pub fn growing(&self) -> Growing {
-        Growing(self.regions.iter().filter(|region| !region.is_pinned()).cloned().collect())
+    pub fn pending(&self) -> PendingRegions {
+        PendingRegions(self.regions.iter().filter(|region| !region.is_pinned()).cloned().collect())
     }
 
     /// Forgets regions that could not be made. A context must be current.

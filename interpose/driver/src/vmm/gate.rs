@@ -51,9 +51,9 @@ impl Drop for SlotReleaser {
 }
 
 /// A thread's passage through a gated call.
-pub struct Pass(Option<&'static Slot>);
+pub struct GatePass(Option<&'static Slot>);
 
-impl Drop for Pass {
+impl Drop for GatePass {
     #[inline]
     fn drop(&mut self) {
         if let Some(slot) = self.0 {
@@ -73,9 +73,9 @@ pub fn enable() {
 
 /// Passes the gate, waiting while it is closed. The caller may hold any lock of the program's, and the GIL.
 #[inline]
-pub fn enter() -> Pass {
+pub fn enter() -> GatePass {
     if !ENABLED.load(Ordering::Relaxed) {
-        return Pass(None);
+        return GatePass(None);
     }
     let slot = own_slot();
     let depth = slot.inside.load(Ordering::Relaxed);
@@ -89,7 +89,7 @@ pub fn enter() -> Pass {
     if STATE.load(Ordering::Acquire) != OPEN && depth == 0 {
         wait(slot);
     }
-    Pass(Some(slot))
+    GatePass(Some(slot))
 }
 
 #[cold]

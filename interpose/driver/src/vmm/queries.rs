@@ -15,14 +15,14 @@ pub fn range(address: u64) -> Option<(u64, u64)> {
 }
 
 /// The value of an address's attribute, either C's `int` or 8 bytes.
-pub enum Fact {
+pub enum AttributeValue {
     Number(i32),
     Word(u64),
 }
 
 /// The answer of `cuPointerGetAttribute` for memory that memlab backs, if the driver's answer would depend on where the
 /// bytes are now, on how many pieces they are in, or on who has allocated them; `None` leaves it to the driver.
-pub fn attribute(address: u64, attribute: i32) -> Option<Fact> {
+pub fn attribute(address: u64, attribute: i32) -> Option<AttributeValue> {
     /// `CUpointer_attribute`
     const CONTEXT: i32 = 1;
     const MEMORY_TYPE: i32 = 2;
@@ -36,11 +36,13 @@ pub fn attribute(address: u64, attribute: i32) -> Option<Fact> {
     let memory = MOVABLE_MEMORY.lock();
     let (start, mapping) = memory.mapping_at(address)?;
     match attribute {
-        CONTEXT => mapping.allocation.map(|allocation| Fact::Word(allocation.context)),
-        MEMORY_TYPE => Some(Fact::Number(DEVICE)),
-        DEVICE_ORDINAL => memory.physicals.get(&mapping.physical).map(|physical| Fact::Number(physical.device)),
-        RANGE_START | MAPPING_START => Some(Fact::Word(start)),
-        RANGE_BYTES | MAPPING_BYTES => Some(Fact::Word(mapping.bytes_asked_for())),
+        CONTEXT => mapping.allocation.map(|allocation| AttributeValue::Word(allocation.context)),
+        MEMORY_TYPE => Some(AttributeValue::Number(DEVICE)),
+        DEVICE_ORDINAL => {
+            memory.physicals.get(&mapping.physical).map(|physical| AttributeValue::Number(physical.device))
+        }
+        RANGE_START | MAPPING_START => Some(AttributeValue::Word(start)),
+        RANGE_BYTES | MAPPING_BYTES => Some(AttributeValue::Word(mapping.bytes_asked_for())),
         _ => None,
     }
 }

@@ -10,19 +10,19 @@ use interpose_base::locks;
 
 /// The totals when the tables could last be read: they are locked while bytes are copied.
 #[derive(Clone, Copy)]
-pub struct Seen {
+pub struct LastTotals {
     pub totals: Totals,
     /// Host memory that is pinned for the program's bytes.
     pub arena_bytes: u64,
 }
 
-static LAST_SEEN: Mutex<Seen> = Mutex::new(Seen {
+static LAST_SEEN: Mutex<LastTotals> = Mutex::new(LastTotals {
     totals: Totals { device_bytes: 0, host_bytes: 0, fixed_bytes: 0, backed_bytes: 0 },
     arena_bytes: 0,
 });
 
 /// The current totals, or the last ones if the tables stay locked for longer than `timeout`.
-pub fn latest(timeout: Duration) -> Seen {
+pub fn latest(timeout: Duration) -> LastTotals {
     let mut seen = LAST_SEEN.lock();
     if let Some(memory) = MOVABLE_MEMORY.try_lock_for(timeout) {
         seen.totals = memory.totals();

@@ -17,8 +17,8 @@ const MIN_OFFLOADED_BYTES: u64 = 1 << 20;
 /// The smallest budget: so many times the largest block.
 const MIN_BUDGET_BLOCKS: u64 = 3;
 
-/// How many budgets between the smallest and all that is kept are looked at.
-const BUDGETS: u64 = 32;
+/// The number of budgets tried between the smallest and all that is kept.
+const TRIED_BUDGETS: u64 = 32;
 
 /// A budget whose copies the bus hides is advised if it saves one part in so many.
 const MIN_SAVING_DIVISOR: u64 = 10;
@@ -39,7 +39,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
         return;
     }
     let room = kept.most - least;
-    let budgets = (0..BUDGETS).map(|part| (least + room * part / BUDGETS) / BUDGET_UNIT * BUDGET_UNIT);
+    let budgets = (0..TRIED_BUDGETS).map(|part| (least + room * part / TRIED_BUDGETS) / BUDGET_UNIT * BUDGET_UNIT);
     let mut outcomes: Vec<Outcome> = budgets.map(|budget| kept.simulate(budget, times)).collect();
     let peak = lifetimes.peak().bytes;
     let chosen = match target {

@@ -18,14 +18,14 @@ use crate::advice::times::Times;
 /// Lists in lists: the outer ones are tried, and the inner ones.
 const DEPTHS: [usize; 2] = [1, 2];
 
-/// How many peaks between the lowest and the recorded one are tried if there is no target.
+/// The number of peaks tried between the lowest and the recorded one if there is no target.
 const TARGET_PEAKS: u64 = 32;
 
 /// Choices that save at least so many percent of what the best one saves for its cost are as good.
 const NEAR_BEST_PERCENT: u128 = 95;
 
-/// How often a target is lowered because other passes than the one at the peak need it.
-const ATTEMPTS: usize = 4;
+/// A target is lowered at most this often because other passes than the one at the peak need it.
+const MAX_ATTEMPTS: usize = 4;
 
 /// A choice, carried out on the recording.
 struct Outcome {
@@ -162,7 +162,7 @@ impl<'a> PeakPass<'a> {
             return outcomes.into_iter().nth(index?);
         }
         let mut aim = target;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(choice) = self.pass.cheapest(aim) else { break };
             let outcome = self.simulate(choice);
             if outcome.peak <= target {

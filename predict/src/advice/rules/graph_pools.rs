@@ -37,7 +37,7 @@ pub(crate) fn advise(
         match replayed {
             None => {}
             Some(Err(because)) => {
-                let bound = reserved_bytes.saturating_sub(least(recording, &pools, &ids));
+                let bound = reserved_bytes.saturating_sub(least_reserved(recording, &pools, &ids));
                 let bound = size(bound);
                 candidates.reject(Kind::SharePool, place, format!("{because}; at most {bound} less would be reserved"));
             }
@@ -87,7 +87,7 @@ fn sharing(requests: &Requests, ids: &FxHashSet<Pool>) -> Requests {
 }
 
 /// What a shared pool reserves at least: as much as the largest of them, and as the tensors in all of them.
-fn least(recording: &Recording, pools: &[PrivatePoolView], ids: &FxHashSet<Pool>) -> u64 {
+fn least_reserved(recording: &Recording, pools: &[PrivatePoolView], ids: &FxHashSet<Pool>) -> u64 {
     let largest = pools.iter().map(|pool| pool.reserved_bytes).max().unwrap_or(0);
     let live = peak_live_bytes(&recording.events, |id| {
         let allocation = &recording.allocations[id];

@@ -12,8 +12,8 @@ use crate::advice::names::of_line;
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
 
-/// Into how many pieces.
-const PIECES: u64 = 8;
+/// The number of pieces that the loss is computed in.
+const LOSS_PIECES: u64 = 8;
 
 /// Losses below one part in so many of the peak are ignored.
 const MIN_PEAK_DIVISOR: u64 = 20;
@@ -44,11 +44,11 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         if !is_backward && allocation.category != Category::Activation {
             continue;
         }
-        change.resized.push((id, allocation.size / PIECES));
+        change.resized.push((id, allocation.size / LOSS_PIECES));
         if !is_backward {
             let made = logits_of(lifetimes, id);
             losses.extend(made.last().map(|logits| (id, *logits)));
-            change.resized.extend(made.into_iter().map(|logits| (logits, lifetimes.size(logits) / PIECES)));
+            change.resized.extend(made.into_iter().map(|logits| (logits, lifetimes.size(logits) / LOSS_PIECES)));
         }
     }
     change.resized.sort_unstable();
@@ -75,12 +75,12 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         how: format!(
             "head = model.get_submodule(\"{name}\")  # hidden: what it is given, a row for each target\n\
              piece = lambda hidden, targets: F.cross_entropy(head(hidden), targets, reduction=\"sum\")\n\
-             pieces = zip(hidden.chunk({PIECES}), targets.chunk({PIECES}))\n\
+             pieces = zip(hidden.chunk({LOSS_PIECES}), targets.chunk({LOSS_PIECES}))\n\
              loss = sum(checkpoint(piece, *each, use_reentrant=False) for each in pieces) / len(targets)"
         ),
         because: format!(
             "the logits have {}, and their cross-entropy keeps {} for backward, which then makes as much again; in \
-             {PIECES} pieces, one of them is there at a time",
+             {LOSS_PIECES} pieces, one of them is there at a time",
             size(lifetimes.size(logits)),
             size(lifetimes.size(kept))
         ),

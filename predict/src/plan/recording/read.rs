@@ -10,7 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::allocator::PoolKey;
-use memlab_trace::record::{Alloc, Asked, AskedKind, CodeKind, CodeRoot, DriverAlloc, DriverKind, Flags, Requests};
+use memlab_trace::record::{
+    Alloc, AllocatorRequest, AllocatorRequestKind, CodeKind, CodeRoot, DriverAlloc, DriverKind, Flags, Requests,
+};
 use memlab_trace::{BlockView, Category, Line, Model, Record, Sink, read_whole};
 use rustc_hash::FxHashMap;
 
@@ -79,7 +81,7 @@ struct Device {
     steps: Vec<(usize, usize)>,
     /// The same of the beginnings of forward passes.
     passes: Vec<(usize, usize)>,
-    asked: Vec<Asked>,
+    requests: Vec<AllocatorRequest>,
     /// Bytes of what is not PyTorch's allocator's, by address.
     outside: FxHashMap<u64, u64>,
     most_outside: u64,
@@ -121,7 +123,7 @@ impl Sink for RecordingReader {
             Record::DriverAlloc(event) => {
                 let is_of_allocator = event.flags.has(Flags::SEGMENT) || event.library.contains("c10_cuda");
                 if event.kind.on_device() && !is_of_allocator {
-                    self.devices.entry(event.device).or_default().taken_outside(event.address, event.bytes);
+                    self.devices.entry(event.device).or_default().change_outside(event.address, event.bytes);
                 } else if event.flags.has(Flags::SEGMENT) {
                     self.devices.entry(event.device).or_default().reserved(event);
                 }
@@ -138,12 +140,12 @@ impl Sink for RecordingReader {
                 if let Some(device) = self.devices.get_mut(&event.device) {
                     device.outside.remove(&event.address);
                     if held.is_some_and(|held| held.is_segment && !held.is_block) {
-                        device.given_back();
+                        device.empty_cache();
                     }
                 }
             }
             Record::Step(_) => self.devices.values_mut().for_each(|device| device.steps.push(device.counts(0))),
-            Record::Requests(part) => self.asked(part),
+            Record::Requests(part) => self.add_requests(part),
             Record::ReadBack(event) => {
                 let (count, bytes) = self.read_backs.entry(event.stack).or_default();
                 (*count, *bytes) = (*count + 1, bytes.saturating_add(event.bytes));
@@ -180,8 +182,8 @@ impl RecordingReader {
         self.max_events.is_some_and(|max_events| self.model.events() > max_events)
     }
 
-    fn asked(&mut self, part: &Requests) {
-        self.devices.entry(part.requests).or_default().asked.extend(part.entries());
+    fn add_requests(&mut self, part: &Requests) {
+        self.devices.entry(part.requests).or_default().requests.extend(part.entries());
     }
 
     /// The run on the device on which most was allocated, with the state at the end of the trace.
@@ -204,7 +206,7 @@ impl RecordingReader {
         };
         for block in device.live.values() {
             let block = &mut device.blocks[*block as usize];
-            block.turned_out(self.model.block(index, block.address));
+            block.reclassify(self.model.block(index, block.address));
         }
         let harness = CodeRoot { code: CodeKind::Generated, root: std::mem::take(&mut self.harness) };
         self.model.apply(Record::CodeRoot(harness));
@@ -226,7 +228,7 @@ fn nothing_allocated(model: &Model) -> RecordingError {
 }
 
 impl Block {
-    fn turned_out(&mut self, view: Option<BlockView>) {
+    fn reclassify(&mut self, view: Option<BlockView>) {
         if let Some(view) = view {
             (self.category, self.owner) = (view.category, view.owner);
         }
@@ -248,7 +250,7 @@ impl Device {
 
     fn freed(&mut self, address: u64, view: Option<BlockView>) {
         if let Some(id) = self.live.remove(&address) {
-            self.blocks[id as usize].turned_out(view);
+            self.blocks[id as usize].reclassify(view);
             self.events.push(Event::Free(id));
             self.frees += 1;
             self.gives_back = false;
@@ -265,14 +267,14 @@ impl Device {
     }
 
     /// A segment went back to the driver, with others: the cache was emptied.
-    fn given_back(&mut self) {
+    fn empty_cache(&mut self) {
         if !self.gives_back {
             self.events.push(Event::EmptyCache);
         }
         self.gives_back = true;
     }
 
-    fn taken_outside(&mut self, address: u64, bytes: u64) {
+    fn change_outside(&mut self, address: u64, bytes: u64) {
         self.outside.insert(address, bytes);
         self.most_outside = self.most_outside.max(self.outside.values().sum());
     }
@@ -283,19 +285,19 @@ impl Device {
     }
 
     fn into_recording(self, device: i32, model: Model) -> Recording {
-        let noted = self.asked.iter().filter(|asked| asked.kind == AskedKind::Allocation);
+        let noted = self.requests.iter().filter(|request| request.kind == AllocatorRequestKind::Allocation);
         let is_noted = noted.clone().count() > 0
-            && std::iter::zip(noted.clone(), &self.blocks).all(|(asked, block)| asked.address == block.address);
+            && std::iter::zip(noted.clone(), &self.blocks).all(|(request, block)| request.address == block.address);
         let mut places = vec![PoolKey::default()];
         let mut allocations: Vec<Allocation> = self.blocks.iter().map(Allocation::of).collect();
         let mut events = self.events;
         let mut stages = Stages::default();
         if is_noted {
-            for (allocation, asked) in std::iter::zip(&mut allocations, noted) {
-                allocation.size = asked.bytes;
-                allocation.place = place_of(&mut places, asked);
+            for (allocation, request) in std::iter::zip(&mut allocations, noted) {
+                allocation.size = request.bytes;
+                allocation.place = place_of(&mut places, request);
             }
-            (events, stages) = events_of(&self.asked, allocations.len());
+            (events, stages) = events_of(&self.requests, allocations.len());
         } else {
             for (allocation, Block { origin, .. }) in std::iter::zip(&mut allocations, &self.blocks) {
                 let pool = match origin.graph {
@@ -321,7 +323,7 @@ impl Device {
             passes,
             stages,
             has_requested_sizes: is_noted,
-            ran_out_of_memory: self.asked.iter().any(|asked| asked.kind == AskedKind::OutOfMemory),
+            ran_out_of_memory: self.requests.iter().any(|request| request.kind == AllocatorRequestKind::OutOfMemory),
             outside: self.most_outside,
             read_backs: Vec::new(),
             model,
@@ -350,8 +352,8 @@ fn read_backs_by_line(by_stack: &FxHashMap<u32, (u64, u64)>, model: &Model) -> V
 }
 
 /// Streams are told apart by their first use: their handles differ from run to run.
-fn place_of(places: &mut Vec<PoolKey>, asked: &Asked) -> u16 {
-    index_of(places, PoolKey { stream: asked.stream, pool: asked.pool })
+fn place_of(places: &mut Vec<PoolKey>, request: &AllocatorRequest) -> u16 {
+    index_of(places, PoolKey { stream: request.stream, pool: request.pool })
 }
 
 fn index_of(places: &mut Vec<PoolKey>, place: PoolKey) -> u16 {
@@ -363,35 +365,35 @@ fn index_of(places: &mut Vec<PoolKey>, place: PoolKey) -> u16 {
 }
 
 /// The events in PyTorch's notes, up to the last allocation that the trace has, and where parts of the program begin.
-fn events_of(asked: &[Asked], allocations: usize) -> (Vec<Event>, Stages) {
+fn events_of(requests: &[AllocatorRequest], allocations: usize) -> (Vec<Event>, Stages) {
     let mut stages = Stages::default();
-    let mut events = Vec::with_capacity(asked.len());
+    let mut events = Vec::with_capacity(requests.len());
     let mut live: FxHashMap<u64, u32> = FxHashMap::default();
     let mut next = 0;
     let mut gives_back = false;
-    for entry in asked {
+    for entry in requests {
         let known = live.get(&entry.address).copied();
         match (entry.kind, known) {
-            (AskedKind::Allocation, _) if next as usize == allocations => break,
-            (AskedKind::Allocation, _) => {
+            (AllocatorRequestKind::Allocation, _) if next as usize == allocations => break,
+            (AllocatorRequestKind::Allocation, _) => {
                 live.insert(entry.address, next);
                 events.push(Event::Allocate(next));
                 next += 1;
             }
-            (AskedKind::FreeRequested, Some(id)) => events.push(Event::FreeRequested(id)),
-            (AskedKind::FreeCompleted | AskedKind::Free, Some(id)) => {
+            (AllocatorRequestKind::FreeRequested, Some(id)) => events.push(Event::FreeRequested(id)),
+            (AllocatorRequestKind::FreeCompleted | AllocatorRequestKind::Free, Some(id)) => {
                 live.remove(&entry.address);
-                let is_free = entry.kind == AskedKind::Free;
+                let is_free = entry.kind == AllocatorRequestKind::Free;
                 events.push(if is_free { Event::Free(id) } else { Event::FreeCompleted(id) });
             }
-            (AskedKind::Phase, _) => match Stage::of(entry.address) {
+            (AllocatorRequestKind::Phase, _) => match Stage::of(entry.address) {
                 Some(stage) => stages.begins.push((events.len(), stage)),
                 None => stages.has_failed = true,
             },
-            (AskedKind::SegmentFree, _) if !gives_back => events.push(Event::EmptyCache),
+            (AllocatorRequestKind::SegmentFree, _) if !gives_back => events.push(Event::EmptyCache),
             _ => {}
         }
-        gives_back = entry.kind == AskedKind::SegmentFree;
+        gives_back = entry.kind == AllocatorRequestKind::SegmentFree;
     }
     (events, stages)
 }

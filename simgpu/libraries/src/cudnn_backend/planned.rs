@@ -47,7 +47,7 @@ const BFLOAT16: i64 = 9;
 
 /// What is known of a descriptor of cuDNN.
 #[derive(Clone, Default)]
-struct Known {
+struct DescriptorFacts {
     kind: i32,
     /// Its numbers and descriptors by attribute.
     attributes: HashMap<i32, Vec<i64>>,
@@ -55,7 +55,7 @@ struct Known {
     workspace: Option<i64>,
 }
 
-static KNOWN: Table<Known> = Table::new();
+static KNOWN: Table<DescriptorFacts> = Table::new();
 
 /// # Safety
 /// As cudnnBackendCreateDescriptor.
@@ -64,7 +64,7 @@ pub unsafe fn create(planner: &Planner, kind: i32, to: *mut usize) -> i32 {
     unsafe {
         let status = (planner.create)(kind, to);
         if status == SUCCESS && !to.is_null() {
-            KNOWN.with(|all| all.insert(*to, Known { kind, ..Known::default() }));
+            KNOWN.with(|all| all.insert(*to, DescriptorFacts { kind, ..DescriptorFacts::default() }));
         }
         status
     }
@@ -173,7 +173,7 @@ pub unsafe fn get(
     status
 }
 
-impl Known {
+impl DescriptorFacts {
     /// The first of these attributes that is set.
     fn numbers(&self, attributes: &[i32]) -> Option<&Vec<i64>> {
         attributes.iter().find_map(|attribute| self.attributes.get(attribute))

@@ -18,7 +18,7 @@ use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
 use crate::model::private_pools::CapturedGraph;
 use crate::model::scope::Scope;
-use crate::model::tags::Owned;
+use crate::model::tags::OwnedBytes;
 use crate::model::tensor_names::TensorName;
 use crate::model::views::{BusyView, StepWorkView, WorkTotals};
 use crate::record::Phase;
@@ -90,7 +90,7 @@ pub(super) enum KeyframePart {
     Owned {
         device: i32,
         owner: u32,
-        owned: Owned,
+        owned: OwnedBytes,
     },
     Source {
         device: i32,

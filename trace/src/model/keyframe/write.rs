@@ -22,14 +22,14 @@ use crate::model::trainings::Trainings;
 use crate::record;
 
 /// Rows per line: there may be tens of thousands of blocks, cells and points.
-const ROWS: usize = 128;
+const ROWS_PER_LINE: usize = 128;
 
 /// Writes lines.
-struct Lines<'w, W> {
+struct LineWriter<'w, W> {
     out: &'w mut W,
 }
 
-impl<W: Write> Lines<'_, W> {
+impl<W: Write> LineWriter<'_, W> {
     fn put(&mut self, line: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut *self.out, line)?;
         self.out.write_all(b"\n")
@@ -44,7 +44,7 @@ impl Model {
     ///
     /// What `out` says.
     pub fn write_keyframe(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut lines = Lines { out };
+        let mut lines = LineWriter { out };
         self.write_names(&mut lines)?;
         lines.put(&KeyframePart::Process {
             events: self.event_count,
@@ -70,7 +70,7 @@ impl Model {
         if !self.trainings.list.is_empty() {
             let Trainings { joined, names, list } = &self.trainings;
             lines.put(&KeyframePart::Trainings { joined: *joined, names: names.clone() })?;
-            for list in list.chunks(ROWS) {
+            for list in list.chunks(ROWS_PER_LINE) {
                 lines.put(&KeyframePart::TrainingList { trainings: TrainingRows::default().packed(list) })?;
             }
         }
@@ -101,7 +101,7 @@ impl Model {
         shortened
     }
 
-    fn write_names<W: Write>(&self, lines: &mut Lines<'_, W>) -> io::Result<()> {
+    fn write_names<W: Write>(&self, lines: &mut LineWriter<'_, W>) -> io::Result<()> {
         let symbols = &self.symbols;
         // First, so that lines keep the numbers by which the rest names them.
         for line in symbols.lines() {
@@ -183,14 +183,14 @@ fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
     entries
 }
 
-fn write_steps<W: Write>(lines: &mut Lines<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
-    for steps in steps.list.chunks(ROWS) {
+fn write_steps<W: Write>(lines: &mut LineWriter<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
+    for steps in steps.list.chunks(ROWS_PER_LINE) {
         lines.put(&KeyframePart::StepList { device, steps: StepRows::default().packed(steps) })?;
     }
     lines.put(&KeyframePart::Steps { device, joined: steps.joined, peak: steps.peak })
 }
 
-fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &DriverMemory) -> io::Result<()> {
+fn write_driver<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, driver: &DriverMemory) -> io::Result<()> {
     for (source, held) in std::iter::zip(&driver.sources, &driver.held_by_source) {
         lines.put(&KeyframePart::Source { device, source: source.clone(), peak_bytes: held.peak })?;
     }
@@ -206,21 +206,21 @@ fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &Driver
     lines.put(&KeyframePart::Driver { device, totals: driver.totals })
 }
 
-fn write_work<W: Write>(lines: &mut Lines<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
+fn write_work<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, work: &GpuWork) -> io::Result<()> {
     let mut sums: Vec<_> = work.sums.iter().collect();
     sums.sort_unstable_by_key(|(key, _)| **key);
-    for sums in sums.chunks(ROWS) {
+    for sums in sums.chunks(ROWS_PER_LINE) {
         let work_rows = sums.iter().map(|(key, totals)| work_row(**key, totals)).collect();
         lines.put(&KeyframePart::Work { device, total: work.total, work: work_rows })?;
     }
     let steps: Vec<_> = work.steps.entries().copied().collect();
-    for steps in steps.chunks(ROWS) {
+    for steps in steps.chunks(ROWS_PER_LINE) {
         lines.put(&KeyframePart::Busy { device, busy: work.busy, step_work: steps.to_vec() })?;
     }
     Ok(())
 }
 
-fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
+fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
     let ledger = &state.ledger;
     lines.put(&KeyframePart::Device {
         device,
@@ -232,19 +232,19 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     })?;
     for scope in Scope::ALL {
         let book = ledger.book(scope);
-        for (slot, stands_for) in std::iter::zip(&book.lines, book.standing()) {
+        for (slot, stands_for) in std::iter::zip(&book.lines, book.meanings()) {
             lines.put(&KeyframePart::LineSlot { device, scope, slot: *slot, stands_for })?;
         }
     }
     for slot in &ledger.layers {
         lines.put(&KeyframePart::LayerSlot { device, slot: *slot })?;
     }
-    for cells in ledger.cells.chunks(ROWS) {
+    for cells in ledger.cells.chunks(ROWS_PER_LINE) {
         let cells = cells.iter().map(|cell| ledger.with_current_lines(cell).into()).collect();
         lines.put(&KeyframePart::Cells { device, cells })?;
     }
     let blocks = state.blocks.by_age();
-    for blocks in blocks.chunks(ROWS) {
+    for blocks in blocks.chunks(ROWS_PER_LINE) {
         let mut rows = Blocks::default();
         let list = |block: &Block| (block.list != NONE).then_some(block.list);
         let blocks = blocks.iter().map(|block| rows.packed(block, list(block))).collect();
@@ -257,7 +257,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     });
     let mut tensors: Vec<_> = tensors.collect();
     tensors.sort_unstable_by_key(|(block, address, ..)| (*block, *address));
-    for tensors in tensors.chunks(ROWS) {
+    for tensors in tensors.chunks(ROWS_PER_LINE) {
         let mut rows = Tensors::default();
         lines.put(&KeyframePart::Tensors {
             device,
@@ -269,7 +269,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     }
     write_work(lines, device, &state.work)?;
     write_driver(lines, device, &state.driver)?;
-    for points in state.timeline.points.list.chunks(ROWS) {
+    for points in state.timeline.points.list.chunks(ROWS_PER_LINE) {
         lines.put(&KeyframePart::Timeline { device, points: Points::default().packed(points) })?;
     }
     let shares = &state.category_timeline.points;
@@ -284,10 +284,10 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
             lines.put(&KeyframePart::Passes { device, to_peak, passes })?;
         }
     }
-    let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
-    for (scope, course) in courses.iter() {
-        let reference = course.reference.iter().map(|snapshot| (true, snapshot));
-        for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
+    let Growth { ended, stride, histories, cells_before, cells_after } = &state.growth;
+    for (scope, history) in histories.iter() {
+        let reference = history.reference.iter().map(|snapshot| (true, snapshot));
+        for (reference, snapshot) in reference.chain(history.snapshots.iter().map(|snapshot| (false, snapshot))) {
             let snapshot = snapshot.with_current_lines(ledger.book(scope));
             lines.put(&KeyframePart::Snapshot { device, scope, reference, snapshot })?;
         }

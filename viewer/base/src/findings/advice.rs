@@ -10,7 +10,7 @@ const MAX_PIECES: usize = 4;
 
 /// A line that holds more after every step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grows {
+pub struct GrowingLine {
     /// What to call it.
     pub line: String,
     /// How much more it held at the last step than after warm-up.
@@ -20,7 +20,7 @@ pub struct Grows {
 }
 
 /// What to try, the most promising first. `grows` is the line that holds more after every step, if there is one.
-pub fn advice(oom: &OomView, grows: Option<&Grows>) -> Vec<String> {
+pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     let mut advice = Vec::new();
     let held =
         |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
@@ -159,7 +159,7 @@ mod tests {
             ..OomView::default()
         };
         let first = |bytes| {
-            let grows = Grows { line: "train.py:9 main".to_owned(), bytes, bytes_per_step: mib(10) };
+            let grows = GrowingLine { line: "train.py:9 main".to_owned(), bytes, bytes_per_step: mib(10) };
             advice(&oom, Some(&grows)).into_iter().next().unwrap_or_default()
         };
         // THEN a line that grew by more is to be looked at first, one that grew by less is not

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
 use memlab_units::format::{self, size};
 
-use super::advice::Grows;
+use super::advice::GrowingLine;
 use super::finding::{Finding, Kind, is_significant, on};
 use super::words::Words;
 use crate::category::category_names;
 use crate::text;
 
-/// How many places of one pile are shown.
+/// The most lines shown of one leak.
 const SHOWN_LINES: usize = 2;
 
 /// What came together at one place outside of modules.
@@ -64,12 +64,12 @@ pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing
 }
 
 /// The line that grows most from step to step, if that is significant.
-pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Grows> {
+pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<GrowingLine> {
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
     let bytes = growth.to_bytes - growth.from_bytes;
     let line = growth.line?;
-    is_significant(bytes, device).then(|| Grows {
+    is_significant(bytes, device).then(|| GrowingLine {
         line: place(&line, directory),
         bytes,
         bytes_per_step: growth.bytes_per_step.max(0.0) as u64,

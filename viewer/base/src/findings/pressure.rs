@@ -4,7 +4,7 @@
 use memlab_trace::{Category, DeviceView, Model, OomView};
 use memlab_units::format::{self, size};
 
-use super::advice::{self, Grows};
+use super::advice::{self, GrowingLine};
 use super::finding::{Finding, Kind, is_significant, on, processes};
 use super::leak;
 use super::words::Words;
@@ -46,7 +46,7 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
 }
 
 /// The line that grows most, and by how much a step, for advice.
-pub fn grows(model: &Model, device: &DeviceView) -> Option<Grows> {
+pub fn grows(model: &Model, device: &DeviceView) -> Option<GrowingLine> {
     leak::growing_line(model, device)
 }
 

@@ -120,19 +120,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if moment == NamedMoment::Peak { view.peak_time } else { model.time() }
         }
         Format::Perfetto => {
-            let mut course = perfetto::EventCollector::default();
-            let loaded = load(&mut course)?;
-            destination.write(|out| perfetto::write(out, &loaded, &course, *device))?;
+            let mut events = perfetto::EventCollector::default();
+            let loaded = load(&mut events)?;
+            destination.write(|out| perfetto::write(out, &loaded, &events, *device))?;
             deep = None; // It shows lines, not stacks.
-            if course.lost_phases() {
+            if events.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }
-            if course.lost_ran() > 0 {
-                let lost = format::grouped(course.lost_ran());
+            if events.lost_ran() > 0 {
+                let lost = format::grouped(events.lost_ran());
                 notes
                     .push(format!("too much ran on the GPU to show: the last {lost} kernels and copies were left out"));
             }
-            if course.lost_ranges() {
+            if events.lost_ranges() {
                 notes.push("too many ranges to show: they were left out".to_owned());
             }
             loaded.snapshot.model.time()

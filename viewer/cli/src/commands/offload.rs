@@ -115,9 +115,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many ranges a request takes: in JSON each has at most 44 characters.
-const RANGES_AT_ONCE: usize = 20_000;
-const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < MAX_REQUEST_BYTES);
+/// The most ranges in a request: in JSON each has at most 44 characters.
+const MAX_RANGES: usize = 20_000;
+const _: () = assert!(MAX_RANGES * 44 + 200 < MAX_REQUEST_BYTES);
 
 /// Moves what meets the criteria; the program continues.
 fn parts(
@@ -147,7 +147,7 @@ fn parts(
     let mut operations: Vec<Operation> = Vec::new();
     let mut moving = moving.clone();
     let mut failed = None;
-    for (index, ranges) in pages.ranges.chunks(RANGES_AT_ONCE).enumerate() {
+    for (index, ranges) in pages.ranges.chunks(MAX_RANGES).enumerate() {
         let started = process.offload(options.timeout, Some(ranges));
         let id = started.map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
         match finish(process, id, &who, &interruption, false) {
@@ -156,12 +156,12 @@ fn parts(
                 moving = after;
             }
             Err(error) => {
-                let asked = index * RANGES_AT_ONCE + ranges.len();
+                let asked = index * MAX_RANGES + ranges.len();
                 if asked < pages.ranges.len() {
                     let all = pages.ranges.len();
                     output::note(format_args!("{asked} of {all} ranges were asked for before this"));
                 }
-                operations.extend(error.downcast_ref::<Failed>().map(|failed| failed.operation.clone()));
+                operations.extend(error.downcast_ref::<FailedOperation>().map(|failed| failed.operation.clone()));
                 failed = Some(error);
                 break;
             }
@@ -243,7 +243,7 @@ pub fn finish(
         write_pretty(&mut output::stdout(), &json!({ "pid": process.pid, "operation": operation, "move": moving }))?;
     }
     match operation::failure(&operation, who) {
-        Some(error) => Err(Failed { operation, message: error }.into()),
+        Some(error) => Err(FailedOperation { operation, message: error }.into()),
         None => Ok((operation, moving)),
     }
 }
@@ -259,19 +259,19 @@ pub fn print_note(operation: &Operation) -> std::io::Result<()> {
 
 /// An operation that failed.
 #[derive(Clone, Debug)]
-pub struct Failed {
+pub struct FailedOperation {
     /// As the process reports it.
     pub operation: Operation,
     message: String,
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for FailedOperation {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for FailedOperation {}
 
 /// A process for the driver, whether it is memlab's or not.
 pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Target> {

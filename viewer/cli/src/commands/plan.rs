@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use memlab_predict::plan::{Family, Program, Recording};
 use simgpu_cards::{MODELS, Model};
 
-use self::lengths::{AtLengths, Lengths};
+use self::lengths::{LengthProgram, Lengths};
 use crate::recording::{BATCH, LENGTH, Recorder};
 use memlab_base::error::bad_input;
 use memlab_base::preload::check_program;
@@ -44,7 +44,7 @@ Sizes of requests grow linearly with the batch; a model of PyTorch's allocator s
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum On {
+enum RunsOn {
     /// On a simulated card.
     Simulation,
     /// On the GPU that is there.
@@ -52,7 +52,7 @@ enum On {
 }
 
 /// The simulated card has at least so much memory while the program is recorded: small batches run on it in any case.
-const ROOM: u64 = 80 << 30;
+const MIN_RECORDING_CARD_BYTES: u64 = 80 << 30;
 
 /// What to plan.
 #[derive(Clone, Debug, Args)]
@@ -83,8 +83,8 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     seconds: f64,
     /// Where the program runs.
-    #[arg(long, value_enum, default_value_t = On::Simulation)]
-    on: On,
+    #[arg(long, value_enum, default_value_t = RunsOn::Simulation)]
+    on: RunsOn,
     /// Settings of PyTorch's allocator [default: PYTORCH_ALLOC_CONF].
     #[arg(long, value_name = "SETTINGS")]
     allocator: Option<String>,
@@ -204,7 +204,7 @@ fn sequence(
 ) -> anyhow::Result<(Family, SequenceAnswer)> {
     let lengths = lengths.read()?;
     let folder = Folder::of(options)?;
-    let AtLengths { family, recorded, batch } =
+    let LengthProgram { family, recorded, batch } =
         lengths::recorded(&mut recorder(options, &folder)?, &options.batch.0, &lengths)?;
     let (card_bytes, context_bytes) = (card.bytes, card.context_bytes);
     let question =
@@ -266,15 +266,15 @@ impl Folder {
 
 fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
     check_program(&options.command[0], "plan")?;
-    if options.ranks.is_some() && options.on == On::Gpu {
+    if options.ranks.is_some() && options.on == RunsOn::Gpu {
         return Err(bad_input("other ranks are assumed on a simulated card only: leave out --on gpu, or --ranks"));
     }
     Ok(Recorder {
         command: options.command.clone(),
         length: None,
-        simulation: (options.on == On::Simulation).then(|| Simulation {
+        simulation: (options.on == RunsOn::Simulation).then(|| Simulation {
             card: Some(options.card.name.clone()),
-            memory: Some(options.card.model.memory.max(ROOM)),
+            memory: Some(options.card.model.memory.max(MIN_RECORDING_CARD_BYTES)),
             devices: devices(options.ranks),
         }),
         ranks: options.ranks,
@@ -308,7 +308,7 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     };
     let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
     let mut program = Program::new(family);
-    let asked = further::Asked { batches: &options.predict.0, check: options.check };
+    let asked = further::BatchChoice { batches: &options.predict.0, check: options.check };
     further::record(&asked, card, settings, &mut recorder, &mut program)?;
     Ok(program)
 }

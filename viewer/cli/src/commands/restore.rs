@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::offload::{Failed, finish, print_note, target, too_old, why_not};
+use super::offload::{FailedOperation, finish, print_note, target, too_old, why_not};
 use memlab_base::arguments::{parse_timeout, pid};
 use memlab_base::error::{bad_input, interrupted};
 use memlab_base::json::write_pretty;
@@ -16,7 +16,7 @@ use memlab_follow::offload::cuda_driver::DriverState;
 use memlab_follow::offload::operation::{self, Interruption};
 use memlab_protocol::status::MoveState;
 
-/// How often a full device is tried again.
+/// The time after which a full device is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What to restore, and how.
@@ -108,7 +108,7 @@ fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result
                 return Ok(());
             }
             Err(error) => {
-                let failed = error.downcast_ref::<Failed>().map(|failed| &failed.operation);
+                let failed = error.downcast_ref::<FailedOperation>().map(|failed| &failed.operation);
                 let is_full = failed.is_some_and(|operation| operation.retryable);
                 if let Some(operation) = failed.filter(|_| options.json && options.wait && !is_full) {
                     write_pretty(&mut output::stdout(), &json!({ "pid": options.pid, "operation": operation }))?;

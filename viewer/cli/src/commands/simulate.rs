@@ -10,7 +10,7 @@ use clap::{Args, ValueHint};
 use simgpu_cards::{MODELS, Model};
 
 use memlab_base::arguments::positive_size;
-use memlab_base::error::CannotStart;
+use memlab_base::error::StartError;
 use memlab_base::output;
 use memlab_base::preload::check_program;
 use memlab_base::simulation::Simulation;
@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let Options { card, memory, devices, .. } = options.clone();
     Simulation { card, memory, devices }.apply(&mut command)?;
     let error = command.exec();
-    Err(CannotStart::of(&command, &error).into())
+    Err(StartError::of(&command, &error).into())
 }
 
 /// The cards, one a line.

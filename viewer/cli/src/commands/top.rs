@@ -15,7 +15,7 @@ use memlab_tui::app::App;
 use memlab_tui::config::Config;
 use memlab_tui::{session, terminal};
 
-/// How often to look for a process.
+/// The time between two searches for a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The process to show.
@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    look: Appearance,
+    appearance: Appearance,
 }
 
 /// Shows the dashboard on the process.
@@ -37,7 +37,7 @@ pub struct Options {
 ///
 /// If there is no such process, or several to choose from.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let Options { pid, wait, look } = *options;
+    let Options { pid, wait, appearance } = *options;
     let hint = "use `memlab ps` for a table, or `memlab view FILE --once` for one picture as text";
     if wait {
         terminal::check(hint)?;
@@ -50,8 +50,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     terminal::check(hint)?;
     let traces: Vec<PathBuf> = statuses.into_iter().map(|status| status.trace).collect();
     let mut feed = Feed::start(Source::Traces(Roster::open(&traces)?));
-    let config = Config::read_or_say();
-    let mut app = App::new(config.theme(look.theme), "opening the trace…");
+    let config = Config::read_or_warn();
+    let mut app = App::new(config.theme(appearance.theme), "opening the trace…");
     app.configure(&config);
     session::run(&mut app, &mut feed, None)?;
     Ok(())

@@ -16,7 +16,7 @@ use memlab_base::query::Query;
 use memlab_base::save::Destination;
 use memlab_base::theme::{Depth, Palette, Theme};
 use memlab_base::{progress, trace_files};
-use memlab_follow::feed::{Feed, Roster, Source, look};
+use memlab_follow::feed::{Feed, Roster, Source, build_snapshot};
 use memlab_report::export::{svg, text_picture};
 use memlab_tui::app::{App, draw};
 use memlab_tui::config::Config;
@@ -69,7 +69,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE", hide = true)]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    look: Appearance,
+    appearance: Appearance,
 }
 
 fn parse_size(text: &str) -> Result<(u16, u16), String> {
@@ -92,8 +92,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return picture(roster, options);
     }
     terminal::check("add --once for one picture as text, or use `memlab report FILE`")?;
-    let config = Config::read_or_say();
-    let mut app = app(&config, config.theme(options.look.theme), options, roster.has_ranks())?;
+    let config = Config::read_or_warn();
+    let mut app = app(&config, config.theme(options.appearance.theme), options, roster.has_ranks())?;
     let mut feed = Feed::start(Source::Traces(roster));
     session::run(&mut app, &mut feed, None)?;
     Ok(())
@@ -119,7 +119,7 @@ fn app(config: &Config, theme: Theme, options: &Options, has_ranks: bool) -> any
 /// Reads the traces as far as they go and draws one screen.
 fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
     progress::report(|progress| roster.read_to_end(progress));
-    let snapshot = look(&mut roster, &Query::default(), None, &|| false).unwrap_or_default();
+    let snapshot = build_snapshot(&mut roster, &Query::default(), None, &|| false).unwrap_or_default();
     if let Some(failure) =
         snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events_read == 0))
     {
@@ -133,7 +133,7 @@ fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
     });
     // Text has no colours, and does not depend on the user's preferences.
     let theme = match &options.svg {
-        Some(_) => Theme::new(options.look.theme.unwrap_or_default(), Depth::True, true),
+        Some(_) => Theme::new(options.appearance.theme.unwrap_or_default(), Depth::True, true),
         None => Theme::detect(Some(Palette::Mono), None),
     };
     let mut app = app(&Config::default(), theme, options, roster.has_ranks())?;
@@ -147,7 +147,7 @@ fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
     roster.set_front(query.front.as_deref());
     progress::report(|progress| roster.read_to_end(progress));
     if query != Query::default()
-        && let Some(snapshot) = look(&mut roster, &query, None, &|| false)
+        && let Some(snapshot) = build_snapshot(&mut roster, &query, None, &|| false)
     {
         app.on_snapshot(snapshot.into());
     }

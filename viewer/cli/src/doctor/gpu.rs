@@ -17,7 +17,7 @@ use memlab_base::simulation;
 use memlab_follow::offload::cuda_driver::LIBRARY;
 
 /// A driver that does not answer within this time hangs.
-const LIMIT: Duration = Duration::from_secs(30);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const DRIVER: &str = "CUDA driver";
 
@@ -46,13 +46,13 @@ type SetNumber = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 impl Gpu {
     /// Asks the driver, and the CUPTI of these files if there is a GPU.
-    pub fn look(cupti: Vec<PathBuf>) -> Self {
-        let (say, heard) = mpsc::channel();
+    pub fn probe(cupti: Vec<PathBuf>) -> Self {
+        let (result, received) = mpsc::channel();
         thread::spawn(move || {
-            let _ = say.send(Self::ask(cupti));
+            let _ = result.send(Self::query(cupti));
         });
-        let limit = patience(LIMIT);
-        heard.recv_timeout(limit).unwrap_or_else(|_| {
+        let limit = patience(DRIVER_TIMEOUT);
+        received.recv_timeout(limit).unwrap_or_else(|_| {
             let silent = || format!("it has not answered for {} seconds", limit.as_secs());
             Self {
                 library: Ok(PathBuf::from(LIBRARY.to_string_lossy().as_ref())),
@@ -64,7 +64,7 @@ impl Gpu {
         })
     }
 
-    fn ask(cupti: Vec<PathBuf>) -> Self {
+    fn query(cupti: Vec<PathBuf>) -> Self {
         let nvml = nvml();
         let library = match SharedLibrary::open(LIBRARY) {
             Ok(library) => library,

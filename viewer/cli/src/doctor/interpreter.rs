@@ -17,8 +17,8 @@ use memlab_base::preload::{check_program, why_untraced};
 const SCRIPT: &str = include_str!("interpreter.py");
 
 /// A Python that does not answer within this time is not waited for.
-const LIMIT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(10);
+const PYTHON_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The versions of CPython 3 whose stacks memlab reads: `interpose/python/src/layout.rs`.
 const PYTHONS: [u32; 2] = [9, 14];
@@ -62,7 +62,7 @@ pub fn in_path() -> Vec<Python> {
         if check_program(OsStr::new(name), "run").is_err() {
             continue;
         }
-        let answer = ask(name);
+        let answer = query(name);
         let is_same = |known: &Python| match (&known.answer, &answer) {
             (Ok(known), Ok(answer)) => known.prefix == answer.prefix,
             _ => false,
@@ -76,7 +76,7 @@ pub fn in_path() -> Vec<Python> {
     pythons
 }
 
-fn ask(name: &str) -> Result<Answer, String> {
+fn query(name: &str) -> Result<Answer, String> {
     let mut command = Command::new(name);
     command.args(["-c", SCRIPT]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
@@ -86,11 +86,11 @@ fn ask(name: &str) -> Result<Answer, String> {
         stdout.map(|mut stdout| stdout.read_to_string(&mut text));
         text
     });
-    let (started, limit) = (Instant::now(), patience(LIMIT));
+    let (started, limit) = (Instant::now(), patience(PYTHON_TIMEOUT));
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < limit => thread::sleep(PAUSE),
+            Ok(None) if started.elapsed() < limit => thread::sleep(POLL_INTERVAL),
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();

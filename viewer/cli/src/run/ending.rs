@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::launch::Ended;
+use super::launch::ExitOutcome;
 
 const CHUNK: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ pub fn is_ended(path: &Path) -> io::Result<bool> {
 
 /// Records in a trace the end of its process, `time` after its start, unless the trace has one. The process must be dead: bytes
 /// that it reserved and did not write are cut off the end.
-pub fn append_end(path: &Path, ended: Ended, time: u64) -> io::Result<bool> {
+pub fn append_end(path: &Path, ended: ExitOutcome, time: u64) -> io::Result<bool> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)?;
     let end = written(&file)?;
@@ -33,8 +33,8 @@ pub fn append_end(path: &Path, ended: Ended, time: u64) -> io::Result<bool> {
         return Ok(false);
     }
     let (code, signal) = match ended {
-        Ended::Code(code) => (Some(code), None),
-        Ended::Signal(signal) => (None, Some(signal)),
+        ExitOutcome::Code(code) => (Some(code), None),
+        ExitOutcome::Signal(signal) => (None, Some(signal)),
     };
     let mut buffer = LineBuffer::<128>::new();
     let line = encode::end(&mut buffer, time, code, signal);
@@ -92,7 +92,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl");
         std::fs::write(&path, content).unwrap();
-        let appended = append_end(&path, Ended::Signal(9), 7).unwrap();
+        let appended = append_end(&path, ExitOutcome::Signal(9), 7).unwrap();
         (appended, String::from_utf8(std::fs::read(&path).unwrap()).unwrap())
     }
 

@@ -15,18 +15,18 @@ use signal_hook::consts::{
 use signal_hook::low_level::raise;
 
 use super::traces::TraceFinder;
-use memlab_base::error::CannotStart;
+use memlab_base::error::StartError;
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ExitOutcome {
     /// With this exit code.
     Code(i32),
     /// By this signal.
     Signal(i32),
 }
 
-impl Ended {
+impl ExitOutcome {
     /// From what the system says.
     pub fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
@@ -64,17 +64,21 @@ impl Ended {
     }
 }
 
-/// What is passed on to the program.
+/// The signals that are passed on to the program.
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
-/// How often to look for new traces: while their writers live, they can be told from those of other runs.
+/// The time between two searches for new traces: while their writers live, they can be told from those of other runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends. `started` is called once it runs, with the signals blocked that this
 /// process waits for, as they have to be in its threads.
-pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, started: impl FnOnce()) -> anyhow::Result<Ended> {
+pub fn run(
+    command: &mut Command,
+    finder: &Arc<Mutex<TraceFinder>>,
+    started: impl FnOnce(),
+) -> anyhow::Result<ExitOutcome> {
     // Signals wait until they are asked for; the program starts with those blocked that were.
-    let signals = WaitingSignals::block();
+    let signals = BlockedSignals::block();
     let before = signals.before;
     // SAFETY: between fork and exec only sigprocmask is called, which is async-signal-safe.
     unsafe {
@@ -83,10 +87,10 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, started: imp
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let child = command.spawn().map_err(|error| CannotStart::of(command, &error))?;
+    let child = command.spawn().map_err(|error| StartError::of(command, &error))?;
     let pid = Pid::from_child(&child);
     lock(finder).adopt(child.id());
-    let looking = Looking::start(finder.clone());
+    let looking = TracePoller::start(finder.clone());
     started();
     let ended = loop {
         let (signal, from_terminal) = signals.next();
@@ -115,13 +119,13 @@ pub fn lock(finder: &Mutex<TraceFinder>) -> std::sync::MutexGuard<'_, TraceFinde
 
 /// How the child ended: `None` if it lives. When it stopped, this process stops too, so that the shell sees the job
 /// stopped, and wakes the child when it goes on.
-fn wait(pid: Pid) -> Option<Ended> {
+fn wait(pid: Pid) -> Option<ExitOutcome> {
     loop {
         let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;
         if !status.stopped() {
-            return Some(Ended::of(ExitStatus::from_raw(status.as_raw())));
+            return Some(ExitOutcome::of(ExitStatus::from_raw(status.as_raw())));
         }
-        let watch = WatchOfStopped::start(pid);
+        let watch = ContinueWatch::start(pid);
         // That fails only for a number that is no signal.
         let _ = raise(SIGSTOP);
         drop(watch);
@@ -130,9 +134,9 @@ fn wait(pid: Pid) -> Option<Ended> {
 }
 
 /// Continues this process when its child is continued by its number: a process that is stopped sees nothing of that.
-struct WatchOfStopped(Option<Child>);
+struct ContinueWatch(Option<Child>);
 
-impl WatchOfStopped {
+impl ContinueWatch {
     fn start(child: Pid) -> Self {
         const WATCH: &str = "while grep -q '^State:.*stopped' /proc/$0/status && kill -0 $1; do sleep 0.1; done; while kill -CONT $1; do sleep 0.1; done";
         let (child, own) = (child.as_raw_nonzero().to_string(), std::process::id().to_string());
@@ -143,7 +147,7 @@ impl WatchOfStopped {
     }
 }
 
-impl Drop for WatchOfStopped {
+impl Drop for ContinueWatch {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();
@@ -152,13 +156,13 @@ impl Drop for WatchOfStopped {
     }
 }
 
-struct WaitingSignals {
+struct BlockedSignals {
     waiting: libc::sigset_t,
     /// What was blocked before.
     before: libc::sigset_t,
 }
 
-impl WaitingSignals {
+impl BlockedSignals {
     fn block() -> Self {
         let (mut waiting, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: sigemptyset initialises the one set, sigprocmask, which cannot fail here, the other.
@@ -189,13 +193,13 @@ impl WaitingSignals {
 }
 
 /// A thread that looks for new traces now and then; it ends when this is dropped.
-struct Looking {
+struct TracePoller {
     /// Dropped to stop the thread.
     stop: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Looking {
+impl TracePoller {
     fn start(finder: Arc<Mutex<TraceFinder>>) -> Self {
         let (stop, stopped) = bounded::<()>(0);
         let look = move || loop {
@@ -210,7 +214,7 @@ impl Looking {
     }
 }
 
-impl Drop for Looking {
+impl Drop for TracePoller {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -8,19 +8,19 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 
 use super::keyboard::Keyboard;
-use super::launch::{Ended, lock};
+use super::launch::{ExitOutcome, lock};
 use super::pty::PtyProgram;
 use super::traces::TraceFinder;
-use memlab_base::error::CannotStart;
+use memlab_base::error::StartError;
 use memlab_base::output;
 use memlab_base::theme::Palette;
 use memlab_follow::feed::{Feed, Source};
 use memlab_tui::app::{App, output_size};
 use memlab_tui::config::Config;
-use memlab_tui::session::{self, Left, Program};
+use memlab_tui::session::{self, ExitReason, Program};
 
-/// Between two looks at the program.
-const PAUSE: Duration = Duration::from_millis(30);
+/// The time between two checks of the program.
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// Rows of the program's output that stay on the terminal afterwards.
 const LAST_ROWS: usize = 20;
 
@@ -31,12 +31,12 @@ pub fn run(
     finder: &Arc<Mutex<TraceFinder>>,
     theme: Option<Palette>,
     started: impl FnOnce(),
-) -> anyhow::Result<Ended> {
-    let config = Config::read_or_say();
+) -> anyhow::Result<ExitOutcome> {
+    let config = Config::read_or_warn();
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
     let (pane_rows, pane_columns) = output_size(columns, rows);
     let mut program =
-        PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| CannotStart::of(command, &error))?;
+        PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| StartError::of(command, &error))?;
     lock(finder).adopt(program.pid());
     started();
     let found = finder.clone();
@@ -50,8 +50,8 @@ pub fn run(
     drop(feed);
     program.pass_on(LAST_ROWS);
     match left {
-        Ok(Left::Signal(signal)) => program.signal(signal),
-        Ok(Left::Quit | Left::Detach) => {}
+        Ok(ExitReason::Signal(signal)) => program.signal(signal),
+        Ok(ExitReason::Quit | ExitReason::Detach) => {}
         // The program continues without the dashboard.
         Err(error) => output::note(format_args!("the dashboard ended: {error}")),
     }
@@ -59,7 +59,7 @@ pub fn run(
 }
 
 /// Waits for a program whose output goes to the terminal now; signals and what is typed are passed on.
-fn wait(program: &mut PtyProgram) -> Ended {
+fn wait(program: &mut PtyProgram) -> ExitOutcome {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT]).ok();
     let mut keyboard = Keyboard::take();
     if let Ok((columns, rows)) = crossterm::terminal::size() {
@@ -81,8 +81,8 @@ fn wait(program: &mut PtyProgram) -> Ended {
             }
         }
         match &mut keyboard {
-            Some(keyboard) => program.input(&keyboard.read(PAUSE)),
-            None => std::thread::sleep(PAUSE),
+            Some(keyboard) => program.input(&keyboard.read(POLL_INTERVAL)),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }

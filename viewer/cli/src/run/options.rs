@@ -91,7 +91,7 @@ pub struct Options {
     #[command(flatten)]
     pub(super) notices: notices::Options,
     #[command(flatten)]
-    pub(super) look: Appearance,
+    pub(super) appearance: Appearance,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,

@@ -16,7 +16,7 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::stdio::stdout;
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::launch::Ended;
+use super::launch::ExitOutcome;
 use memlab_base::clock::patience;
 use memlab_base::output;
 use memlab_tui::program_terminal::ProgramTerminal;
@@ -30,7 +30,7 @@ pub struct PtyProgram {
     /// Output goes to standard output instead of the screen.
     passes_on: Arc<AtomicBool>,
     reader: Option<std::thread::JoinHandle<()>>,
-    ended: Option<Ended>,
+    ended: Option<ExitOutcome>,
     /// Whether it reads from this terminal.
     takes_input: bool,
     /// What was typed and not taken yet.
@@ -130,11 +130,11 @@ impl PtyProgram {
     }
 
     /// How it ended, if it has.
-    pub fn try_end(&mut self) -> Option<Ended> {
+    pub fn try_end(&mut self) -> Option<ExitOutcome> {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
-            self.ended = Some(Ended::of(status));
+            self.ended = Some(ExitOutcome::of(status));
             // What it printed last is still on its way; children of it may hold the terminal open for longer.
             let deadline = Instant::now() + patience(LAST_OUTPUT_TIMEOUT);
             while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < deadline {
@@ -145,7 +145,7 @@ impl PtyProgram {
     }
 }
 
-/// How long to wait for the last output of a program that has ended.
+/// The time to wait for the last output of a program that has ended.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Bytes passed on at once: terminals take more than that when they take any.
@@ -170,7 +170,7 @@ impl Program for PtyProgram {
 
     fn poll_end(&mut self) -> Option<String> {
         self.pass_typed();
-        self.try_end().map(Ended::describe)
+        self.try_end().map(ExitOutcome::describe)
     }
 
     fn signal(&self, signal: i32) {

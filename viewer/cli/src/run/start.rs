@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use super::launch::Ended;
-use super::noticing::Noticing;
+use super::launch::ExitOutcome;
+use super::notice_thread::NoticeThread;
 use super::options::Options;
 use super::output::Output;
 use super::traces::TraceFinder;
@@ -19,7 +19,7 @@ use memlab_tui::terminal;
 /// # Errors
 ///
 /// If it cannot be started.
-pub fn run(options: &Options) -> anyhow::Result<Ended> {
+pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     let Some((program, arguments)) = options.command.split_first() else {
         return Err(bad_input("no command given: write it after `--`, as in `memlab run -- python train.py`"));
     };
@@ -45,13 +45,13 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     command.envs(options.settings());
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
     let mut noticing = None;
-    let started = || noticing = Noticing::start(&options.notices, &finder, options.live);
+    let started = || noticing = NoticeThread::start(&options.notices, &finder, options.live);
     let ended = if options.live {
-        live::run(&mut command, &finder, options.look.theme, started)?
+        live::run(&mut command, &finder, options.appearance.theme, started)?
     } else {
         launch::run(&mut command, &finder, started)?
     };
-    let deliveries = noticing.and_then(Noticing::read_to_the_end);
+    let deliveries = noticing.and_then(NoticeThread::read_to_the_end);
     summary::finish(&finder, &options.command, ended);
     if let Some(deliveries) = deliveries {
         deliveries.finish();
@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
 /// The identity of this run, by which its traces are known: programs of one run do not replace each other's. A run within a run
 /// belongs to that too, unless it has another output.
 fn run_id(is_within: bool) -> String {
-    /// As many as there is room for in a trace's header.
+    /// A trace's header has room for this many.
     const MAX_OUTER_BYTES: usize = 64;
     let own = format!("{:x}-{:x}", now_unix_ns(), std::process::id());
     match std::env::var("MEMLAB_RUN") {

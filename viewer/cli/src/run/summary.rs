@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use memlab_trace::{ReadError, Replay, load};
 
 use super::ending::{append_end, is_ended};
-use super::launch::{Ended, lock};
-use super::traces::{Found, TraceFinder, is_gone};
+use super::launch::{ExitOutcome, lock};
+use super::traces::{FoundTrace, TraceFinder, is_gone};
 use super::untraced::{why_cut, why_no_trace};
 use memlab_base::clock::{now_unix_ns, patience};
 use memlab_base::output;
@@ -26,12 +26,12 @@ use memlab_units::format::{self, size};
 /// Reading the traces for the summary may take this long.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines of code named for each device.
-const LINES: usize = 3;
+const MAX_LINES: usize = 3;
 /// Findings shown of each process.
-const FINDINGS: usize = 3;
+const MAX_FINDINGS: usize = 3;
 
 /// Ends the traces whose process was killed, and prints the summary on standard error.
-pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
+pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutcome) {
     // Standard error may be a file that may not grow any more: that is no reason to end otherwise than the program did.
     // SAFETY: ignores a signal of this process, which starts no other any more.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -51,7 +51,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
     for trace in traces {
         // An exit code is the program's alone; a signal may have ended its children too.
         let is_program = program == Some(trace.header.pid);
-        let known = (is_program || matches!(ended, Ended::Signal(_))) && is_gone(trace.header.pid);
+        let known = (is_program || matches!(ended, ExitOutcome::Signal(_))) && is_gone(trace.header.pid);
         let is_missing = known && !is_ended(&trace.path).unwrap_or(true);
         let missing = is_missing.then(|| (ended, now_unix_ns().saturating_sub(trace.header.start_unix_ns)));
         let note = missing.and_then(|(ended, time)| noted(trace, ended, time));
@@ -64,7 +64,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
 }
 
 /// The traces as they would be typed: if they are a job's in a folder of their own, the folder.
-fn typed(traces: &[Found]) -> String {
+fn typed(traces: &[FoundTrace]) -> String {
     let paths: Vec<PathBuf> = traces.iter().map(|trace| trace.path.clone()).collect();
     let folder = paths[0].parent().filter(|folder| {
         std::env::current_dir().is_ok_and(|here| *folder != here)
@@ -77,22 +77,24 @@ fn typed(traces: &[Found]) -> String {
 }
 
 /// Records in a trace how and when its process ended. Returns a line for the summary if that failed or the trace was cut.
-fn noted(trace: &Found, ended: Ended, time: u64) -> Option<String> {
+fn noted(trace: &FoundTrace, ended: ExitOutcome, time: u64) -> Option<String> {
     let failure = append_end(&trace.path, ended, time).err();
     let cut = || {
         let written = std::fs::metadata(&trace.path).map_or(0, |file| file.len());
         format!("  {}", why_cut(trace.path.parent().unwrap_or(&trace.path), written))
     };
     match (ended, failure) {
-        (Ended::Signal(_), None) => None,
-        (Ended::Signal(_), Some(error)) => Some(format!("  the signal could not be noted in the trace: {error}\n")),
-        (Ended::Code(_), None) => Some(format!("{}\n", cut())),
-        (Ended::Code(_), Some(error)) => Some(format!("{}; its end could not be noted: {error}\n", cut())),
+        (ExitOutcome::Signal(_), None) => None,
+        (ExitOutcome::Signal(_), Some(error)) => {
+            Some(format!("  the signal could not be noted in the trace: {error}\n"))
+        }
+        (ExitOutcome::Code(_), None) => Some(format!("{}\n", cut())),
+        (ExitOutcome::Code(_), Some(error)) => Some(format!("{}; its end could not be noted: {error}\n", cut())),
     }
 }
 
 /// The summary of a trace; `ended`: how and when its process ended, where the trace did not say it.
-fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, longest: Duration, short: bool) -> String {
+fn of_trace(trace: &FoundTrace, ended: Option<(ExitOutcome, u64)>, longest: Duration, short: bool) -> String {
     let started = Instant::now();
     let in_time = |_| if started.elapsed() < longest { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let path = text::typed_path(&trace.path);
@@ -105,8 +107,8 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, longest: Duration, short
             loaded.model.set_scope(None);
             let end = loaded.model.end();
             let state = match (ended, end) {
-                (Some((Ended::Code(code), _)), _) => ProcessState::Ended { code: Some(code), signal: None },
-                (Some((Ended::Signal(signal), _)), _) => ProcessState::Ended { code: None, signal: Some(signal) },
+                (Some((ExitOutcome::Code(code), _)), _) => ProcessState::Ended { code: Some(code), signal: None },
+                (Some((ExitOutcome::Signal(signal), _)), _) => ProcessState::Ended { code: None, signal: Some(signal) },
                 (None, Some(end)) => ProcessState::Ended { code: end.code, signal: end.signal },
                 (None, None) => ProcessState::Killed,
             };
@@ -143,9 +145,9 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
         format::duration(process.time)
     );
     for device in &process.devices {
-        of_device(&mut words, process, device, if short { 0 } else { LINES });
+        of_device(&mut words, process, device, if short { 0 } else { MAX_LINES });
     }
-    for finding in process.findings.iter().take(if short { 1 } else { FINDINGS }) {
+    for finding in process.findings.iter().take(if short { 1 } else { MAX_FINDINGS }) {
         let _ = writeln!(words, "  ! {}", text::clean(&finding.what.text()));
         let _ = writeln!(words, "    → {}", text::clean(&finding.next));
     }

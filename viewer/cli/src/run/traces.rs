@@ -18,7 +18,7 @@ use memlab_base::clock::now_unix_ns;
 
 /// A trace of ours.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundTrace {
     /// The file.
     pub path: PathBuf,
     /// Its first line.
@@ -33,7 +33,7 @@ pub struct TraceFinder {
     program: Option<u32>,
     /// Processes known to descend from this one, which is among them.
     family: HashSet<u32>,
-    found: Vec<Found>,
+    found: Vec<FoundTrace>,
     /// Files of other runs.
     strangers: HashMap<PathBuf, FileIdentity>,
     created: Option<CreatedNames>,
@@ -69,7 +69,7 @@ impl TraceFinder {
     }
 
     /// The traces found so far, in order of rank and start.
-    pub fn found(&self) -> &[Found] {
+    pub fn found(&self) -> &[FoundTrace] {
         &self.found
     }
 
@@ -88,12 +88,12 @@ impl TraceFinder {
     }
 
     /// Takes the traces that were found and are gone again.
-    pub fn take_deleted(&mut self) -> Vec<Found> {
+    pub fn take_deleted(&mut self) -> Vec<FoundTrace> {
         self.found.extract_if(.., |found| !found.path.exists()).collect()
     }
 
     /// Looks again; all traces found so far, in order of rank and start.
-    pub fn scan(&mut self) -> &[Found] {
+    pub fn scan(&mut self) -> &[FoundTrace] {
         let folder = self.output.folder().to_owned();
         self.scan_folder(&folder);
         // Where the library writes what it cannot write there.
@@ -144,7 +144,7 @@ impl TraceFinder {
         };
         if is_ours {
             self.family.insert(header.pid);
-            self.found.push(Found { path, header });
+            self.found.push(FoundTrace { path, header });
         } else if let Some(file) = file {
             self.strangers.insert(path, file);
         }

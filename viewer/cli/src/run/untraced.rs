@@ -13,8 +13,8 @@ use memlab_base::text::typed_path;
 use memlab_follow::offload::cuda_driver::LIBRARY;
 use memlab_units::format::size;
 
-/// A trace needs so much to begin with, or to go on.
-const ROOM: u64 = 1 << 16;
+/// A trace needs this much to begin with, or to go on.
+const MIN_FREE_BYTES: u64 = 1 << 16;
 
 /// Why there is no trace of a program that has ended, and what to do about it.
 pub fn why_no_trace(finder: &mut TraceFinder, command: &[OsString]) -> String {
@@ -46,12 +46,13 @@ pub fn why_cut(folder: &Path, written: u64) -> String {
 
 /// What keeps a trace with `written` bytes in `folder` from growing, and what to do about it.
 fn obstacle(folder: &Path, written: u64) -> Option<String> {
-    let is_full = statvfs(folder).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < ROOM);
+    let is_full = statvfs(folder).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < MIN_FREE_BYTES);
     if is_full {
         let folder = typed_path(folder);
         return Some(format!("the disk of {folder} is full: free some space, or choose another place with -o"));
     }
-    let largest = getrlimit(Resource::Fsize).current.filter(|largest| *largest < written.saturating_add(ROOM))?;
+    let largest =
+        getrlimit(Resource::Fsize).current.filter(|largest| *largest < written.saturating_add(MIN_FREE_BYTES))?;
     let largest = size(largest);
     Some(format!("files can have at most {largest} here: raise the limit with `ulimit -f`"))
 }

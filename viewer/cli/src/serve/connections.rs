@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Well below the 1,024 files that a process may usually open.
 const MAX_CONNECTIONS: usize = 256;
 /// A pause after the system refused a connection, for want of files.
-const PAUSE: Duration = Duration::from_millis(100);
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// One connection, which its task answers.
 struct Connection {
@@ -44,7 +44,7 @@ pub async fn answer(listener: &TcpListener, routes: Router) -> Infallible {
             Ok((stream, _)) if makes_room(&mut connections) => connections.push_back(begin(stream, &routes)),
             Ok(_) => {}
             Err(error) if is_of_connection(&error) => {}
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(REFUSAL_PAUSE).await,
         }
     }
 }

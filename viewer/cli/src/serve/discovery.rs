@@ -8,7 +8,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use memlab_follow::offload::control::{self, Status};
 
-/// How often the processes are asked.
+/// The time between two queries of the processes.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most running processes that are followed.
@@ -16,14 +16,14 @@ pub const MAX_PROCESSES: usize = 64;
 
 /// What was found last.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct Discovered {
     /// The processes that answered, by pid; the first [`MAX_PROCESSES`] are followed.
     pub processes: Vec<Status>,
     /// Those that did not: their number, and why.
     pub problems: Vec<(u32, String)>,
 }
 
-impl Found {
+impl Discovered {
     /// The traces to follow.
     pub fn traces(&self) -> Vec<PathBuf> {
         self.followed().map(|status| status.trace.clone()).collect()
@@ -42,7 +42,7 @@ impl Found {
 
 /// The thread; it ends soon after this is dropped.
 pub struct Discovery {
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<Discovered>>,
     _stop: Sender<()>,
 }
 
@@ -68,7 +68,7 @@ impl Discovery {
     }
 
     /// What was found last, for other threads.
-    pub fn found(&self) -> Arc<Mutex<Found>> {
+    pub fn found(&self) -> Arc<Mutex<Discovered>> {
         self.found.clone()
     }
 }
@@ -78,8 +78,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn discover() -> Found {
-    let mut found = Found::default();
+fn discover() -> Discovered {
+    let mut found = Discovered::default();
     for (pid, answer) in control::discover() {
         match answer {
             Ok(status) => found.processes.push(status),

@@ -7,11 +7,11 @@ use memlab_base::text::{fit, short_command};
 use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::{ProcessState, steps_per_second};
 
-/// The longest command told, in columns.
+/// The longest command shown, in columns.
 const MAX_COMMAND_COLUMNS: usize = 60;
 
-/// The most devices told of a process; a machine has sixteen.
-const DEVICES: usize = 16;
+/// The most devices shown of a process; a machine has sixteen.
+const MAX_DEVICES: usize = 16;
 
 /// One device of a process.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl ProcessFigures {
             steps: model.steps_ended(),
             steps_per_second: steps_per_second(model.steps()),
             ooms: model.oom_count(),
-            devices: model.devices().into_iter().take(DEVICES).map(device).collect(),
+            devices: model.devices().into_iter().take(MAX_DEVICES).map(device).collect(),
         }
     }
 

@@ -44,15 +44,15 @@ pub struct Fragment {
 /// # Errors
 ///
 /// If there is no such process, device or moment: in words.
-pub fn draw(followed: &mut [Followed], wish: &FragmentRequest) -> Result<Fragment, String> {
-    let Some(followed) = followed.iter_mut().find(|followed| id_of(followed.model()) == wish.id) else {
+pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Fragment, String> {
+    let Some(followed) = followed.iter_mut().find(|followed| id_of(followed.model()) == request.id) else {
         return Err("this process is no longer listed: choose another one".to_owned());
     };
     followed.set_scope(None);
     let (path, state) = (followed.path().to_owned(), followed.state());
     let version = format!("{} {}", followed.model().events(), state.short());
     let failure = followed.failure().map(str::to_owned);
-    let device = match moment::device_of(&path, followed.model(), wish.device) {
+    let device = match moment::device_of(&path, followed.model(), request.device) {
         Ok(device) => device.index,
         Err(_) => {
             let places = vec![
@@ -66,7 +66,7 @@ pub fn draw(followed: &mut [Followed], wish: &FragmentRequest) -> Result<Fragmen
             return Ok(Fragment { version, device: 0, places });
         }
     };
-    let at = match &wish.at {
+    let at = match &request.at {
         None => None,
         Some(typed) => Some(target(&path, followed.model(), typed, device)?),
     };
@@ -84,10 +84,10 @@ pub fn draw(followed: &mut [Followed], wish: &FragmentRequest) -> Result<Fragmen
     let places = vec![
         ("head", head(run, state, &path, failure.as_deref())),
         ("findings", live::findings(run)),
-        ("moment", moments(shown, device, wish, note)),
+        ("moment", moments(shown, device, request, note)),
         ("figures", live::figures(shown, device)),
         ("chart", live::chart(shown, device)),
-        ("part", live::part(shown, device, wish.part)),
+        ("part", live::part(shown, device, request.part)),
     ];
     Ok(Fragment { version, device, places })
 }
@@ -136,7 +136,7 @@ fn head(model: &Model, state: ProcessState, path: &Path, failure: Option<&str>) 
 }
 
 /// The devices, the moment that is shown, and those to go to.
-fn moments(shown: Shown<'_>, index: i32, wish: &FragmentRequest, note: Option<&str>) -> String {
+fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option<&str>) -> String {
     let mut html = String::new();
     let devices = shown.run.devices();
     if devices.len() > 1 {
@@ -159,8 +159,8 @@ fn moments(shown: Shown<'_>, index: i32, wish: &FragmentRequest, note: Option<&s
         );
     };
     let live = if shown.latest == "now" { "● now" } else { "the end" };
-    button("", live, "the latest state, which follows the run (Esc)", wish.at.is_none());
-    button("peak", "▼ peak", "when most was allocated", wish.at.as_deref() == Some("peak"));
+    button("", live, "the latest state, which follows the run (Esc)", request.at.is_none());
+    button("peak", "▼ peak", "when most was allocated", request.at.as_deref() == Some("peak"));
     let steps = shown.run.device_steps(index);
     let time = shown.then.map_or(u64::MAX, Model::time);
     let (before, after) = around(steps, time);
@@ -172,7 +172,7 @@ fn moments(shown: Shown<'_>, index: i32, wish: &FragmentRequest, note: Option<&s
     }
     for (number, oom) in shown.run.ooms().iter().enumerate().take(4) {
         let at = format!("oom:{}", number + 1);
-        let is_shown = wish.at.as_deref() == Some(&at);
+        let is_shown = request.at.as_deref() == Some(&at);
         let title = format!("out of memory after {}", format::duration(oom.time));
         button(
             &at,

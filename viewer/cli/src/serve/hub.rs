@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::discovery::{Discovery, Found, lock};
+use super::discovery::{Discovered, Discovery, lock};
 use super::figures::{Figures, ProcessFigures};
 use super::fragment::{self, Fragment, FragmentRequest};
 use super::strip;
-use memlab_follow::feed::{Followed, Visits};
+use memlab_follow::feed::{Followed, ModelQueries};
 use memlab_follow::offload::mover::{MemoryLocation, MoveOrder, Mover, MoverUpdate, WatchedProcess};
 use memlab_follow::offload::operation;
 use memlab_protocol::status::{MoveState, OperationKind};
 use memlab_report::page::elements::size;
 
-/// How often pages get an update; more rarely where drawing takes long.
+/// The shortest time between two updates of pages; it grows where drawing takes long.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time between two updates.
 const MAX_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often to look whether a page is open while none is.
+/// The time between two checks for an open page while none is open.
 const PAGE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Drawing takes at most this part of the time of a core.
 const DRAWING_SHARE_DIVISOR: u32 = 10;
@@ -30,14 +30,14 @@ const DRAWING_SHARE_DIVISOR: u32 = 10;
 /// Figures that the traces' thread does not give within this time are the last ones.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long processes that have ended stay, and how many of them.
+/// Processes that have ended stay this long, and at most this many of them.
 const ENDED_RETENTION: Duration = Duration::from_secs(3600);
 const MAX_ENDED_PROCESSES: usize = 32;
 
-/// How many fragments are kept for other pages that want the same.
-const FRAGMENTS: usize = 32;
-/// How many words on moves are kept.
-const NOTICES: usize = 8;
+/// The most fragments kept for other pages that want the same.
+const MAX_FRAGMENTS: usize = 32;
+/// The most notices on moves that are kept.
+const MAX_NOTICES: usize = 8;
 
 /// What is new, for pages.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -45,14 +45,14 @@ pub struct HubUpdate {
     /// The processes, as HTML.
     pub strip: String,
     /// Of each: its version.
-    pub versions: Vec<ProcessNews>,
+    pub versions: Vec<ProcessUpdate>,
     /// How moves ended, the newest last: a number, whether it went well, and words.
     pub notices: Vec<(u64, bool, String)>,
 }
 
 /// One process, for pages.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct ProcessNews {
+pub struct ProcessUpdate {
     id: String,
     version: String,
     title: String,
@@ -65,11 +65,11 @@ pub struct ProcessNews {
 }
 
 /// When each trace was first seen to have ended.
-type Ended = HashMap<PathBuf, Instant>;
+type EndTimes = HashMap<PathBuf, Instant>;
 
 /// The fragments drawn last, each with its process's version.
 #[derive(Default)]
-struct Kept {
+struct FragmentCache {
     fragments: VecDeque<(FragmentRequest, Arc<Fragment>)>,
     /// How long drawing took last.
     took: Duration,
@@ -77,15 +77,15 @@ struct Kept {
 
 /// Everything that is served.
 pub struct Hub {
-    traces: Visits,
-    found: Arc<Mutex<Found>>,
-    ended: Arc<Mutex<Ended>>,
+    traces: ModelQueries,
+    found: Arc<Mutex<Discovered>>,
+    ended: Arc<Mutex<EndTimes>>,
     last: Mutex<Figures>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<FragmentCache>>,
     mover: Mutex<Mover>,
     moved: Mutex<MoverUpdate>,
     notices: Mutex<Vec<(u64, bool, String)>>,
-    news: watch::Sender<Arc<HubUpdate>>,
+    updates: watch::Sender<Arc<HubUpdate>>,
     _discovery: Discovery,
 }
 
@@ -99,7 +99,7 @@ impl Hub {
         let discovery = Discovery::start()?;
         let found = discovery.found();
         let to_follow = found.clone();
-        let traces = Visits::start(Box::new(move || lock(&to_follow).traces()))?;
+        let traces = ModelQueries::start(Box::new(move || lock(&to_follow).traces()))?;
         Ok(Self {
             traces,
             found,
@@ -109,7 +109,7 @@ impl Hub {
             mover: Mutex::new(Mover::start()),
             moved: Mutex::default(),
             notices: Mutex::default(),
-            news: watch::Sender::new(Arc::default()),
+            updates: watch::Sender::new(Arc::default()),
             _discovery: discovery,
         })
     }
@@ -141,25 +141,26 @@ impl Hub {
     /// # Errors
     ///
     /// If there is no such process, device or moment: in words.
-    pub async fn fragment(&self, wish: FragmentRequest) -> Result<Arc<Fragment>, String> {
+    pub async fn fragment(&self, request: FragmentRequest) -> Result<Arc<Fragment>, String> {
         let kept = self.kept.clone();
         let drawn = self.ask(move |followed| {
             let version = followed
                 .iter()
                 .map(ProcessFigures::of)
-                .find(|process| process.id == wish.id)
+                .find(|process| process.id == request.id)
                 .map(|process| process.version());
-            let known = lock(&kept).fragments.iter().find(|(of, _)| *of == wish).map(|(_, fragment)| fragment.clone());
+            let known =
+                lock(&kept).fragments.iter().find(|(of, _)| *of == request).map(|(_, fragment)| fragment.clone());
             if let Some(known) = known.filter(|known| Some(&known.version) == version.as_ref()) {
                 return Ok(known);
             }
             let started = Instant::now();
-            let fragment = Arc::new(fragment::draw(followed, &wish)?);
+            let fragment = Arc::new(fragment::draw(followed, &request)?);
             let mut kept = lock(&kept);
             kept.took = started.elapsed();
-            kept.fragments.retain(|(of, _)| *of != wish);
-            kept.fragments.push_back((wish, fragment.clone()));
-            if kept.fragments.len() > FRAGMENTS {
+            kept.fragments.retain(|(of, _)| *of != request);
+            kept.fragments.push_back((request, fragment.clone()));
+            if kept.fragments.len() > MAX_FRAGMENTS {
                 kept.fragments.pop_front();
             }
             Ok(fragment)
@@ -185,27 +186,27 @@ impl Hub {
     }
 
     /// What is new, from now on.
-    pub fn news(&self) -> watch::Receiver<Arc<HubUpdate>> {
-        self.news.subscribe()
+    pub fn updates(&self) -> watch::Receiver<Arc<HubUpdate>> {
+        self.updates.subscribe()
     }
 
     /// Tells the pages what is new, for as long as there are any; otherwise only looks whether there are.
     pub async fn tell(&self) {
         loop {
-            if self.news.receiver_count() == 0 {
+            if self.updates.receiver_count() == 0 {
                 lock(&self.mover).watch(Vec::new());
                 // Pages that come later are not told what was.
-                self.news.send_replace(Arc::default());
-                while self.news.receiver_count() == 0 {
+                self.updates.send_replace(Arc::default());
+                while self.updates.receiver_count() == 0 {
                     tokio::time::sleep(PAGE_CHECK_INTERVAL).await;
                 }
             }
             let figures = self.figures().await;
-            let news = Arc::new(self.make_news(&figures));
-            self.news.send_if_modified(|last| {
-                let changed = **last != *news;
+            let updates = Arc::new(self.make_update(&figures));
+            self.updates.send_if_modified(|last| {
+                let changed = **last != *updates;
                 if changed {
-                    *last = news;
+                    *last = updates;
                 }
                 changed
             });
@@ -214,7 +215,7 @@ impl Hub {
         }
     }
 
-    fn make_news(&self, figures: &Figures) -> HubUpdate {
+    fn make_update(&self, figures: &Figures) -> HubUpdate {
         let running = figures.processes.iter().filter(|process| !process.state.is_over());
         let watched = running.map(|process| WatchedProcess { pid: process.pid, trace_id: process.trace_id.clone() });
         let mut mover = lock(&self.mover);
@@ -230,12 +231,16 @@ impl Hub {
                 });
             }
         }
-        let too_many = notices.len().saturating_sub(NOTICES);
+        let too_many = notices.len().saturating_sub(MAX_NOTICES);
         notices.drain(..too_many);
         let location = |pid: u32| moved.known.get(&pid).cloned();
         HubUpdate {
             strip: strip::draw(figures, location),
-            versions: figures.processes.iter().map(|process| ProcessNews::of(process, location(process.pid))).collect(),
+            versions: figures
+                .processes
+                .iter()
+                .map(|process| ProcessUpdate::of(process, location(process.pid)))
+                .collect(),
             notices: notices.clone(),
         }
     }
@@ -243,7 +248,7 @@ impl Hub {
     /// What `answer` makes of the traces; `None`: their thread has ended.
     async fn ask<T: Send + 'static>(&self, answer: impl FnOnce(&mut Vec<Followed>) -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
-        self.traces.visit(Box::new(move |followed| {
+        self.traces.query(Box::new(move |followed| {
             // Whoever asked may be gone by now.
             if !sender.is_closed() {
                 let _ = sender.send(answer(followed));
@@ -253,7 +258,7 @@ impl Hub {
     }
 }
 
-impl ProcessNews {
+impl ProcessUpdate {
     fn of(process: &ProcessFigures, location: Option<MemoryLocation>) -> Self {
         let over = process.state.is_over();
         let moving = location.as_ref().and_then(|location| location.moving.as_ref()).filter(|_| !over);
@@ -285,7 +290,7 @@ impl ProcessNews {
 }
 
 /// Takes out what is no longer told: runs that ended long ago or before many others, and traces that their process has left.
-fn retain(followed: &mut Vec<Followed>, found: &Found, ended: &mut Ended) {
+fn retain(followed: &mut Vec<Followed>, found: &Discovered, ended: &mut EndTimes) {
     let now = Instant::now();
     let has_left = |followed: &Followed| {
         let pid = followed.model().header().map_or(0, |header| header.pid);
@@ -304,7 +309,7 @@ fn retain(followed: &mut Vec<Followed>, found: &Found, ended: &mut Ended) {
     ended.retain(|path, _| followed.iter().any(|followed| followed.path() == path));
 }
 
-fn figures(followed: &[Followed], found: &Found) -> Figures {
+fn figures(followed: &[Followed], found: &Discovered) -> Figures {
     let mut processes: Vec<ProcessFigures> = followed.iter().map(ProcessFigures::of).collect();
     // Those that run first, the ranks of a job side by side.
     processes.sort_by_key(|process| (process.state.is_over(), process.command.clone(), process.rank, process.pid));

@@ -111,15 +111,15 @@ impl Collector for AllFigures {
     }
 }
 
-type OfDevice = fn(&ProcessFigures, &DeviceFigures) -> Option<u64>;
-type OfProcess = fn(&ProcessFigures) -> u64;
+type DeviceGauge = fn(&ProcessFigures, &DeviceFigures) -> Option<u64>;
+type ProcessCounter = fn(&ProcessFigures) -> u64;
 
 /// What a process has on a device now. After it has ended it has nothing; before its trace is read, nothing is known.
 fn now(process: &ProcessFigures, bytes: u64) -> Option<u64> {
     process.is_live().then_some(bytes)
 }
 
-const DEVICE_GAUGES: [(&str, &str, OfDevice); 10] = [
+const DEVICE_GAUGES: [(&str, &str, DeviceGauge); 10] = [
     (
         "memlab_allocated",
         "Handed out by PyTorch's caching allocator: torch.cuda.memory_allocated()",
@@ -158,7 +158,7 @@ const DEVICE_GAUGES: [(&str, &str, OfDevice); 10] = [
     }),
 ];
 
-const PROCESS_COUNTERS: [(&str, &str, OfProcess); 3] = [
+const PROCESS_COUNTERS: [(&str, &str, ProcessCounter); 3] = [
     ("memlab_steps", "Optimizer steps ended", |process| process.steps),
     ("memlab_events", "Events recorded: blocks, segments and driver memory taken and given back", |process| {
         process.events

@@ -29,10 +29,10 @@ use memlab_protocol::status::OperationKind;
 use memlab_report::page::nonce;
 pub use memlab_report::report::live::PagePart;
 
-/// The most pages that are told what is new at a time: with the token, and without one.
-const OWN_PAGES: usize = 64;
-const GUEST_PAGES: usize = 32;
-/// How often an idle connection is written to, so that one that is gone is noticed.
+/// The most pages that get updates at a time: with the token, and without one.
+const MAX_OWN_PAGES: usize = 64;
+const MAX_GUEST_PAGES: usize = 32;
+/// An idle connection is written to after this time, so that one that is gone is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 struct Server {
@@ -60,7 +60,7 @@ pub fn serve(
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener).context("the listening socket")?;
-        let [own_pages, guest_pages] = [OWN_PAGES, GUEST_PAGES].map(|places| Arc::new(Semaphore::new(places)));
+        let [own_pages, guest_pages] = [MAX_OWN_PAGES, MAX_GUEST_PAGES].map(|places| Arc::new(Semaphore::new(places)));
         let server = Arc::new(Server { hub: Hub::start()?, access, own_pages, guest_pages });
         started(server.hub.count(), &server.access);
         let routes = Router::new()
@@ -91,7 +91,7 @@ async fn guard(State(server): Shared, request: Request, next: Next) -> Response 
     };
     let mut response = match server.access.check(purpose, request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => said(refusal.status, &refusal.message),
+        Err(refusal) => text_response(refusal.status, &refusal.message),
     };
     if response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -110,12 +110,12 @@ async fn guard(State(server): Shared, request: Request, next: Next) -> Response 
 }
 
 /// A sentence as an answer.
-fn said(status: StatusCode, message: &str) -> Response {
+fn text_response(status: StatusCode, message: &str) -> Response {
     (status, format!("{message}\n")).into_response()
 }
 
 async fn unknown() -> Response {
-    said(StatusCode::NOT_FOUND, "memlab serve has / (the page) and /metrics")
+    text_response(StatusCode::NOT_FOUND, "memlab serve has / (the page) and /metrics")
 }
 
 async fn empty_page() -> Response {
@@ -133,7 +133,7 @@ async fn all_metrics(State(server): Shared, headers: HeaderMap) -> Response {
     let format = Format::wanted(&headers);
     match metrics::write(server.hub.figures().await, format) {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
-        Err(error) => said(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
@@ -143,35 +143,35 @@ async fn events(State(server): Shared, headers: HeaderMap) -> Response {
     let places = if is_owner { &server.own_pages } else { &server.guest_pages };
     let Ok(place) = places.clone().try_acquire_owned() else {
         let next = if is_owner { "close some" } else { "close some, or open the address with the token" };
-        return said(StatusCode::SERVICE_UNAVAILABLE, &format!("too many pages are open: {next}"));
+        return text_response(StatusCode::SERVICE_UNAVAILABLE, &format!("too many pages are open: {next}"));
     };
     // What was told last comes first, unless nobody was there to be told.
-    let news = WatchStream::new(server.hub.news()).filter(|news| !news.strip.is_empty());
-    let news = as_events(news).map(move |event| {
+    let updates = WatchStream::new(server.hub.updates()).filter(|updates| !updates.strip.is_empty());
+    let updates = as_events(updates).map(move |event| {
         let _held_with_the_stream = &place;
         event
     });
-    Sse::new(news).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    Sse::new(updates).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-fn as_events(news: impl Stream<Item = Arc<HubUpdate>>) -> impl Stream<Item = Result<Event, Infallible>> {
-    news.filter_map(|news| Event::default().event("news").json_data(&*news).ok().map(Ok))
+fn as_events(updates: impl Stream<Item = Arc<HubUpdate>>) -> impl Stream<Item = Result<Event, Infallible>> {
+    updates.filter_map(|updates| Event::default().event("news").json_data(&*updates).ok().map(Ok))
 }
 
 /// What of a process is to be shown.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct FragmentParameters {
     device: Option<i32>,
     part: Option<String>,
     at: Option<String>,
 }
 
-async fn fragment(State(server): Shared, Path(id): Path<String>, Query(asked): Query<Asked>) -> Response {
+async fn fragment(State(server): Shared, Path(id): Path<String>, Query(asked): Query<FragmentParameters>) -> Response {
     let part = asked.part.as_deref().and_then(PagePart::named).unwrap_or_default();
     let at = asked.at.filter(|at| !at.is_empty());
     match server.hub.fragment(FragmentRequest { id, device: asked.device, part, at }).await {
         Ok(fragment) => Json(&*fragment).into_response(),
-        Err(message) => said(StatusCode::NOT_FOUND, &message),
+        Err(message) => text_response(StatusCode::NOT_FOUND, &message),
     }
 }
 
@@ -185,7 +185,7 @@ async fn restore(State(server): Shared, Path(id): Path<String>) -> Response {
 
 async fn order(server: &Server, id: &str, kind: OperationKind) -> Response {
     match server.hub.order(id, kind).await {
-        Ok(()) => said(StatusCode::ACCEPTED, "asked for: the page and `memlab ps` show how it goes"),
-        Err(message) => said(StatusCode::NOT_FOUND, &message),
+        Ok(()) => text_response(StatusCode::ACCEPTED, "asked for: the page and `memlab ps` show how it goes"),
+        Err(message) => text_response(StatusCode::NOT_FOUND, &message),
     }
 }

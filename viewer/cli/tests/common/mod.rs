@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use memlab_base::clock::now_unix_ns;
 use memlab_base::query::Detail;
-use memlab_follow::feed::{Roster, look};
+use memlab_follow::feed::{Roster, build_snapshot};
 use memlab_follow::snapshot::{ProcessSnapshot, ProcessState};
 use memlab_trace::{Replay, Sink, decode_line};
 use memlab_tui::app::App;
@@ -291,7 +291,7 @@ impl Opened {
         for _ in 0..3 {
             self.roster.set_front(app.query().front.as_deref());
             self.roster.read_to_end(&mut |_| ControlFlow::Continue(()));
-            let snapshot = look(&mut self.roster, &app.query(), None, &|| false).expect("is not cancelled");
+            let snapshot = build_snapshot(&mut self.roster, &app.query(), None, &|| false).expect("is not cancelled");
             app.on_snapshot(snapshot.into());
         }
         assert!(!app.is_seeking());

@@ -9,7 +9,7 @@ use memlab_job::{Job, RankSummary, TraceFile, ranks_of};
 use memlab_trace::Scope;
 
 /// The shortest time between two comparisons.
-const INTERVAL: Duration = Duration::from_secs(1);
+const COMPARISON_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Comparing takes at most this part of a core.
 const CORE_SHARE_DIVISOR: u32 = 100;
@@ -56,7 +56,7 @@ impl RankComparison {
             members.iter().filter_map(|file| by_path.get(&file.path).copied().cloned()).collect();
         self.job = (ranks.len() > 1).then(|| Arc::new(Job::of(ranks, scope)));
         (self.scope, self.is_current) = (scope, true);
-        self.due = Some(Instant::now() + (began.elapsed() * CORE_SHARE_DIVISOR).max(INTERVAL));
+        self.due = Some(Instant::now() + (began.elapsed() * CORE_SHARE_DIVISOR).max(COMPARISON_INTERVAL));
         self.job.clone()
     }
 }

@@ -15,11 +15,11 @@ pub struct FollowedFigures {
     shortened_at: u64,
 }
 
-/// Between two polls at most so much is read, so that others get their turn.
+/// The most reads between two polls, so that others get their turn.
 const MAX_POLL_READS: usize = 4;
 
-/// How often the history is halved after the first reading: from some thousand points to some hundred.
-const HALVES: usize = 3;
+/// The history is halved this often after the first reading: from some thousand points to some hundred.
+const HISTORY_HALVINGS: usize = 3;
 
 impl FollowedFigures {
     /// Reads a trace up to now.
@@ -32,7 +32,7 @@ impl FollowedFigures {
         let mut figures = Figures::default();
         while follower.poll(&mut figures)?.more && !stop() {}
         let mut followed = Self { follower, figures, shortened_at: 0 };
-        for _ in 0..HALVES {
+        for _ in 0..HISTORY_HALVINGS {
             followed.shorten();
         }
         Ok(followed)

@@ -25,10 +25,10 @@ enum Reading {
     Done,
 }
 
-/// What copies of the past may weigh together, in bytes.
+/// The most bytes of all copies of the past together.
 const CHECKPOINT_BUDGET: usize = 256 << 20;
 
-/// How many of the latest events are kept for the screen.
+/// The number of latest events kept for the screen.
 const HISTORY_LENGTH: usize = 5_000;
 
 /// A trace and the model of what it said so far.
@@ -221,7 +221,7 @@ impl Followed {
     fn keep_events_near_the_end(&mut self) {
         /// The lines of the events that are kept, and others between them, which one poll may end in front of.
         const LINES: u64 = (16 << 20) + Follower::POLL_BYTES;
-        /// What the log reserves at most beyond the last line.
+        /// The most that the log reserves beyond the last line.
         const RESERVED: u64 = 256 << 20;
         let Reading::Follows(follower) = &self.reading else { return };
         // A trace that is followed, and not opened any more, is polled often: its file is not looked at for this.

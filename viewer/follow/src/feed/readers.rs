@@ -15,10 +15,10 @@ use super::writer::WriterState;
 use crate::snapshot::ProcessState;
 
 /// The most threads; each holds one model.
-const THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// A trace to read.
-pub struct ReadOrder {
+pub struct ReadRequest {
     /// The file.
     pub path: PathBuf,
     /// Whether it is to be followed from then on, if its writer lives.
@@ -41,7 +41,7 @@ pub struct ReadTrace {
 
 /// The threads; they end when this is dropped.
 pub struct Readers {
-    orders: Option<Sender<ReadOrder>>,
+    orders: Option<Sender<ReadRequest>>,
     done: Receiver<ReadTrace>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -50,10 +50,10 @@ pub struct Readers {
 impl Readers {
     /// Starts them. Names of lines and layers are shared by all traces.
     pub fn start(names: &Arc<Interned>) -> Self {
-        let (orders, to_read) = unbounded::<ReadOrder>();
+        let (orders, to_read) = unbounded::<ReadRequest>();
         let (done_here, done) = unbounded();
         let stop = Arc::new(AtomicBool::new(false));
-        let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let count = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let start = |_| {
             let (to_read, done, stop, names) = (to_read.clone(), done_here.clone(), stop.clone(), names.clone());
             let work = move || {
@@ -70,7 +70,7 @@ impl Readers {
     }
 
     /// Has a trace read.
-    pub fn order(&self, order: ReadOrder) {
+    pub fn order(&self, order: ReadRequest) {
         if let Some(orders) = &self.orders {
             // Without the threads, whose panic hook reports why, nothing is read.
             let _ = orders.send(order);
@@ -94,11 +94,11 @@ impl Drop for Readers {
     }
 }
 
-fn read(order: ReadOrder, names: &Interned, stop: &AtomicBool) -> ReadTrace {
+fn read(order: ReadRequest, names: &Interned, stop: &AtomicBool) -> ReadTrace {
     use std::ops::ControlFlow::{Break, Continue};
     let began = Instant::now();
     let is_stopped = || stop.load(Ordering::Relaxed);
-    let ReadOrder { path, follow } = order;
+    let ReadRequest { path, follow } = order;
     let mut summary = RankSummary::read(&path, names, &mut |_| if is_stopped() { Break(()) } else { Continue(()) });
     let state = summary.as_ref().map_or(ProcessState::Unreadable, |summary| match summary.end {
         Some(end) => ProcessState::Ended { code: end.code, signal: end.signal },

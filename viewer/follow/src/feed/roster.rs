@@ -11,13 +11,13 @@ use memlab_trace::{Progress, ReadError, Scope};
 
 use super::comparing::RankComparison;
 use super::follow::{Followed, Polled};
-use super::readers::{ReadOrder, Readers};
-use super::summed::TraceSummary;
+use super::readers::{ReadRequest, Readers};
+use super::trace_summary::TraceSummary;
 
-/// Up to so many traces are all kept whole.
+/// Up to this many traces are all kept whole.
 const MAX_WHOLE_TRACES: usize = 8;
 
-/// Of more, so many that were looked at last.
+/// If there are more, this many that were looked at last are kept whole.
 const RECENT_WHOLE_TRACES: usize = 3;
 
 /// The longest that one turn of the others takes, so that a key is answered soon.
@@ -32,13 +32,13 @@ const ROUND_SHARE_DIVISOR: u32 = 30;
 /// Reading traces again takes at most this part of a core.
 const REREAD_SHARE_DIVISOR: u32 = 40;
 
-/// How long to wait for the readers.
+/// The time between two checks of the readers.
 const READER_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One of the traces.
 pub struct ShownTrace {
     /// What is always kept of it.
-    pub summed: TraceSummary,
+    pub summary: TraceSummary,
     /// The model of all of it, if one is kept.
     pub whole: Option<Followed>,
     /// The number of the look at it, the last of all the highest.
@@ -72,19 +72,19 @@ impl Roster {
         let mut roster = Self::default();
         for path in paths {
             let whole = if paths.len() <= MAX_WHOLE_TRACES { Some(Followed::open(path)?) } else { None };
-            roster.traces.push(ShownTrace { summed: TraceSummary::open(path)?, whole, looked_at: 0 });
+            roster.traces.push(ShownTrace { summary: TraceSummary::open(path)?, whole, looked_at: 0 });
         }
         Ok(roster)
     }
 
     /// Adds a trace, unless it is there or cannot be read yet; whether it was added.
     pub fn add(&mut self, path: &Path) -> bool {
-        if self.traces.iter().any(|trace| trace.summed.path() == path) {
+        if self.traces.iter().any(|trace| trace.summary.path() == path) {
             return false;
         }
-        let Ok(summed) = TraceSummary::open(path) else { return false };
+        let Ok(summary) = TraceSummary::open(path) else { return false };
         let whole = if self.traces.len() < MAX_WHOLE_TRACES { Followed::open(path).ok() } else { None };
-        self.traces.push(ShownTrace { summed, whole, looked_at: 0 });
+        self.traces.push(ShownTrace { summary, whole, looked_at: 0 });
         self.keep_recent();
         true
     }
@@ -101,7 +101,7 @@ impl Roster {
 
     /// Whether there are several ranks among them.
     pub fn has_ranks(&self) -> bool {
-        let mut ranks = self.traces.iter().filter_map(|trace| trace.summed.header().rank);
+        let mut ranks = self.traces.iter().filter_map(|trace| trace.summary.header().rank);
         let first = ranks.next();
         first.is_some_and(|first| ranks.any(|rank| rank != first))
     }
@@ -115,23 +115,24 @@ impl Roster {
     pub fn is_over(&self) -> bool {
         self.traces.iter().all(|trace| match &trace.whole {
             Some(whole) => whole.is_over(),
-            None => trace.summed.is_settled(),
+            None => trace.summary.is_settled(),
         })
     }
 
     /// The trace in front: a model of all of it is kept from now on.
     pub fn set_front(&mut self, path: Option<&Path>) {
-        let Some(index) = path.and_then(|path| self.traces.iter().position(|trace| trace.summed.path() == path)) else {
+        let Some(index) = path.and_then(|path| self.traces.iter().position(|trace| trace.summary.path() == path))
+        else {
             return;
         };
         self.looks += 1;
         let trace = &mut self.traces[index];
         trace.looked_at = self.looks;
         if trace.whole.is_none()
-            && let Ok(whole) = Followed::open(trace.summed.path())
+            && let Ok(whole) = Followed::open(trace.summary.path())
         {
             trace.whole = Some(whole);
-            trace.summed.leave_following();
+            trace.summary.leave_following();
             self.keep_recent();
         }
     }
@@ -152,7 +153,7 @@ impl Roster {
             if trace.whole.is_some() && trace.looked_at >= oldest && kept < most {
                 kept += 1;
             } else if let Some(whole) = trace.whole.take() {
-                sum_up(&mut trace.summed, &whole, &self.names);
+                summarize(&mut trace.summary, &whole, &self.names);
             }
         }
     }
@@ -188,10 +189,10 @@ impl Roster {
         }
         let is_any = !done.is_empty();
         for read in done {
-            if let Some(trace) = self.traces.iter_mut().find(|trace| trace.summed.path() == read.path) {
-                trace.summed.take(read);
+            if let Some(trace) = self.traces.iter_mut().find(|trace| trace.summary.path() == read.path) {
+                trace.summary.take(read);
                 if trace.whole.is_some() {
-                    trace.summed.leave_following();
+                    trace.summary.leave_following();
                 }
             }
         }
@@ -201,23 +202,23 @@ impl Roster {
     /// Has those read that were not read yet, and one at a time of those whose summaries are out of date.
     fn order_reading(&mut self) {
         let is_due = self.reread_due.is_none_or(|due| Instant::now() >= due);
-        let is_unread = |trace: &ShownTrace| trace.whole.is_none() && trace.summed.is_unread();
+        let is_unread = |trace: &ShownTrace| trace.whole.is_none() && trace.summary.is_unread();
         let mut orders: Vec<&mut TraceSummary> = Vec::new();
         let has_unread = self.traces.iter().any(is_unread);
         for trace in &mut self.traces {
             let is_wanted =
-                if has_unread { is_unread(trace) } else { is_due && orders.is_empty() && trace.summed.is_outdated() };
+                if has_unread { is_unread(trace) } else { is_due && orders.is_empty() && trace.summary.is_outdated() };
             if is_wanted && trace.whole.is_none() {
-                orders.push(&mut trace.summed);
+                orders.push(&mut trace.summary);
             }
         }
         if orders.is_empty() {
             return;
         }
         let readers = self.readers.get_or_insert_with(|| Readers::start(&self.names));
-        for summed in orders {
-            summed.set_ordered();
-            readers.order(ReadOrder { path: summed.path().to_owned(), follow: !summed.is_followed() });
+        for summary in orders {
+            summary.set_ordered();
+            readers.order(ReadRequest { path: summary.path().to_owned(), follow: !summary.is_followed() });
         }
     }
 
@@ -231,7 +232,7 @@ impl Roster {
         while let Some(trace) = self.traces.get_mut(self.next) {
             self.next += 1;
             if trace.whole.is_none() {
-                changed |= trace.summed.poll();
+                changed |= trace.summary.poll();
             }
             if began.elapsed() > MAX_TURN {
                 self.round_took += began.elapsed();
@@ -250,14 +251,14 @@ impl Roster {
             let more = self.poll(&|| false).more;
             let is_left = |trace: &ShownTrace| match &trace.whole {
                 Some(_) => more,
-                None => trace.summed.summary().is_none() && !trace.summed.is_over(),
+                None => trace.summary.summary().is_none() && !trace.summary.is_over(),
             };
             let left = self.traces.iter().filter(|trace| is_left(trace)).count();
             if left == 0 {
                 return;
             }
             let told = self.traces.iter().filter(|trace| is_left(trace)).find_map(|trace| trace.whole.as_ref());
-            let events = |trace: &ShownTrace| trace.summed.summary().map_or(0, |summary| summary.events);
+            let events = |trace: &ShownTrace| trace.summary.summary().map_or(0, |summary| summary.events);
             let (all, read) = (self.traces.len() as u64, (self.traces.len() - left) as u64);
             let told = told.map(Followed::progress).unwrap_or_else(|| Progress {
                 bytes_read: read,
@@ -280,17 +281,17 @@ impl Roster {
         }
         for trace in &mut self.traces {
             if let Some(whole) = &trace.whole {
-                sum_up(&mut trace.summed, whole, &self.names);
+                summarize(&mut trace.summary, whole, &self.names);
             }
         }
-        let read: Vec<&RankSummary> = self.traces.iter().filter_map(|trace| trace.summed.summary()).collect();
+        let read: Vec<&RankSummary> = self.traces.iter().filter_map(|trace| trace.summary.summary()).collect();
         self.comparison.compare(&read, scope)
     }
 }
 
 /// Takes the summary of a model, unless it is still being read.
-fn sum_up(summed: &mut TraceSummary, whole: &Followed, names: &Interned) {
+fn summarize(summary: &mut TraceSummary, whole: &Followed, names: &Interned) {
     if let Some((model, skipped)) = whole.caught_up() {
-        summed.set_summary(RankSummary::of(whole.path(), model, skipped, names), whole.state());
+        summary.set_summary(RankSummary::of(whole.path(), model, skipped, names), whole.state());
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, select};
 
-use super::look::look;
+use super::build_snapshot::build_snapshot;
 use super::roster::Roster;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, Query};
@@ -15,11 +15,11 @@ use memlab_base::query::{Comparison, Query};
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time between two snapshots, however long it takes to make one.
 const MAX_PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
-/// How long to wait when there was nothing to read.
-pub(super) const IDLE: Duration = Duration::from_millis(50);
+/// The time to wait when there was nothing to read.
+pub(super) const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 /// The same when every process is gone.
-const IDLE_WHEN_OVER: Duration = Duration::from_millis(500);
-/// How often to look for new traces.
+const IDLE_INTERVAL_WHEN_OVER: Duration = Duration::from_millis(500);
+/// The time between two searches for new traces.
 pub(super) const FIND_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Lists the traces there are by now.
@@ -79,7 +79,7 @@ impl Worker {
                 select! {
                     recv(self.queries) -> next => query = next.unwrap_or(query),
                     recv(self.stop) -> _ => {}
-                    default(if over { IDLE_WHEN_OVER } else { IDLE }) => {}
+                    default(if over { IDLE_INTERVAL_WHEN_OVER } else { IDLE_INTERVAL }) => {}
                 }
             }
         }
@@ -93,7 +93,9 @@ impl Worker {
     fn publish(&mut self, query: &Query) -> bool {
         let (stop, queries) = (self.stop.clone(), self.queries.clone());
         let is_stale = || is_disconnected(&stop) || !queries.is_empty();
-        let Some(snapshot) = look(&mut self.roster, query, self.comparison.clone(), &is_stale) else { return false };
+        let Some(snapshot) = build_snapshot(&mut self.roster, query, self.comparison.clone(), &is_stale) else {
+            return false;
+        };
         self.comparison.clone_from(&snapshot.comparison);
         let mut snapshot = Arc::new(snapshot);
         while let Err(TrySendError::Full(newer)) = self.snapshots.try_send(snapshot) {

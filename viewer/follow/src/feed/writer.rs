@@ -8,7 +8,7 @@ use memlab_trace::record::Header;
 
 use crate::snapshot::ProcessState;
 
-/// How often the writer is looked for.
+/// The time between two searches for the writer.
 const WRITER_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// A trace that grew so recently has a writer, whatever the process list says (it may be in a container).
 const GROWTH_GRACE: Duration = Duration::from_secs(2);

@@ -12,9 +12,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::notice::Notice;
 use memlab_base::signals;
 
-/// Between two looks at a command.
-const PAUSE: Duration = Duration::from_millis(50);
-/// How long a command that was asked to end may take for it.
+/// The time between two checks of a command.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The time that a command may take to end after it was asked to.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Starts a command, in a process group of its own: Ctrl-C on the program is none on it. What it prints goes to standard
@@ -53,7 +53,7 @@ pub fn wait(command: &OsStr, mut child: Child, notice: &Notice, may_run: impl Fn
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
             Ok(Some(status)) => return Err(format!("--notify: `{shown}` ended with {}", described(status))),
-            Ok(None) if may_run() => std::thread::sleep(PAUSE),
+            Ok(None) if may_run() => std::thread::sleep(POLL_INTERVAL),
             Ok(None) => {
                 end(&mut child);
                 return Err(format!("--notify: `{shown}` went on after the program, and was ended"));
@@ -76,7 +76,7 @@ fn end(child: &mut Child) {
     let _ = kill_process_group(group, Signal::TERM);
     let asked = Instant::now();
     while asked.elapsed() < END_TIMEOUT && matches!(child.try_wait(), Ok(None)) {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();

@@ -12,9 +12,9 @@ use super::options::Options;
 use super::webhook::Webhook;
 use memlab_base::output;
 
-/// How long after the program what is told may go on.
-const GRACE: Duration = Duration::from_secs(10);
-/// What an end takes that came at the last moment.
+/// The time that deliveries may take after the program has ended.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time to end a delivery that began at the last moment.
 const END_MARGIN: Duration = Duration::from_secs(1);
 
 /// Commands and requests that are under way.
@@ -61,7 +61,7 @@ impl Deliveries {
         if let Some(webhook) = self.webhook.clone() {
             self.in_background(move |may_run| webhook.send(&notice.json(), may_run));
         }
-        self.say();
+        self.print_failures();
     }
 
     fn in_background(&mut self, work: impl FnOnce(&dyn Fn() -> bool) -> Result<(), String> + Send + 'static) {
@@ -84,7 +84,7 @@ impl Deliveries {
     }
 
     /// Says what went wrong so far, unless the terminal is in use.
-    pub fn say(&mut self) {
+    pub fn print_failures(&mut self) {
         if !self.is_quiet {
             while let Ok(result) = self.ends.try_recv() {
                 self.on_over(result);
@@ -101,12 +101,12 @@ impl Deliveries {
 
     /// The program is over: waits for what is under way, for a while, and says what went wrong.
     pub fn finish(mut self) {
-        let deadline = *self.deadline.get_or_init(|| Instant::now() + GRACE);
+        let deadline = *self.deadline.get_or_init(|| Instant::now() + DELIVERY_TIMEOUT);
         while self.under_way > 0 {
             match self.ends.recv_deadline(deadline + END_MARGIN) {
                 Ok(result) => self.on_over(result),
                 Err(_) => {
-                    let seconds = GRACE.as_secs();
+                    let seconds = DELIVERY_TIMEOUT.as_secs();
                     output::note(format_args!("--webhook: no answer within {seconds} s of the program's end"));
                     return;
                 }

@@ -28,7 +28,7 @@ pub struct Options {
 
 impl Options {
     /// Whether anybody is to be told.
-    pub fn is_anyone_told(&self) -> bool {
+    pub fn has_recipient(&self) -> bool {
         self.notify.is_some() || self.webhook.is_some()
     }
 }

@@ -11,7 +11,7 @@ use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// For one attempt, from the name's address to the end of the answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before each attempt but the first.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
@@ -59,7 +59,7 @@ impl Webhook {
         let trusted: Vec<_> = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
         let tls = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(trusted))).build();
         let config = Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
+            .timeout_global(Some(ATTEMPT_TIMEOUT))
             .user_agent(concat!("memlab/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();
@@ -75,7 +75,7 @@ impl Webhook {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            match pauses.next().filter(|_| is_worth_another(&failed) && may_run()) {
+            match pauses.next().filter(|_| is_retryable(&failed) && may_run()) {
                 Some(pause) => std::thread::sleep(*pause),
                 None => return Err(format!("--webhook: {}: {}", self.address.host(), in_words(&failed))),
             }
@@ -88,7 +88,7 @@ impl Webhook {
     }
 }
 
-fn is_worth_another(error: &ureq::Error) -> bool {
+fn is_retryable(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::StatusCode(code) => *code >= 500 || matches!(code, 408 | 425 | 429),
         ureq::Error::Timeout(_) | ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {

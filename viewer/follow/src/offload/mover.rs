@@ -15,13 +15,13 @@ use crate::offload::operation;
 use memlab_base::output;
 use memlab_protocol::status::{MoveStatus, OperationKind};
 
-/// How often a process is asked.
+/// The time between two queries of a process.
 const QUERY_INTERVAL: Duration = Duration::from_millis(1000);
 /// The same while its memory moves.
 const BUSY_QUERY_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a process is asked that did not answer.
+/// The time between two queries of a process that did not answer.
 const SILENT_QUERY_INTERVAL: Duration = Duration::from_secs(3);
-/// How long a program may take to reach a point where it can stop.
+/// The time that a program may take to reach a point where it can stop.
 const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process to be asked.
@@ -95,11 +95,11 @@ impl Mover {
     /// Starts the thread, which asks no process before [`Mover::watch`].
     pub fn start() -> Self {
         let (commands, new_commands) = unbounded();
-        let (news, updates) = unbounded();
+        let (published, updates) = unbounded();
         let driver_works = Arc::new(AtomicBool::new(false));
         let worker = Worker {
             commands: new_commands,
-            news,
+            updates: published,
             driver_works: driver_works.clone(),
             watched: Vec::new(),
             followed: HashMap::new(),
@@ -164,18 +164,18 @@ struct FollowedProcess {
 }
 
 /// Something that the CUDA driver does for us.
-struct ByDriver {
+struct DriverOperation {
     of: WatchedProcess,
     thread: JoinHandle<Result<String, String>>,
 }
 
 struct Worker {
     commands: Receiver<Command>,
-    news: Sender<MoverUpdate>,
+    updates: Sender<MoverUpdate>,
     driver_works: Arc<AtomicBool>,
     watched: Vec<WatchedProcess>,
     followed: HashMap<WatchedProcess, FollowedProcess>,
-    by_driver: Vec<ByDriver>,
+    by_driver: Vec<DriverOperation>,
     outcomes: Vec<Result<String, String>>,
     changed: bool,
 }
@@ -198,8 +198,8 @@ impl Worker {
             for of in &self.watched {
                 self.followed.entry(of.clone()).or_default();
             }
-            self.look_at_driver();
-            self.ask();
+            self.poll_driver();
+            self.query_processes();
             if std::mem::take(&mut self.changed) || !self.outcomes.is_empty() {
                 self.publish();
             }
@@ -214,17 +214,17 @@ impl Worker {
     fn take(&mut self, command: Command) {
         match command {
             Command::Watch(watched) => self.watched = watched,
-            Command::Move(order) => self.carry_out(order),
+            Command::Move(order) => self.execute(order),
         }
     }
 
     fn publish(&mut self) {
         let known = self.followed.iter().map(|(of, followed)| (of.pid, followed.about.clone())).collect();
         // The dashboard may be gone.
-        let _ = self.news.send(MoverUpdate { known, outcomes: std::mem::take(&mut self.outcomes) });
+        let _ = self.updates.send(MoverUpdate { known, outcomes: std::mem::take(&mut self.outcomes) });
     }
 
-    fn carry_out(&mut self, order: MoveOrder) {
+    fn execute(&mut self, order: MoveOrder) {
         if order.by_driver {
             return self.have_driver(order);
         }
@@ -257,7 +257,7 @@ impl Worker {
         match std::thread::Builder::new().name("memlab-driver".into()).spawn(work) {
             Ok(thread) => {
                 self.followed.entry(of.clone()).or_default().about.by_driver = Some(kind);
-                self.by_driver.push(ByDriver { of, thread });
+                self.by_driver.push(DriverOperation { of, thread });
                 self.driver_works.store(true, Ordering::Relaxed);
                 self.changed = true;
             }
@@ -265,11 +265,11 @@ impl Worker {
         }
     }
 
-    fn look_at_driver(&mut self) {
+    fn poll_driver(&mut self) {
         let (over, running) = std::mem::take(&mut self.by_driver).into_iter().partition(|one| one.thread.is_finished());
         self.by_driver = running;
         self.driver_works.store(!self.by_driver.is_empty(), Ordering::Relaxed);
-        for ByDriver { of, thread } in over {
+        for DriverOperation { of, thread } in over {
             let followed = self.followed.entry(of).or_default();
             (followed.about.by_driver, followed.asked) = (None, None);
             self.outcomes
@@ -279,10 +279,10 @@ impl Worker {
     }
 
     /// Asks those whose turn it is, all at once: one that does not answer costs no more than its own patience.
-    fn ask(&mut self) {
+    fn query_processes(&mut self) {
         let due: Vec<_> = self.followed.iter_mut().filter(|(_, followed)| followed.is_due()).collect();
         let (changed, outcomes) = std::thread::scope(|scope| {
-            let asked: Vec<_> = due.into_iter().map(|(of, followed)| scope.spawn(|| followed.ask(of))).collect();
+            let asked: Vec<_> = due.into_iter().map(|(of, followed)| scope.spawn(|| followed.query(of))).collect();
             let answers = asked.into_iter().filter_map(|thread| thread.join().ok());
             answers.fold((false, Vec::new()), |(changed, mut outcomes), (changes, outcome)| {
                 outcomes.extend(outcome);
@@ -306,7 +306,7 @@ impl FollowedProcess {
     }
 
     /// Asks it; whether something changed, and how what was ordered has ended.
-    fn ask(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
+    fn query(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
         let answer = match &self.process {
             Some(process) => process.status(),
             None => find(of).map(|(process, status)| {

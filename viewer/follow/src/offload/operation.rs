@@ -12,7 +12,7 @@ use memlab_base::output::ProgressLine;
 use memlab_protocol::status::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
 use memlab_units::format::{self, size};
 
-/// How often a process is asked how it goes.
+/// The time between two queries of an operation's progress.
 const QUERY_INTERVAL: Duration = Duration::from_millis(50);
 /// A process that has not answered for so long is no longer waited for.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);

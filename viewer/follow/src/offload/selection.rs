@@ -69,7 +69,7 @@ impl Criteria {
         let now = activity.model.time().max(now_unix_ns.saturating_sub(start));
         let idle = match self.idle_ns {
             None => None,
-            Some(idle_ns) => Some(Idle::new(&activity, now, idle_ns)?),
+            Some(idle_ns) => Some(IdleMemory::new(&activity, now, idle_ns)?),
         };
         let model = &activity.model;
         let blocks = model.devices().into_iter().flat_map(|device| model.segments(device.index).segments);
@@ -81,7 +81,7 @@ impl Criteria {
         Ok(whole_pages(blocks, page_bytes))
     }
 
-    fn wants(&self, model: &Model, block: &BlockView, idle: Option<&Idle>) -> bool {
+    fn wants(&self, model: &Model, block: &BlockView, idle: Option<&IdleMemory>) -> bool {
         (self.categories.is_empty() || self.categories.contains(&block.category))
             && (self.layers.is_empty()
                 || model
@@ -136,7 +136,7 @@ impl Sink for Activity {
 }
 
 /// Which memory is idle, inferred from which layers and lines still allocate: memlab does not see what kernels touch.
-struct Idle {
+struct IdleMemory {
     /// What was used after this is not idle.
     since: u64,
     layers: HashMap<BlockLayer, u64>,
@@ -145,7 +145,7 @@ struct Idle {
     steps: bool,
 }
 
-impl Idle {
+impl IdleMemory {
     fn new(activity: &Activity, now: u64, idle_ns: u64) -> anyhow::Result<Self> {
         let model = &activity.model;
         let since = now.saturating_sub(idle_ns);

@@ -31,7 +31,7 @@ const ROW: f64 = 18.0;
 const HEAD: f64 = 58.0;
 const FOOT: f64 = 22.0;
 
-/// What is narrower than this is not drawn.
+/// A narrower call is not drawn.
 const MIN_CALL_WIDTH: f64 = 0.3;
 
 /// A character's width in the picture's font: six tenths of its size, as monospaced fonts have it.
@@ -71,7 +71,7 @@ pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
 /// The picture alone, of at most `most` calls, for a page that has the style and the script.
 pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usize) -> String {
     let total = measure.of(&tree.total());
-    let Chosen { least, dropped, rows } = choose(tree, measure, total, most);
+    let DrawnCalls { least, dropped, rows } = choose(tree, measure, total, most);
     let height = HEAD + (rows + 1) as f64 * ROW + FOOT;
     let mut svg = String::new();
     let _ = writeln!(
@@ -86,7 +86,7 @@ pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usiz
         search = WIDTH - 262.0,
         reset = WIDTH - 350.0,
     );
-    let mut drawn = Drawn { svg: &mut svg, measure, total };
+    let mut drawn = Drawing { svg: &mut svg, measure, total };
     drawn.frame(0, 0, 0, "all", 'l', "all\nevery block on the device", total, 0);
     // Depth first, with the place each call begins at.
     let mut to_do: Vec<(u32, usize, u64)> = Vec::new();
@@ -121,7 +121,7 @@ fn facts(total: u64) -> String {
 }
 
 /// Which calls are drawn.
-struct Chosen {
+struct DrawnCalls {
     /// Those that hold at least this much.
     least: u64,
     /// How many that hold something are not.
@@ -130,7 +130,7 @@ struct Chosen {
     rows: usize,
 }
 
-fn choose(tree: &CallTree, measure: Measure, total: u64, most: usize) -> Chosen {
+fn choose(tree: &CallTree, measure: Measure, total: u64, most: usize) -> DrawnCalls {
     let mut depths: Vec<usize> = Vec::with_capacity(tree.calls.len());
     for call in &tree.calls {
         depths.push(call.parent.map_or(1, |parent| depths[parent as usize] + 1));
@@ -146,17 +146,17 @@ fn choose(tree: &CallTree, measure: Measure, total: u64, most: usize) -> Chosen 
     let is_drawn = |index: usize| sizes[index] >= least && depths[index] <= MAX_DEPTH;
     let dropped = (0..sizes.len()).filter(|index| sizes[*index] > 0 && !is_drawn(*index)).count() as u64;
     let rows = (0..sizes.len()).filter(|index| is_drawn(*index)).map(|index| depths[index]).max().unwrap_or(0);
-    Chosen { least, dropped, rows }
+    DrawnCalls { least, dropped, rows }
 }
 
 /// Draws frames.
-struct Drawn<'s> {
+struct Drawing<'s> {
     svg: &'s mut String,
     measure: Measure,
     total: u64,
 }
 
-impl Drawn<'_> {
+impl Drawing<'_> {
     /// Notes calls made from one place, for a stack: the first is to be taken next.
     fn put_off(&self, to_do: &mut Vec<(u32, usize, u64)>, tree: &CallTree, calls: &[u32], row: usize, start: u64) {
         let mut start = start;

@@ -77,8 +77,8 @@ pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, events: &Events, device
 /// The segments of a device, and one more for each block outside all segments.
 fn segments_of(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
     let mut segments = snapshot.model.segments(device).segments;
-    let strays = strays(&snapshot.model.blocks(device), &segments);
-    segments.extend(strays.into_iter().map(|block| Segment {
+    let outside = unsegmented_blocks(&snapshot.model.blocks(device), &segments);
+    segments.extend(outside.into_iter().map(|block| Segment {
         address: block.address,
         bytes: block.bytes,
         blocks: vec![block],
@@ -88,7 +88,7 @@ fn segments_of(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
 }
 
 /// The blocks outside all segments; both are in order of address.
-fn strays(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockView> {
+fn unsegmented_blocks(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockView> {
     let mut within = segments.iter().flat_map(|segment| &segment.blocks).peekable();
     let is_stray = |block: &&BlockView| within.next_if(|next| next.address == block.address).is_none();
     blocks.iter().filter(is_stray).copied().collect()
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn blocks_outside_segments_are_found() {
         let segment = Segment { address: 100, bytes: 100, blocks: vec![block(110, 20)], ..Segment::default() };
-        let strays = strays(&[block(50, 1), block(110, 20), block(300, 1)], &[segment]);
-        assert_eq!(strays.iter().map(|block| block.address).collect::<Vec<_>>(), [50, 300]);
+        let outside = unsegmented_blocks(&[block(50, 1), block(110, 20), block(300, 1)], &[segment]);
+        assert_eq!(outside.iter().map(|block| block.address).collect::<Vec<_>>(), [50, 300]);
     }
 }

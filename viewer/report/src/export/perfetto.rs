@@ -4,7 +4,7 @@
 //! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one
 //! after the other into one file, and lie beside each other in time.
 
-mod course;
+mod event_collector;
 mod gpu;
 mod messages;
 mod packets;
@@ -14,8 +14,8 @@ use std::io::{self, Write};
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{DeviceView, Model, TotalsView};
 
-pub use course::EventCollector;
-use course::RangeChange;
+pub use event_collector::EventCollector;
+use event_collector::RangeChange;
 
 use memlab_base::moment::LoadedMoment;
 use memlab_base::text::{clean, place, short_command};
@@ -26,7 +26,7 @@ use messages::{
 };
 use packets::{Packets, id};
 
-/// Writes what `course` saw, of one device or of all.
+/// Writes what `events` saw, of one device or of all.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ use packets::{Packets, id};
 pub fn write(
     out: &mut dyn Write,
     loaded: &LoadedMoment,
-    course: &EventCollector,
+    events: &EventCollector,
     device: Option<i32>,
 ) -> io::Result<()> {
     let whole = &loaded.snapshot.final_model;
@@ -43,11 +43,11 @@ pub fn write(
     let process = id(&header, "process", 0);
     packets.describe(process_track(process, &header))?;
     steps(&mut packets, loaded, &header, process)?;
-    phases(&mut packets, whole, course, &header, process)?;
-    ranges(&mut packets, loaded, course, &header, process)?;
-    gpu::gpu(&mut packets, whole, course.ran(), device, &header, process)?;
+    phases(&mut packets, whole, events, &header, process)?;
+    ranges(&mut packets, loaded, events, &header, process)?;
+    gpu::gpu(&mut packets, whole, events.ran(), device, &header, process)?;
     for view in whole.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
-        counters(&mut packets, course, &view, &header, process)?;
+        counters(&mut packets, events, &view, &header, process)?;
         instants(&mut packets, loaded, &view, &header, process)?;
     }
     Ok(())
@@ -100,11 +100,11 @@ fn steps(packets: &mut Packets<'_>, loaded: &LoadedMoment, header: &Header, proc
 fn phases(
     packets: &mut Packets<'_>,
     whole: &Model,
-    course: &EventCollector,
+    events: &EventCollector,
     header: &Header,
     process: u64,
 ) -> io::Result<()> {
-    for (thread, slices) in course.phases() {
+    for (thread, slices) in events.phases() {
         let track = id(header, "thread", i64::from(thread));
         packets.describe(match whole.thread(thread) {
             None => TrackDescriptor::child(track, process, &format!("thread {thread}")),
@@ -134,12 +134,12 @@ fn phases(
 fn ranges(
     packets: &mut Packets<'_>,
     loaded: &LoadedMoment,
-    course: &EventCollector,
+    events: &EventCollector,
     header: &Header,
     process: u64,
 ) -> io::Result<()> {
     let (moment, whole) = (&loaded.snapshot.model, &loaded.snapshot.final_model);
-    for (thread, changes) in course.ranges() {
+    for (thread, changes) in events.ranges() {
         let track = id(header, "ranges", i64::from(thread));
         let name = match whole.thread(thread).filter(|known| !known.name.is_empty()) {
             Some(known) => format!("ranges of {}", clean(&known.name)),
@@ -180,7 +180,7 @@ const COUNTERS: [Counter; 3] = [
 
 fn counters(
     packets: &mut Packets<'_>,
-    course: &EventCollector,
+    events: &EventCollector,
     view: &DeviceView,
     header: &Header,
     process: u64,
@@ -192,7 +192,7 @@ fn counters(
             ..TrackDescriptor::child(track, process, &format!("cuda:{} {name}", view.index))
         })?;
         let mut last = None;
-        for (time, totals) in course.of(view.index) {
+        for (time, totals) in events.of(view.index) {
             let value = of(totals);
             if last.replace(value) != Some(value) {
                 packets.event(*time, TrackEvent::count(track, value))?;

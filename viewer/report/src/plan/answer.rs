@@ -20,7 +20,7 @@ use memlab_units::format::{self, size};
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
 
-/// How many lines that read values back are named.
+/// The most lines that read values back and are named.
 const SHOWN_READ_BACKS: usize = 5;
 
 /// The card that is planned for.

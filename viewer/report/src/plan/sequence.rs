@@ -12,7 +12,8 @@ use memlab_units::format::{self, size};
 /// A change is recommended if it saves a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
 
-/// About so many requests are replayed for a row, which takes a tenth of a second; the smallest card takes ten times that.
+/// About this many requests are replayed for a row, which takes a tenth of a second; the smallest card takes ten times
+/// that.
 const REPLAYED_EVENTS: usize = 2_000_000;
 
 /// What is asked.
@@ -107,7 +108,7 @@ impl SequenceAnswer {
             .iter()
             .map(|text| Ok((*text, Settings::parse(text)?.for_torch(family.recording.torch_version()))));
         let parsed: Vec<(&str, Settings)> = parsed.collect::<anyhow::Result<_>>()?;
-        let room = Room { card_bytes: *card_bytes, outside: context_bytes + family.recording.outside };
+        let room = CardRoom { card_bytes: *card_bytes, outside: context_bytes + family.recording.outside };
         let of_order = |(order, lengths): &(Order, Vec<u64>)| -> Vec<SequenceRow> {
             parsed.iter().map(|settings| room.row(&sequence, *order, lengths, settings)).collect()
         };
@@ -133,12 +134,12 @@ impl SequenceAnswer {
 }
 
 /// A card, of which a part is not the allocator's.
-struct Room {
+struct CardRoom {
     card_bytes: u64,
     outside: u64,
 }
 
-impl Room {
+impl CardRoom {
     fn row(&self, sequence: &Sequence, order: Order, lengths: &[u64], settings: &(&str, Settings)) -> SequenceRow {
         let (text, settings) = settings;
         let needs = sequence.needs(lengths, settings, self.outside);

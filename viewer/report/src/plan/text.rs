@@ -7,7 +7,7 @@ use memlab_base::table::Table;
 use memlab_base::text;
 use memlab_units::format::{self, size};
 
-/// How many lines and layers are shown.
+/// The most lines and layers shown.
 const SHOWN_ROWS: usize = 8;
 
 /// Writes a plan for a terminal of `columns`.

@@ -5,7 +5,7 @@ use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
 use super::bar;
 use super::names::ReportNames;
 use memlab_base::category::category_names;
-use memlab_base::findings::{self, Finding, Grows, PoolsOfLine, advice::advice};
+use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, advice::advice};
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean};
@@ -367,7 +367,7 @@ pub(super) fn ooms(names: &ReportNames<'_>, device: &DeviceView, columns: usize)
     lines
 }
 
-fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&Grows>, columns: usize) -> Vec<String> {
+fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, columns: usize) -> Vec<String> {
     let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
     let mut lines = vec![
         format!("OUT OF MEMORY after {}: {} asked for", format::duration(oom.time), size(oom.requested_bytes)),

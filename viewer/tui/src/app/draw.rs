@@ -40,7 +40,7 @@ pub fn draw(buffer: &mut Buffer, app: &mut App) {
     app.context.hit_targets.clear();
     app.context.is_seeking = app.is_seeking();
     if area.width < MIN_COLUMNS || area.height < MIN_ROWS {
-        header::draw_least(buffer, area, app);
+        header::draw_minimal(buffer, area, app);
     } else {
         let has_strip = !matches!(app.screen, Screen::Overview | Screen::Output);
         let areas = areas(area, has_strip);

@@ -70,12 +70,12 @@ fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
 }
 
 /// What fits on a screen too small for a dashboard.
-pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
+pub fn draw_minimal(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     let lines = match app.context.device() {
         // The peak has its own line.
         Some(device) => vec![
-            (app.context.size(device.totals.allocated_bytes) + &then(app), theme.accent),
+            (app.context.size(device.totals.allocated_bytes) + &cursor_text(app), theme.accent),
             (format!("peak {}", app.context.size(device.totals.peak_allocated_bytes)), theme.text),
             (format!("resv {}", app.context.size(device.totals.reserved_bytes)), theme.text),
             (format!("used {}", app.context.size(device.totals.used_bytes)), theme.text),
@@ -89,7 +89,7 @@ pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
 }
 
 /// Of which moment the figures are, if it was chosen.
-fn then(app: &App) -> String {
+fn cursor_text(app: &App) -> String {
     app.context.cursor_time().map(|time| format!(" at {}", format::duration(time))).unwrap_or_default()
 }
 
@@ -184,7 +184,7 @@ fn moment_spans(app: &App) -> Vec<Span<'static>> {
 fn moment_words(app: &App) -> Option<String> {
     match (app.context.moment, app.context.cursor_time()) {
         (ShownMoment::Peak, _) => Some("at the peak".to_owned()),
-        (ShownMoment::Then, Some(time)) => Some(format!("at {}", format::duration(time))),
+        (ShownMoment::Cursor, Some(time)) => Some(format!("at {}", format::duration(time))),
         _ => None,
     }
 }

@@ -101,7 +101,7 @@ impl App {
                     table.invert_sort();
                 }
             }
-            KeyCode::Char('o') => self.ask_to_offload(),
+            KeyCode::Char('o') => self.confirm_offload(),
             KeyCode::Char('r') => return self.restore(),
             KeyCode::Esc => self.on_escape(),
             KeyCode::Enter => self.on_enter(),
@@ -145,7 +145,7 @@ impl App {
     fn on_escape(&mut self) {
         if !self.context.filter.is_empty() {
             self.context.clear_filter();
-        } else if self.context.moment == ShownMoment::Then {
+        } else if self.context.moment == ShownMoment::Cursor {
             self.context.show(ShownMoment::Now);
         }
     }

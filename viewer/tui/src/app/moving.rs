@@ -10,8 +10,8 @@ use memlab_follow::request::UiRequest;
 use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_protocol::status::{MoveState, OperationKind};
 
-/// Up to so many processes are all asked where their memory is.
-const ALL_WATCHED: usize = 16;
+/// Up to this many processes are all asked where their memory is.
+const MAX_WATCHED_PROCESSES: usize = 16;
 
 fn watched(process: &ProcessSnapshot) -> WatchedProcess {
     WatchedProcess { pid: process.header.pid, trace_id: process.header.id.clone() }
@@ -30,7 +30,7 @@ impl App {
     pub fn watched(&self) -> Vec<WatchedProcess> {
         let runs = |process: &&ProcessSnapshot| !process.state.is_over();
         let all = &self.latest.processes;
-        if all.iter().filter(runs).count() <= ALL_WATCHED {
+        if all.iter().filter(runs).count() <= MAX_WATCHED_PROCESSES {
             return all.iter().filter(runs).map(watched).collect();
         }
         let front = self.context.process().into_iter();
@@ -49,7 +49,7 @@ impl App {
     }
 
     /// `o`: asks whether to offload.
-    pub(super) fn ask_to_offload(&mut self) {
+    pub(super) fn confirm_offload(&mut self) {
         match self.offload_question() {
             Ok(question) => self.overlay = Some(Overlay::Offload(question)),
             Err(why_not) => self.context.notice = Some(why_not),

@@ -9,7 +9,7 @@ pub enum ShownMoment {
     /// When the most was allocated.
     Peak,
     /// One that was chosen with the cursor.
-    Then,
+    Cursor,
 }
 
 /// How much of the past the chart shows.

@@ -59,7 +59,7 @@ impl Context {
         let Some(process) = self.process() else { return };
         let time = time.min(process.until(self.now_unix_ns));
         self.cursor = Some(cursor_at(process, SeekTarget::Time(time), time));
-        self.set_moment(ShownMoment::Then);
+        self.set_moment(ShownMoment::Cursor);
     }
 
     /// Puts the cursor right after an event of the trace shown. Times of different threads are not quite in order, so
@@ -67,7 +67,7 @@ impl Context {
     pub fn go_to_event(&mut self, number: u64, time: u64) {
         let Some(process) = self.process() else { return };
         self.cursor = Some(cursor_at(process, SeekTarget::event(number, time), time));
-        self.set_moment(ShownMoment::Then);
+        self.set_moment(ShownMoment::Cursor);
     }
 
     /// When the chart begins and ends, if it does not show the whole run. A moment chosen outside it draws it along.
@@ -104,7 +104,7 @@ impl Context {
         let (Some(process), Some(device)) = (self.process(), self.device()) else { return };
         let end = process.until(self.now_unix_ns);
         let from = match self.moment {
-            ShownMoment::Then => self.cursor_time().unwrap_or(end),
+            ShownMoment::Cursor => self.cursor_time().unwrap_or(end),
             ShownMoment::Peak => device.totals.peak_time,
             ShownMoment::Now => end,
         };
@@ -192,7 +192,7 @@ impl Context {
         Some(match self.moment {
             ShownMoment::Now => process.until(self.now_unix_ns),
             ShownMoment::Peak => device.totals.peak_time,
-            ShownMoment::Then => self.cursor_time()?,
+            ShownMoment::Cursor => self.cursor_time()?,
         })
     }
 

@@ -35,7 +35,7 @@ pub struct Context {
     pub moment: ShownMoment,
     /// Whether the user chose it.
     pub(super) moment_was_chosen: bool,
-    /// The chosen moment, where `moment` is [`ShownMoment::Then`].
+    /// The chosen moment, where `moment` is [`ShownMoment::Cursor`].
     pub(super) cursor: Option<Cursor>,
     /// How much of the past the chart shows.
     pub window: ChartWindow,
@@ -186,7 +186,7 @@ impl Context {
     /// The sum of the lines, and of the layers, of the device shown.
     pub fn allocated_bytes(&self) -> u64 {
         self.device().map_or(0, |device| match self.moment {
-            ShownMoment::Now | ShownMoment::Then => device.totals.allocated_bytes,
+            ShownMoment::Now | ShownMoment::Cursor => device.totals.allocated_bytes,
             ShownMoment::Peak => device.totals.peak_allocated_bytes,
         })
     }

@@ -7,11 +7,11 @@ mod draw;
 mod drawn;
 mod filtered_block;
 mod layout;
-mod look;
 mod map;
 mod order;
 mod pieces;
 mod state;
+mod style;
 
 pub use pieces::pieces;
 pub use state::SegmentsScreen;

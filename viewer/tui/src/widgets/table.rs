@@ -51,7 +51,7 @@ pub struct TableStyle<'a, C> {
 pub fn draw<C: Column>(
     buffer: &mut Buffer,
     area: Rect,
-    look: &TableStyle<'_, C>,
+    style: &TableStyle<'_, C>,
     state: &mut TableState<C>,
     rows: &[C::Item],
     label: impl Fn(&C::Item) -> Label,
@@ -59,8 +59,8 @@ pub fn draw<C: Column>(
     if area.height == 0 || area.width < 12 {
         return;
     }
-    let (context, theme) = (look.context, &look.context.theme);
-    let shown: Vec<C> = look.columns.iter().copied().filter(|column| column.columns() > 0).collect();
+    let (context, theme) = (style.context, &style.context.theme);
+    let shown: Vec<C> = style.columns.iter().copied().filter(|column| column.columns() > 0).collect();
     let page = usize::from(area.height - 1);
     state.settle(rows.len(), page);
     let labels: Vec<Label> = rows.iter().skip(state.offset).take(page).map(label).collect();
@@ -71,13 +71,13 @@ pub fn draw<C: Column>(
     let name_x = bar_x + bar_columns + u16::from(has_bars);
     // Where some rows open, the names of the others are aligned with theirs.
     let sign_columns = if labels.iter().any(|label| label.is_open.is_some()) { 2 } else { 0 };
-    draw_headings(buffer, area, look, state, &shown, name_x);
+    draw_headings(buffer, area, style, state, &shown, name_x);
 
     for (index, label) in labels.iter().enumerate() {
         let row = state.offset + index;
         let y = area.y + 1 + index as u16;
         let line = Rect { y, height: 1, ..area };
-        context.hit_targets.put(line, look.pane.map_or(HitTarget::Row(row), |pane| HitTarget::PaneRow(pane, row)));
+        context.hit_targets.put(line, style.pane.map_or(HitTarget::Row(row), |pane| HitTarget::PaneRow(pane, row)));
         let mut x = area.x;
         for column in &shown {
             let sorted = *column == state.sort;
@@ -91,7 +91,7 @@ pub fn draw<C: Column>(
             put(buffer, bar_x, y, BAR, &bar(share.clamp(0.0, 1.0), BAR, theme.glyphs.unicode), tint, theme);
         }
         draw_label(buffer, (name_x, area.right()), y, label, sign_columns, theme);
-        if look.has_focus && row == state.selected {
+        if style.has_focus && row == state.selected {
             buffer.set_style(line, theme.selected);
             if has_bars && !theme.is_mono() {
                 // The bar keeps its colour.
@@ -122,16 +122,16 @@ pub fn columns_with_gpu_time<C: Column>(width: u16, has_gpu_time: bool) -> Vec<C
 fn draw_headings<C: Column>(
     buffer: &mut Buffer,
     area: Rect,
-    look: &TableStyle<'_, C>,
+    style: &TableStyle<'_, C>,
     state: &TableState<C>,
     shown: &[C],
     name_x: u16,
 ) {
-    let (context, theme, pane) = (look.context, &look.context.theme, look.pane);
+    let (context, theme, pane) = (style.context, &style.context.theme, style.pane);
     let heading = |column: C| {
         let arrow = if state.ascending { theme.glyphs.ascending } else { theme.glyphs.descending };
-        let is_then = context.moment == ShownMoment::Then && C::of_moment(ShownMoment::Then) == Some(column);
-        let title = if is_then { "then" } else { column.title() };
+        let is_at_cursor = context.moment == ShownMoment::Cursor && C::of_moment(ShownMoment::Cursor) == Some(column);
+        let title = if is_at_cursor { "then" } else { column.title() };
         if column == state.sort { (format!("{arrow}{title}"), theme.accent) } else { (title.to_owned(), theme.dim) }
     };
     let place = |column: C| C::ALL.iter().position(|other| *other == column).unwrap_or(0);

@@ -166,8 +166,11 @@ pub(super) fn begin(bytes: u64, context: u64) -> Result<Vec<Arc<Region>>, String
     let largest = (bytes / threads as u64).next_multiple_of(HUGE_PAGE).clamp(MIN_REGION_BYTES, MAX_REGION_BYTES);
     let sizes = (0..bytes.div_ceil(largest)).map(|i| largest.min(bytes - i * largest));
     let regions = sizes.map(|bytes| Region::reserve(bytes).map(Arc::new)).collect::<Result<Vec<_>, String>>()?;
-    let work =
-        Arc::new(Work { regions: regions.clone(), next: AtomicUsize::new(0), has_failed: AtomicBool::new(false) });
+    let work = Arc::new(RegionQueue {
+        regions: regions.clone(),
+        next: AtomicUsize::new(0),
+        has_failed: AtomicBool::new(false),
+    });
     for number in 0..threads.min(regions.len()) {
         let work = work.clone();
         if let Err(error) = background::spawn("memlab-pin", move || work.run(context)) {
@@ -181,13 +184,13 @@ pub(super) fn begin(bytes: u64, context: u64) -> Result<Vec<Arc<Region>>, String
 }
 
 /// Regions to make, in order, by several threads.
-struct Work {
+struct RegionQueue {
     regions: Vec<Arc<Region>>,
     next: AtomicUsize,
     has_failed: AtomicBool,
 }
 
-impl Work {
+impl RegionQueue {
     fn run(&self, context: u64) {
         let _guard = RecursionGuard::enter(); // This thread's calls are not recorded.
         calls::relax_captures();
@@ -213,9 +216,9 @@ impl Work {
 }
 
 /// Regions that were being made when this was asked for.
-pub struct Growing(pub(super) Vec<Arc<Region>>);
+pub struct PendingRegions(pub(super) Vec<Arc<Region>>);
 
-impl Growing {
+impl PendingRegions {
     pub const EMPTY: Self = Self(Vec::new());
 
     /// Waits until what is at this place is pinned.
@@ -252,29 +255,29 @@ mod tests {
             let making = Mutex::new(RegionState::Making);
             Arc::new(Region { address, bytes: HUGE_PAGE, state: making, settled: Condvar::new() })
         });
-        let growing = Growing(regions.to_vec());
+        let pending = PendingRegions(regions.to_vec());
         let last = |region: &Region| Span { address: region.address + HUGE_PAGE as usize - 1, bytes: 1 };
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| growing.wait_for(last(&regions[0])));
+            let first = scope.spawn(|| pending.wait_for(last(&regions[0])));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!first.is_finished());
             // WHEN the first is ready, THEN copies into it begin, and those into the other wait
             regions[0].settle(Ok(()));
             assert_eq!(first.join().unwrap(), Ok(()));
-            let second = scope.spawn(|| growing.wait_for(last(&regions[1])));
+            let second = scope.spawn(|| pending.wait_for(last(&regions[1])));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!second.is_finished());
             // AND WHEN the other fails, THEN they fail, and the reason is known
             regions[1].settle(Err(("no memory".to_owned(), Code::OUT_OF_MEMORY)));
             assert_eq!(second.join().unwrap(), Err(Code::OUT_OF_MEMORY));
         });
-        assert_eq!(growing.failure().as_deref(), Some("no memory"));
-        assert_eq!(growing.wait(), Err("no memory".to_owned()));
+        assert_eq!(pending.failure().as_deref(), Some("no memory"));
+        assert_eq!(pending.wait(), Err("no memory".to_owned()));
         // AND a place in no such region is not waited for
-        assert_eq!(growing.wait_for(Span { address: 0x3000_0000, bytes: 1 }), Ok(()));
+        assert_eq!(pending.wait_for(Span { address: 0x3000_0000, bytes: 1 }), Ok(()));
         // The regions are none: nothing to release.
         regions.into_iter().for_each(std::mem::forget);
-        std::mem::forget(growing);
+        std::mem::forget(pending);
     }
 
     #[test]

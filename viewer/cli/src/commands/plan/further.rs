@@ -10,14 +10,14 @@ use crate::recording::{Recorder, Running};
 use memlab_base::error::bad_input;
 use memlab_report::plan::answer::{PlannedCard, choice, search_on};
 
-/// At most so many batches are recorded because the program does not grow evenly.
+/// The most batches recorded because the program does not grow evenly.
 const MAX_BATCHES: usize = 8;
 
-/// So often the largest batch is recorded, because the one before it was not the largest.
+/// The largest batch is recorded at most this often, because the one before it was not the largest.
 const MAX_ATTEMPTS: usize = 3;
 
 /// What of a plan's options decides.
-pub(super) struct Asked<'o> {
+pub(super) struct BatchChoice<'o> {
     /// The batches that are to be shown; empty: a choice.
     pub(super) batches: &'o [u64],
     /// Whether the largest batch is recorded, however large it is.
@@ -30,7 +30,7 @@ pub(super) struct Asked<'o> {
 ///
 /// If the program fails.
 pub(super) fn record(
-    asked: &Asked<'_>,
+    asked: &BatchChoice<'_>,
     card: &PlannedCard,
     settings: &str,
     recorder: &mut Recorder,
@@ -39,10 +39,10 @@ pub(super) fn record(
     let Some((low, high)) = program.last().recorded_batches() else { return Ok(()) };
     let largest =
         |program: &Program| Ok::<u64, anyhow::Error>(search_on(program, card, settings)?.largest_batch(card.bytes));
-    let Asked { batches: asked, check } = *asked;
+    let BatchChoice { batches: asked, check } = *asked;
     let reach = high.saturating_mul(EXTRAPOLATION_LIMIT);
 
-    let has_odd_growth = program.has_odd_growth();
+    let has_irregular_growth = program.has_irregular_growth();
     let fitting = largest(program)?;
     let far = if check { fitting } else { asked.iter().copied().max().unwrap_or(fitting).min(reach) };
     // Batches below the recorded ones take other ways most often.
@@ -54,7 +54,7 @@ pub(super) fn record(
         far if far > high => record_beyond(recorder, program, far)?,
         _ => between.map_or(Ok(true), |batch| record_between(recorder, program, batch))?,
     };
-    if is_even && !has_odd_growth {
+    if is_even && !has_irregular_growth {
         return Ok(());
     }
     program.grows_unevenly();

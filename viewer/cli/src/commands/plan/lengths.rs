@@ -64,7 +64,7 @@ impl Lengths {
 }
 
 /// A program at any length.
-pub struct AtLengths {
+pub struct LengthProgram {
     /// Its requests.
     pub family: Family,
     /// The lengths that were recorded.
@@ -74,7 +74,7 @@ pub struct AtLengths {
 }
 
 /// Records a program at the longest of its lengths, at half and at a quarter of that.
-pub fn recorded(recorder: &mut Recorder, batches: &[u64], lengths: &[u64]) -> anyhow::Result<AtLengths> {
+pub fn recorded(recorder: &mut Recorder, batches: &[u64], lengths: &[u64]) -> anyhow::Result<LengthProgram> {
     if !recorder.takes(LENGTH) {
         return Err(bad_input("--lengths: write {length} where the command takes the length of its samples"));
     }
@@ -90,7 +90,7 @@ pub fn recorded(recorder: &mut Recorder, batches: &[u64], lengths: &[u64]) -> an
     };
     let recordings = [recording(recorded[0])?, recording(recorded[1])?, recording(recorded[2])?];
     let family = Family::of_three(recordings).map_err(|error| bad_input(error.to_string()))?;
-    Ok(AtLengths { family, recorded: recorded.to_vec(), batch })
+    Ok(LengthProgram { family, recorded: recorded.to_vec(), batch })
 }
 
 fn to_record(lengths: &[u64]) -> anyhow::Result<[u64; 3]> {

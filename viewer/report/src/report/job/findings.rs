@@ -35,7 +35,7 @@ pub(super) fn findings(names: &RankNames<'_>) -> Vec<JobFinding> {
     let job = names.job;
     let first = job.first_oom.as_ref().map(|first| out_of_memory(names, first));
     let rest = [growth(names), more(names), less(names), behind(names)].into_iter().flatten();
-    first.into_iter().chain(rest).chain(strays(names)).collect()
+    first.into_iter().chain(rest).chain(foreign_contexts(names)).collect()
 }
 
 /// All findings on a job, the most urgent first.
@@ -207,15 +207,18 @@ fn behind(names: &RankNames<'_>) -> Option<JobFinding> {
 }
 
 /// Contexts on devices of other ranks, one finding for each such device.
-fn strays(names: &RankNames<'_>) -> Vec<JobFinding> {
+fn foreign_contexts(names: &RankNames<'_>) -> Vec<JobFinding> {
     let mut by_device: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for stray in &names.job.stray_contexts {
-        let host = names.job.ranks[stray.at].header.host.as_str();
-        by_device.entry((host, stray.owner, stray.device)).or_default().push(stray);
+    for context in &names.job.stray_contexts {
+        let host = names.job.ranks[context.at].header.host.as_str();
+        by_device.entry((host, context.owner, context.device)).or_default().push(context);
     }
-    let finding = |((host, owner, device), strays): ((&str, Option<usize>, i32), Vec<&memlab_job::ForeignContext>)| {
-        let bytes = strays.iter().fold(0_u64, |sum, stray| sum.saturating_add(stray.bytes));
-        let ranks: Vec<usize> = strays.iter().map(|stray| stray.at).collect();
+    let finding = |((host, owner, device), contexts): (
+        (&str, Option<usize>, i32),
+        Vec<&memlab_job::ForeignContext>,
+    )| {
+        let bytes = contexts.iter().fold(0_u64, |sum, context| sum.saturating_add(context.bytes));
+        let ranks: Vec<usize> = contexts.iter().map(|context| context.at).collect();
         let place = match owner {
             Some(owner) => format!("cuda:{device} of {host}, the device of rank {}", names.rank(owner)),
             None => format!("cuda:{device} of {host}, which no rank uses"),
@@ -225,7 +228,7 @@ fn strays(names: &RankNames<'_>) -> Vec<JobFinding> {
             names.ranks(ranks.iter().copied()),
             size(bytes)
         ));
-        if let Some(line) = strays.iter().find_map(|stray| stray.line.as_ref()) {
+        if let Some(line) = contexts.iter().find_map(|context| context.line.as_ref()) {
             what = what.and("; there allocated ").and_code(names.line(Some(line)));
         }
         let next =

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memlab_job::{FigureKind, Job, RankSummary, STRIP};
+use memlab_job::{FigureKind, Job, RankSummary, STRIP_PARTS};
 
 use crate::page::axes::decimal_step;
 use crate::page::elements::{name, size};
@@ -51,8 +51,12 @@ pub(super) fn heat_map(job: &Job) -> String {
             let _ = write!(svg, "<text class=\"end\" x=\"{x:.0}\" y=\"{y:.1}\">{}</text>", rank.rank());
         }
         let _ = write!(svg, "<g><title>{}</title>", name(&told(job, rank)));
-        svg +=
-            &shades(rank, most, |part| x_of(since.saturating_add(rank.duration / STRIP as u64 * part as u64)), middle);
+        svg += &shades(
+            rank,
+            most,
+            |part| x_of(since.saturating_add(rank.duration / STRIP_PARTS as u64 * part as u64)),
+            middle,
+        );
         if let Some(oom) = &rank.first_oom {
             let (x, height) = (x_of(since.saturating_add(oom.time)) - 1.5, row.max(MARK));
             let y = middle - height / 2.0;
@@ -91,7 +95,7 @@ fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f6
         paths[run[0]] += &stretch(x_of(first), x_of(first + run.len()));
         first += run.len();
     }
-    let mut svg = format!("<path class=\"ground\" d=\"{}\"/>", stretch(x_of(0), x_of(STRIP)));
+    let mut svg = format!("<path class=\"ground\" d=\"{}\"/>", stretch(x_of(0), x_of(STRIP_PARTS)));
     for (shade, path) in paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty()) {
         let _ = write!(svg, "<path stroke-opacity=\"{:.2}\" d=\"{path}\"/>", shade as f64 / SHADES as f64);
     }

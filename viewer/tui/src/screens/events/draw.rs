@@ -41,8 +41,8 @@ impl EventsScreen {
             draw_without(buffer, inner, context);
             return;
         }
-        let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-        table::draw(buffer, inner, &look, &mut state, &items, |item| label(item, theme));
+        let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+        table::draw(buffer, inner, &style, &mut state, &items, |item| label(item, theme));
         let shown = items.iter().enumerate().skip(state.offset).take(usize::from(inner.height.saturating_sub(1)));
         for (y, (row, item)) in (inner.y + 1..).zip(shown) {
             dress(buffer, Rect { y, height: 1, ..inner }, item, &columns, row == state.selected, theme);
@@ -188,7 +188,7 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
         0 => "of unknown size".to_owned(),
         bytes => format!("{} bytes", format::grouped(bytes)),
     };
-    let mut facts = vec![vec![Span::styled(exactly, style), Span::styled(what(event), theme.text)]];
+    let mut facts = vec![vec![Span::styled(exactly, style), Span::styled(outcome(event), theme.text)]];
     if let Some(category) = event.category {
         facts.push(fact(category_names(category).0, theme.text));
     }
@@ -218,7 +218,7 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
 }
 
 /// What became of the bytes.
-fn what(event: &EventView) -> &'static str {
+fn outcome(event: &EventView) -> &'static str {
     match event.kind {
         EventKind::Alloc => " handed out",
         EventKind::Free => " given back; had been asked for",

@@ -103,7 +103,7 @@ impl Column for LayerColumn {
 
     fn of_moment(moment: ShownMoment) -> Option<Self> {
         Some(match moment {
-            ShownMoment::Now | ShownMoment::Then => Self::Now,
+            ShownMoment::Now | ShownMoment::Cursor => Self::Now,
             ShownMoment::Peak => Self::AtPeak,
         })
     }

@@ -73,8 +73,8 @@ impl LayersScreen {
             vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, "Layers", facts.collect(), theme);
         let whole = context.allocated_bytes();
-        let look = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &look, &mut state, rows, |row| label(row, context, whole, is_flat));
+        let style = TableStyle { context, columns, pane, has_focus };
+        table::draw(buffer, inner, &style, &mut state, rows, |row| label(row, context, whole, is_flat));
         self.table = state;
     }
 }
@@ -106,7 +106,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
         Some(root) if !row.is_root() => format!("{class} of {root}"),
         _ => format!("{class}, outermost"),
     };
-    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
     let held = |view: &memlab_trace::LayerView| {
         format!("{then} {}, at peak {}", context.size(view.live_bytes), context.size(view.live_bytes_at_peak))
     };

@@ -140,7 +140,7 @@ impl Column for LineColumn {
 
     fn of_moment(moment: ShownMoment) -> Option<Self> {
         Some(match moment {
-            ShownMoment::Now | ShownMoment::Then => Self::Now,
+            ShownMoment::Now | ShownMoment::Cursor => Self::Now,
             ShownMoment::Peak => Self::AtPeak,
         })
     }

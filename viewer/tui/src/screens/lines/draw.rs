@@ -64,8 +64,8 @@ impl LinesScreen {
             .filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, title, facts.collect(), theme);
         let (whole, directory) = (context.allocated_bytes(), context.directory());
-        let look = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &look, &mut state, &rows, |row| label(row, context, whole, directory));
+        let style = TableStyle { context, columns, pane, has_focus };
+        table::draw(buffer, inner, &style, &mut state, &rows, |row| label(row, context, whole, directory));
         self.table = state;
         rows
     }
@@ -109,7 +109,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
 /// What a line holds itself, and with what it calls.
 fn figures_in_words(context: &Context, row: &LineItem) -> String {
     let own = &row.figures.own;
-    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", context.size(bytes)) };
     let live = |bytes: u64, blocks: u64| match bytes {
@@ -119,7 +119,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
     // What is shown first is what is there first: a narrow screen cuts the rest.
     let in_order = |live: String, at_peak: String| match context.moment {
         ShownMoment::Peak => format!("{at_peak}, {live}"),
-        ShownMoment::Now | ShownMoment::Then => format!("{live}, {at_peak}"),
+        ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),
     };
     let itself = match own.allocations {
         0 => "allocates nothing itself".to_owned(),

@@ -60,8 +60,8 @@ impl LinesScreen {
         context: &Context,
     ) {
         /// What came through one caller, and the calls by which.
-        type Through = (AllocationTotals, Vec<(u32, u32)>);
-        let mut callers: HashMap<&Arc<Line>, Through> = HashMap::new();
+        type CallerTotals = (AllocationTotals, Vec<(u32, u32)>);
+        let mut callers: HashMap<&Arc<Line>, CallerTotals> = HashMap::new();
         for (holder, node) in nodes {
             let Some(parent) = calls.calls[*node as usize].parent else { continue };
             let Some(line) = &calls.calls[parent as usize].line else { continue };

@@ -43,7 +43,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     facts.insert(0, fact("% of in use", theme.dim));
     let title = match context.moment {
         ShownMoment::Now => "Device memory",
-        ShownMoment::Then => "Device memory then",
+        ShownMoment::Cursor => "Device memory then",
         ShownMoment::Peak => "Device memory at the peak",
     };
     let inner = frame(buffer, area, title, facts, theme);
@@ -67,7 +67,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
 
 fn at(view: &CategoryView, moment: ShownMoment) -> u64 {
     match moment {
-        ShownMoment::Now | ShownMoment::Then => view.bytes,
+        ShownMoment::Now | ShownMoment::Cursor => view.bytes,
         ShownMoment::Peak => view.bytes_at_peak,
     }
 }

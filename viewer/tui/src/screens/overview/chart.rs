@@ -71,7 +71,7 @@ fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: 
     let mut facts =
         vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
     let (allocated, reserved, used) = match context.moment {
-        ShownMoment::Now | ShownMoment::Then => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
+        ShownMoment::Now | ShownMoment::Cursor => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
         ShownMoment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
     };
     let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };
@@ -163,7 +163,7 @@ impl<'a> Plot<'a> {
                 let Some(cell) = buffer.cell_mut((x, y)) else { continue };
                 if self.theme.is_mono() {
                     if let Some(band) = band_at(3) {
-                        cell.set_symbol(self.bands.looks[band].1);
+                        cell.set_symbol(self.bands.styles[band].1);
                     }
                     continue;
                 }
@@ -171,17 +171,17 @@ impl<'a> Plot<'a> {
                 let split = (1..8).find(|eighth| band_at(*eighth) != Some(low));
                 match split {
                     None => {
-                        cell.set_symbol(" ").set_bg(self.bands.looks[low].0);
+                        cell.set_symbol(" ").set_bg(self.bands.styles[low].0);
                     }
                     Some(split) if self.theme.glyphs.unicode => {
                         let high = band_at((split + 7) / 2 + 1).or_else(|| band_at(split));
                         let high = high.filter(|_| band_at(7).is_some() || split < 4 && band_at(split + 2).is_some());
-                        cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.bands.looks[low].0);
-                        cell.set_bg(high.map_or(Color::Reset, |high| self.bands.looks[high].0));
+                        cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.bands.styles[low].0);
+                        cell.set_bg(high.map_or(Color::Reset, |high| self.bands.styles[high].0));
                     }
                     Some(_) => {
                         if let Some(band) = band_at(4) {
-                            cell.set_symbol(" ").set_bg(self.bands.looks[band].0);
+                            cell.set_symbol(" ").set_bg(self.bands.styles[band].0);
                         }
                     }
                 }

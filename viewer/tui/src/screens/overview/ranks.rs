@@ -14,13 +14,13 @@ use memlab_units::format;
 /// Between entries.
 const GAP: u16 = 3;
 /// A bar is at least this wide.
-const BAR: u16 = 6;
-/// Of more devices than so many, only those around the one shown are here: all are on the screen of the ranks.
+const MIN_BAR_COLUMNS: u16 = 6;
+/// If there are more devices, only those around the one shown are here: all are on the screen of the ranks.
 const MAX_LISTED_DEVICES: usize = 64;
 const CROWDED_ROWS: usize = 4;
 
 /// Columns of a percentage.
-const PERCENT: u16 = 6;
+const PERCENT_COLUMNS: u16 = 6;
 
 /// The rows of a pane of this width that says all, and of one that leaves out what it can; none where there is only one
 /// device.
@@ -65,7 +65,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let what = if items.iter().any(|item| item.rank.is_some()) { "Ranks" } else { "Devices" };
     let when = match context.moment {
         ShownMoment::Now => "",
-        ShownMoment::Then => " then",
+        ShownMoment::Cursor => " then",
         ShownMoment::Peak => ", each at its peak",
     };
     let facts =
@@ -109,14 +109,14 @@ fn draw_entry(
     let peak_columns = form.peak_columns();
     let bar = Rect {
         x: area.x + name_columns + 1,
-        width: area.width.saturating_sub(name_columns + 1 + PERCENT + peak_columns),
+        width: area.width.saturating_sub(name_columns + 1 + PERCENT_COLUMNS + peak_columns),
         ..area
     };
     draw_bar(buffer, bar, item, theme);
     // Without PyTorch nothing is allocated, but the device is in use.
     let bytes = if item.peak_allocated_bytes > 0 { item.allocated_bytes } else { item.used_bytes };
     let percent = format::percent(bytes, item.total_bytes);
-    put_right(buffer, area.right() - peak_columns, area.y, PERCENT, &percent, theme.text, theme);
+    put_right(buffer, area.right() - peak_columns, area.y, PERCENT_COLUMNS, &percent, theme.text, theme);
     if peak_columns > 0 && item.peak_allocated_bytes > 0 {
         let (sign, style) = match item.oom_count {
             0 => (theme.glyphs.peak, theme.dim),
@@ -142,8 +142,8 @@ fn name_columns(items: &[RankItem], form: Form) -> u16 {
 
 /// Columns of an entry.
 fn columns(items: &[RankItem], form: Form) -> u16 {
-    let bar = if form == Form::Short { BAR } else { 2 * BAR };
-    name_columns(items, form) + 1 + bar + PERCENT + form.peak_columns()
+    let bar = if form == Form::Short { MIN_BAR_COLUMNS } else { 2 * MIN_BAR_COLUMNS };
+    name_columns(items, form) + 1 + bar + PERCENT_COLUMNS + form.peak_columns()
 }
 
 /// How many entries fit side by side.

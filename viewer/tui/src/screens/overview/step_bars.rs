@@ -84,7 +84,7 @@ fn draw_bars(buffer: &mut Buffer, plot: Rect, context: &Context, device: &Device
         let index = bars.partition_point(|bar| bar.end < time);
         bars.get(index).filter(|bar| bar.since == 0 || bar.since < time).map(|_| index)
     };
-    let shown = if context.moment == ShownMoment::Then { context.cursor_time().and_then(column_of) } else { None };
+    let shown = if context.moment == ShownMoment::Cursor { context.cursor_time().and_then(column_of) } else { None };
     for (index, bar) in bars.iter().enumerate() {
         let x = plot.x + index as u16 * pitch;
         let edges = [(bar.kept, 0), (bar.peak, 1)];

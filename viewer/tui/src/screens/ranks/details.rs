@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::item::RankItem;
-use super::look::state_style;
+use super::style::state_style;
 use crate::context::Context;
 use crate::widgets::pane::{frame, put, put_right};
 use memlab_base::text;
@@ -18,11 +18,11 @@ use memlab_units::format::{self, size};
 /// Columns of the words before each fact of a process.
 const WORDS: u16 = 11;
 
-/// A fact takes at most so many rows.
+/// The most rows of a fact.
 const MAX_FACT_ROWS: u16 = 3;
 
 /// The most lines, layers and categories of a rank that differ and are shown.
-const DIFFERENCES: usize = 4;
+const MAX_DIFFERENCES: usize = 4;
 
 /// One fact of a process.
 pub(super) struct Detail {
@@ -126,7 +126,7 @@ fn differences(job: &Job, at: usize) -> Vec<String> {
         rows.push((by, words));
     }
     rows.sort_by_key(|(by, _)| std::cmp::Reverse(*by));
-    rows.truncate(DIFFERENCES);
+    rows.truncate(MAX_DIFFERENCES);
     rows.into_iter().map(|(_, words)| words).collect()
 }
 

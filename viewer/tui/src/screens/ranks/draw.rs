@@ -5,13 +5,13 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use super::columns::{RankColumn, columns_for};
-use super::course::{JobTime, began, spread};
 use super::details::{details, draw_details};
 use super::heat::{HeatScale, Mark, draw_cells, draw_legend, draw_marks};
 use super::imbalance::Imbalance;
 use super::item::RankItem;
-use super::look::{imbalance_words, state_style};
+use super::job_time::{JobTime, began, spread};
 use super::state::RanksScreen;
+use super::style::{imbalance_words, state_style};
 use crate::context::{Context, ShownMoment};
 use crate::widgets::columns::Column;
 use crate::widgets::pane::{Fact, fact, frame, put, put_right};
@@ -27,7 +27,7 @@ impl RanksScreen {
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let rows = self.items(context);
         self.settle(context, &rows);
-        self.look_for_findings(context);
+        self.update_findings(context);
         let selected = rows.get(self.table.selected);
         let details = selected.map(|item| details(context, item, self.findings())).unwrap_or_default();
         let table_rows = (rows.len() as u16).saturating_add(4 + 3);
@@ -69,8 +69,8 @@ impl RanksScreen {
         let place =
             Rect { y: inner.y + spread_rows, height: inner.height.saturating_sub(fact_rows + spread_rows), ..inner };
         let mut state = self.table;
-        let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-        table::draw(buffer, place, &look, &mut state, rows, |_| Label::default());
+        let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+        table::draw(buffer, place, &style, &mut state, rows, |_| Label::default());
         self.table = state;
         let shown = rows.iter().enumerate().skip(state.offset);
         let page: Vec<(u16, &RankItem, bool)> = (place.y + 1..place.bottom())
@@ -192,7 +192,7 @@ impl HeatMap<'_> {
         let Some((process, device)) = self.of(row) else { return };
         let theme = &self.context.theme;
         let area = Rect { y, ..self.area };
-        draw_cells(buffer, area, &self.time.course(self.context, process, device), self.whole(row.total_bytes), theme);
+        draw_cells(buffer, area, &self.time.peaks(self.context, process, device), self.whole(row.total_bytes), theme);
         if is_selected {
             let ground = Style { fg: None, add_modifier: Modifier::empty(), ..theme.selected };
             buffer.set_style(area, ground);
@@ -226,7 +226,7 @@ impl HeatMap<'_> {
     fn moment(&self, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Option<u16> {
         let at = match self.context.moment {
             ShownMoment::Now => return None,
-            ShownMoment::Then => self.context.cursor()?.unix_ns,
+            ShownMoment::Cursor => self.context.cursor()?.unix_ns,
             ShownMoment::Peak => began(self.context, process).saturating_add(device.totals.peak_time),
         };
         Some(self.time.column(at))
@@ -238,24 +238,24 @@ impl HeatMap<'_> {
             return;
         }
         let theme = &self.context.theme;
-        let courses: Vec<Vec<Option<u64>>> = rows
+        let rows_of_peaks: Vec<Vec<Option<u64>>> = rows
             .iter()
             .filter_map(|row| self.of(row))
-            .map(|(process, device)| self.time.course(self.context, process, device))
+            .map(|(process, device)| self.time.peaks(self.context, process, device))
             .collect();
         let whole = self.whole(rows.iter().map(|row| row.total_bytes).max().unwrap_or(0));
-        let [least, median, most] = spread(&courses, self.time.columns);
+        let [least, median, most] = spread(&rows_of_peaks, self.time.columns);
         let mut peaks: Vec<u64> = rows.iter().map(|row| row.peak_allocated_bytes).collect();
         peaks.sort_unstable();
         let (last, middle) = (peaks.len().saturating_sub(1), peaks.len().saturating_sub(1) / 2);
         let peak = |at: usize| peaks.get(at).copied().unwrap_or(0);
         let all = [("most", peak(last), most), ("median", peak(middle), median), ("least", peak(0), least)];
         let shown = if area.height < 3 { &all[1..2] } else { &all[..] };
-        for (y, (name, peak, course)) in (area.y..area.bottom()).zip(shown) {
+        for (y, (name, peak, peaks)) in (area.y..area.bottom()).zip(shown) {
             let words = format!("{name} peak {}", self.context.size(*peak));
             let room = self.area.x.saturating_sub(area.x + 1);
             put_right(buffer, area.x + room, y, room, &words, theme.dim, theme);
-            draw_cells(buffer, Rect { y, ..self.area }, course, whole, theme);
+            draw_cells(buffer, Rect { y, ..self.area }, peaks, whole, theme);
         }
     }
 }
@@ -266,7 +266,7 @@ fn facts(context: &Context, rows: &[RankItem]) -> Vec<Fact> {
     let mut facts = Vec::new();
     match context.moment {
         ShownMoment::Now => {}
-        ShownMoment::Then => facts.push(fact("then", theme.key)),
+        ShownMoment::Cursor => facts.push(fact("then", theme.key)),
         ShownMoment::Peak => facts.push(fact("each at its peak", theme.key)),
     }
     let failed = processes.iter().filter(|process| state_style(process.state, theme) == theme.bad).count();

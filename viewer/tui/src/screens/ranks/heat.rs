@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::course::JobTime;
+use super::job_time::JobTime;
 use crate::size_units::Units;
 use crate::widgets::pane::{put, put_right};
 use memlab_base::theme::Theme;
@@ -48,8 +48,8 @@ fn heights(theme: &Theme) -> &'static [&'static str; 8] {
 }
 
 /// Draws a row of cells; `whole` is what the highest stands for.
-pub fn draw_cells(buffer: &mut Buffer, area: Rect, course: &[Option<u64>], whole: u64, theme: &Theme) {
-    for (x, bytes) in (area.x..area.right()).zip(course) {
+pub fn draw_cells(buffer: &mut Buffer, area: Rect, peaks: &[Option<u64>], whole: u64, theme: &Theme) {
+    for (x, bytes) in (area.x..area.right()).zip(peaks) {
         let (sign, style) = match bytes {
             None => continue,
             Some(0) => (if theme.glyphs.unicode { "·" } else { "_" }, theme.dim),

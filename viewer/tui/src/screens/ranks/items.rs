@@ -28,7 +28,9 @@ pub fn device_items(context: &Context) -> Vec<RankItem> {
         let device = device.map(|device| &process.devices[device]);
         let totals = device.map_or(&none, |device| &device.totals);
         let [allocated_bytes, reserved_bytes, used_bytes] = match context.moment {
-            ShownMoment::Now | ShownMoment::Then => [totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes],
+            ShownMoment::Now | ShownMoment::Cursor => {
+                [totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes]
+            }
             ShownMoment::Peak => {
                 [totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak]
             }
@@ -45,7 +47,7 @@ pub fn device_items(context: &Context) -> Vec<RankItem> {
             moved: context.memory_location_word(process),
             device: device.map(|_| format!("cuda:{} {}", totals.index, totals.name)).unwrap_or_default(),
             allocated_bytes,
-            is_about: process.is_summary && context.moment == ShownMoment::Then,
+            is_about: process.is_summary && context.moment == ShownMoment::Cursor,
             peak_allocated_bytes: totals.peak_allocated_bytes,
             over_median_bytes: None,
             growth_per_step: device.and_then(|device| device.growth_per_step),

@@ -27,11 +27,11 @@ pub struct RanksScreen {
     /// What the heat map is beside.
     pub scale: HeatScale,
     /// The row of the cursor as it was last drawn, and the trace and the device there.
-    held: Option<(usize, Held)>,
+    held: Option<(usize, SelectedDevice)>,
     /// The rows on the screen, as [`RankItem::target`].
     pub(super) seen: Vec<usize>,
     /// What there is to say about the job compared last.
-    told: Option<(Arc<Job>, Vec<JobFinding>)>,
+    findings: Option<(Arc<Job>, Vec<JobFinding>)>,
 }
 
 /// What `s` sorts by, one after the other; the other columns are a click away.
@@ -48,7 +48,7 @@ const SORTS: [RankColumn; 9] = [
 ];
 
 /// A trace, and one of its devices.
-type Held = (PathBuf, u32, Option<i32>);
+type SelectedDevice = (PathBuf, u32, Option<i32>);
 
 impl Default for RanksScreen {
     fn default() -> Self {
@@ -57,7 +57,7 @@ impl Default for RanksScreen {
             scale: HeatScale::default(),
             held: None,
             seen: Vec::new(),
-            told: None,
+            findings: None,
         }
     }
 }
@@ -151,24 +151,24 @@ impl RanksScreen {
     }
 
     /// Works out what there is to say about the job, if it was compared again.
-    pub(super) fn look_for_findings(&mut self, context: &Context) {
-        let is_known = match (&self.told, &context.snapshot.job) {
+    pub(super) fn update_findings(&mut self, context: &Context) {
+        let is_known = match (&self.findings, &context.snapshot.job) {
             (Some((known, _)), Some(job)) => Arc::ptr_eq(known, job),
             (None, None) => true,
             _ => false,
         };
         if !is_known {
-            self.told = context.snapshot.job.as_ref().map(|job| (job.clone(), job_findings(job)));
+            self.findings = context.snapshot.job.as_ref().map(|job| (job.clone(), job_findings(job)));
         }
     }
 
     /// What there is to say about the job.
     pub(super) fn findings(&self) -> &[JobFinding] {
-        self.told.as_ref().map_or(&[], |(_, findings)| findings)
+        self.findings.as_ref().map_or(&[], |(_, findings)| findings)
     }
 }
 
-fn key(context: &Context, item: &RankItem) -> Option<Held> {
+fn key(context: &Context, item: &RankItem) -> Option<SelectedDevice> {
     let process = context.snapshot.processes.get(item.of.process)?;
     let device = item.of.device.and_then(|device| process.devices.get(device));
     Some((process.path.clone(), process.header.pid, device.map(|device| device.totals.index)))

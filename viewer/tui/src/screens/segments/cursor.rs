@@ -2,7 +2,7 @@
 
 use memlab_trace::{BlockView, Segment};
 
-use super::drawn::Sieve;
+use super::drawn::FilterCache;
 use super::pieces::{Piece, end, neighbours, piece_after, piece_at, pieces};
 use super::state::SegmentsScreen;
 use crate::context::Context;
@@ -113,20 +113,20 @@ fn next_passing(
     context: &Context,
 ) -> Option<(u64, u64)> {
     let names = context.process().map(|process| process.names.clone())?;
-    let mut sieve = Sieve::new(&context.filter, &names);
+    let mut cache = FilterCache::new(&context.filter, &names);
     let here = &segments[index].blocks;
     let found = |segment: &Segment, block: Option<&BlockView>| block.map(|block| (segment.address, block.address));
     if forward {
         let after = here.partition_point(|block| block.address <= from);
         let rest = segments.get(index + 1..).unwrap_or_default();
-        found(segments[index], here[after..].iter().find(|block| sieve.passes(block))).or_else(|| {
-            rest.iter().find_map(|segment| found(segment, segment.blocks.iter().find(|block| sieve.passes(block))))
+        found(segments[index], here[after..].iter().find(|block| cache.passes(block))).or_else(|| {
+            rest.iter().find_map(|segment| found(segment, segment.blocks.iter().find(|block| cache.passes(block))))
         })
     } else {
         let before = here.partition_point(|block| block.address < from);
-        found(segments[index], here[..before].iter().rfind(|block| sieve.passes(block))).or_else(|| {
+        found(segments[index], here[..before].iter().rfind(|block| cache.passes(block))).or_else(|| {
             let mut rest = segments[..index].iter().rev();
-            rest.find_map(|segment| found(segment, segment.blocks.iter().rfind(|block| sieve.passes(block))))
+            rest.find_map(|segment| found(segment, segment.blocks.iter().rfind(|block| cache.passes(block))))
         })
     }
 }

@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
-use super::look::category_style;
 use super::pieces::{Piece, neighbours};
 use super::state::SegmentsScreen;
+use super::style::category_style;
 use crate::context::Context;
 use crate::widgets::facts::{draw_with_stack, flow, labelled};
 use crate::widgets::pane::{Fact, fact, frame};

@@ -7,9 +7,9 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
 
-use super::drawn::Digest;
-use super::look::{category_style, has_letters};
+use super::drawn::MapSummary;
 use super::state::SegmentsScreen;
+use super::style::{category_style, has_letters};
 use super::{detail, map};
 use crate::context::{Context, ShownMoment};
 use crate::widgets::facts::{self, flow};
@@ -32,7 +32,7 @@ impl SegmentsScreen {
         let has_map = context.segment_map().is_some_and(|map| !map.segments.is_empty());
         let title = match context.moment {
             ShownMoment::Now => "Memory map",
-            ShownMoment::Then => "Memory map then",
+            ShownMoment::Cursor => "Memory map then",
             ShownMoment::Peak => "Memory map at the peak",
         };
         if !has_map {
@@ -60,14 +60,14 @@ impl SegmentsScreen {
 }
 
 /// The text above the map.
-struct About {
+struct MapHeader {
     /// The map in figures.
     figures: Vec<Fact>,
     /// The categories there are.
     legend: Vec<Fact>,
 }
 
-impl About {
+impl MapHeader {
     /// How many rows it takes: all it needs, but at most half of what there is.
     fn rows(&self, area: Rect) -> u16 {
         let wanted = facts::rows(&self.figures, area.width) + facts::rows(&self.legend, area.width);
@@ -83,16 +83,16 @@ impl About {
     }
 }
 
-fn about(screen: &SegmentsScreen, area: Rect, context: &Context) -> About {
-    let digest = &screen.drawn().digest;
-    let figures = context.segment_map().map_or_else(Vec::new, |map| figures(context, map, digest));
+fn about(screen: &SegmentsScreen, area: Rect, context: &Context) -> MapHeader {
+    let summary = &screen.drawn().summary;
+    let figures = context.segment_map().map_or_else(Vec::new, |map| figures(context, map, summary));
     // On a low screen the map has a better use for the rows.
     let with_sizes = area.height >= 16 && area.width >= 70;
-    About { figures, legend: legend(context, digest, with_sizes) }
+    MapHeader { figures, legend: legend(context, summary, with_sizes) }
 }
 
 /// The map in figures.
-fn figures(context: &Context, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
+fn figures(context: &Context, map: &SegmentMap, summary: &MapSummary) -> Vec<Fact> {
     let theme = &context.theme;
     let figure = |figure: String, style: Style, words: String| -> Fact {
         vec![Span::styled(figure, style), Span::styled(words, theme.dim)]
@@ -101,7 +101,7 @@ fn figures(context: &Context, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
     let segments = count(map.segments.len() as u64, "segment");
     let mut facts = vec![
         figure(context.size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),
-        figure(context.size(digest.blocks.bytes), theme.text, format!(" in {}", count(digest.blocks.count, "block"))),
+        figure(context.size(summary.blocks.bytes), theme.text, format!(" in {}", count(summary.blocks.count, "block"))),
     ];
     // The one figure of fragmentation, here as in reports: what is not handed out, as a share of what is reserved.
     let style = if map.free_bytes > map.reserved_bytes / 5 { theme.warn } else { theme.text };
@@ -111,25 +111,25 @@ fn figures(context: &Context, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
     if map.free_bytes > 0 {
         facts.push(figure(context.size(map.largest_free_bytes), theme.text, " largest free block".to_owned()));
     }
-    if digest.empty.count > 0 {
-        let words = format!(" in {} without a block", count(digest.empty.count, "segment"));
-        facts.push(figure(context.size(digest.empty.bytes), theme.text, words));
+    if summary.empty.count > 0 {
+        let words = format!(" in {} without a block", count(summary.empty.count, "segment"));
+        facts.push(figure(context.size(summary.empty.bytes), theme.text, words));
     }
     if map.stray_blocks > 0 {
         facts.push(fact(format!("{} in no segment known", count(map.stray_blocks, "block")), theme.warn));
     }
     if !context.filter.is_empty() {
-        let words = format!(" in {} that pass the filter", count(digest.passing.count, "block"));
-        facts.push(figure(context.size(digest.passing.bytes), theme.warn, words));
+        let words = format!(" in {} that pass the filter", count(summary.passing.count, "block"));
+        facts.push(figure(context.size(summary.passing.bytes), theme.warn, words));
     }
     facts
 }
 
 /// The categories there are, with their bytes.
-fn legend(context: &Context, digest: &Digest, with_sizes: bool) -> Vec<Fact> {
+fn legend(context: &Context, summary: &MapSummary, with_sizes: bool) -> Vec<Fact> {
     let theme = &context.theme;
     let mut facts = Vec::new();
-    for (index, (category, sum)) in Category::ALL.into_iter().zip(digest.categories).enumerate() {
+    for (index, (category, sum)) in Category::ALL.into_iter().zip(summary.categories).enumerate() {
         if sum.count == 0 {
             continue;
         }

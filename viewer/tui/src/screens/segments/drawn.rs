@@ -35,7 +35,7 @@ impl Sum {
 
 /// What the blocks of a map sum to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Digest {
+pub struct MapSummary {
     /// All blocks in segments.
     pub blocks: Sum,
     /// Those that pass the filter.
@@ -46,25 +46,25 @@ pub struct Digest {
     pub empty: Sum,
 }
 
-impl Digest {
+impl MapSummary {
     fn of(map: &SegmentMap, mut passes: impl FnMut(&BlockView) -> bool) -> Self {
-        let mut digest = Self::default();
+        let mut summary = Self::default();
         for segment in &map.segments {
             if segment.blocks.is_empty() {
-                digest.empty.add(segment.bytes);
+                summary.empty.add(segment.bytes);
             }
             for block in &segment.blocks {
-                digest.categories[category_index(block.category)].add(block.bytes);
+                summary.categories[category_index(block.category)].add(block.bytes);
                 if passes(block) {
-                    digest.passing.add(block.bytes);
+                    summary.passing.add(block.bytes);
                 }
             }
         }
-        for sum in digest.categories {
-            digest.blocks.count += sum.count;
-            digest.blocks.bytes = digest.blocks.bytes.saturating_add(sum.bytes);
+        for sum in summary.categories {
+            summary.blocks.count += sum.count;
+            summary.blocks.bytes = summary.blocks.bytes.saturating_add(sum.bytes);
         }
-        digest
+        summary
     }
 }
 
@@ -95,14 +95,14 @@ impl Hasher for Mixer {
 }
 
 /// Which blocks pass the filter. Blocks with the same key have the same answer.
-pub struct Sieve<'a> {
+pub struct FilterCache<'a> {
     filter: &'a Filter,
     names: &'a SnapshotNames,
     known: HashMap<(u32, u32, Category, Phase, u64), bool, BuildHasherDefault<Mixer>>,
 }
 
-impl<'a> Sieve<'a> {
-    /// A sieve that knows nothing yet.
+impl<'a> FilterCache<'a> {
+    /// A cache that knows nothing yet.
     pub fn new(filter: &'a Filter, names: &'a SnapshotNames) -> Self {
         Self { filter, names, known: HashMap::default() }
     }
@@ -120,7 +120,7 @@ impl<'a> Sieve<'a> {
 
 /// How the segments were laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DrawnWith {
+pub struct MapParameters {
     /// The order of segments.
     pub order: SegmentOrder,
     /// The columns of the map.
@@ -133,12 +133,12 @@ pub struct DrawnWith {
 
 /// The map as it was drawn last.
 #[derive(Clone, Debug, Default)]
-pub struct Drawn {
+pub struct DrawnMap {
     of: Weak<SegmentMap>,
     filter: String,
     /// What the blocks sum to.
-    pub digest: Digest,
-    look: Option<DrawnWith>,
+    pub summary: MapSummary,
+    parameters: Option<MapParameters>,
     /// Where each segment is, in their order.
     pub layout: Layout,
     rows: Range<usize>,
@@ -146,27 +146,27 @@ pub struct Drawn {
     pub parts: Vec<(Stretch, Vec<Cell>)>,
 }
 
-impl Drawn {
+impl DrawnMap {
     /// Forgets what it knows of another map or filter, and sums this one up.
-    pub fn sum_up(&mut self, map: &Arc<SegmentMap>, filter_text: &str, sieve: &mut Sieve<'_>) {
+    pub fn sum_up(&mut self, map: &Arc<SegmentMap>, filter_text: &str, cache: &mut FilterCache<'_>) {
         let of = Arc::downgrade(map);
         if !Weak::ptr_eq(&self.of, &of) || self.filter != filter_text {
-            let digest = Digest::of(map, |block| sieve.passes(block));
-            *self = Self { of, filter: filter_text.to_owned(), digest, ..Self::default() };
+            let summary = MapSummary::of(map, |block| cache.passes(block));
+            *self = Self { of, filter: filter_text.to_owned(), summary, ..Self::default() };
         }
     }
 
     /// Lays the segments out again if something has changed.
-    pub fn lay_out(&mut self, map: &SegmentMap, look: DrawnWith) {
-        if self.look != Some(look) {
-            let sizes = look.order.of(map).iter().map(|segment| segment.bytes).collect();
-            self.layout = Layout::fitting(sizes, look.columns, look.page, look.closer);
-            (self.look, self.rows, self.parts) = (Some(look), 0..0, Vec::new());
+    pub fn lay_out(&mut self, map: &SegmentMap, parameters: MapParameters) {
+        if self.parameters != Some(parameters) {
+            let sizes = parameters.order.of(map).iter().map(|segment| segment.bytes).collect();
+            self.layout = Layout::fitting(sizes, parameters.columns, parameters.page, parameters.closer);
+            (self.parameters, self.rows, self.parts) = (Some(parameters), 0..0, Vec::new());
         }
     }
 
     /// Makes the cells of these rows, if they are not there yet.
-    pub fn show(&mut self, segments: &[&Segment], rows: Range<usize>, sieve: &mut Sieve<'_>) {
+    pub fn show(&mut self, segments: &[&Segment], rows: Range<usize>, cache: &mut FilterCache<'_>) {
         if self.rows == rows {
             return;
         }
@@ -174,7 +174,7 @@ impl Drawn {
         let part = |stretch: Stretch| {
             let cell_bytes = layout.cell_bytes(stretch.segment);
             let segment = segments[stretch.segment];
-            (stretch, cells(segment, cell_bytes, stretch.from, stretch.cells, |block| sieve.passes(block)))
+            (stretch, cells(segment, cell_bytes, stretch.from, stretch.cells, |block| cache.passes(block)))
         };
         self.parts = layout.stretches(rows.clone()).into_iter().map(part).collect();
         self.rows = rows;

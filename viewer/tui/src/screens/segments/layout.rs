@@ -56,9 +56,9 @@ pub struct Stretch {
 
 /// A segment of fewer columns than this, on the average, shows little.
 const READABLE_COLUMNS: usize = 8;
-/// So many screens may be filled to show more.
+/// The most screens filled to show more.
 const MAX_SCREENS: usize = 3;
-/// How many scales there are.
+/// The number of scales.
 const SCALES: usize = 217;
 
 /// The scales, from the finest on: 512, 640, 768, 896, 1024, 1280 … bytes in a column.

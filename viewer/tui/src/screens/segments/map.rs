@@ -10,9 +10,9 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::cells::Cell;
 use super::layout::Stretch;
-use super::look::{category_style, has_letters};
 use super::pieces::{Piece, piece_at};
 use super::state::SegmentsScreen;
+use super::style::{category_style, has_letters};
 use crate::context::{Context, HitTarget};
 use crate::size_units::Units;
 use crate::widgets::pane::{put, put_right};
@@ -158,7 +158,7 @@ impl Bar<'_> {
             for (offset, cell) in self.cells[index..index + length].iter().enumerate() {
                 let is_chosen =
                     chosen.as_ref().is_some_and(|chosen| chosen.contains(&(self.stretch.from + index + offset)));
-                let (symbol, style) = if is_chosen { chosen_look(cell, theme) } else { look(cell, theme) };
+                let (symbol, style) = if is_chosen { chosen_cell_glyph(cell, theme) } else { cell_glyph(cell, theme) };
                 if let Some(target) = buffer.cell_mut((x + offset as u16, area.y)) {
                     target.set_symbol(&symbol).set_style(style);
                 }
@@ -224,7 +224,7 @@ fn piece_of<'a>(segment: &'a Segment, cell: &Cell) -> Option<Piece<'a>> {
 }
 
 /// A cell's character and style.
-fn look(cell: &Cell, theme: &Theme) -> (String, Style) {
+fn cell_glyph(cell: &Cell, theme: &Theme) -> (String, Style) {
     let Some(category) = cell.category else { return (theme.glyphs.free.to_owned(), theme.border) };
     let letters = has_letters(theme);
     if !cell.passes {
@@ -264,10 +264,10 @@ fn chosen_style(theme: &Theme) -> Style {
 }
 
 /// The same under the cursor: its category's colour on a bright ground.
-fn chosen_look(cell: &Cell, theme: &Theme) -> (String, Style) {
+fn chosen_cell_glyph(cell: &Cell, theme: &Theme) -> (String, Style) {
     let ground = chosen_style(theme);
     if has_letters(theme) {
-        let (symbol, _) = look(&Cell { passes: true, ..*cell }, theme);
+        let (symbol, _) = cell_glyph(&Cell { passes: true, ..*cell }, theme);
         return (symbol, ground);
     }
     match cell.category {

@@ -7,7 +7,7 @@ use crossterm::event::KeyCode;
 use memlab_trace::{Segment, SegmentMap};
 use serde_json::json;
 
-use super::drawn::{Drawn, DrawnWith, Sieve};
+use super::drawn::{DrawnMap, FilterCache, MapParameters};
 use super::filtered_block::FilteredBlock;
 use super::layout::Layout;
 use super::order::SegmentOrder;
@@ -33,7 +33,7 @@ pub struct SegmentsScreen {
     pub page: usize,
     /// How many scales nearer the map is than what fits the screen; below 0: further.
     pub(super) closer: isize,
-    pub(super) drawn: Drawn,
+    pub(super) drawn: DrawnMap,
 }
 
 impl ScreenState for SegmentsScreen {
@@ -132,7 +132,7 @@ impl SegmentsScreen {
     }
 
     /// What is on the screen.
-    pub fn drawn(&self) -> &Drawn {
+    pub fn drawn(&self) -> &DrawnMap {
         &self.drawn
     }
 }
@@ -166,8 +166,8 @@ impl SegmentsScreen {
     /// Sums the map up, if that was not done yet.
     pub(super) fn sum_up(&mut self, context: &Context) {
         let Some((map, names)) = map_and_names(context) else { return };
-        let mut sieve = Sieve::new(&context.filter, &names);
-        self.drawn.sum_up(&map, &context.filter_text, &mut sieve);
+        let mut cache = FilterCache::new(&context.filter, &names);
+        self.drawn.sum_up(&map, &context.filter_text, &mut cache);
     }
 
     /// Makes what is on a map of this size, with the cursor on it.
@@ -177,12 +177,12 @@ impl SegmentsScreen {
         let mut drawn = std::mem::take(&mut self.drawn);
         let page = usize::from(rows).max(1);
         let (order, closer) = (self.order, self.closer);
-        drawn.lay_out(&map, DrawnWith { order, columns: usize::from(columns), page, closer });
+        drawn.lay_out(&map, MapParameters { order, columns: usize::from(columns), page, closer });
         let row = self.row_of_selected(&drawn.layout, context);
         let last = drawn.layout.rows().saturating_sub(page);
         let offset = self.offset.clamp((row + 1).saturating_sub(page), row).min(last);
         let shown = offset..(offset + page).min(drawn.layout.rows());
-        drawn.show(&order.of(&map), shown, &mut Sieve::new(&context.filter, &names));
+        drawn.show(&order.of(&map), shown, &mut FilterCache::new(&context.filter, &names));
         self.closer = closer.clamp(*drawn.layout.nearer.start(), *drawn.layout.nearer.end());
         (self.offset, self.page, self.drawn) = (offset, page, drawn);
     }

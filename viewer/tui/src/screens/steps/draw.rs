@@ -54,8 +54,8 @@ fn draw_table(buffer: &mut Buffer, area: Rect, screen: &mut StepsScreen, rows: &
         return;
     }
     let columns = StepColumn::shown(inner.width, has_trainings(context));
-    let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-    table::draw(buffer, inner, &look, &mut state, rows, |_| Label::default());
+    let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+    table::draw(buffer, inner, &style, &mut state, rows, |_| Label::default());
     screen.table = state;
 
     // The figures, then what the table left free: a mark, a bar, and what was special.

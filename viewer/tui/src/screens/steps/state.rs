@@ -88,7 +88,7 @@ fn shown_step(context: &Context) -> Option<usize> {
     let device = context.device()?;
     let time = match context.moment {
         ShownMoment::Now => None,
-        ShownMoment::Then => context.cursor_time(),
+        ShownMoment::Cursor => context.cursor_time(),
         ShownMoment::Peak => Some(device.totals.peak_time),
     };
     device.step_at(time?)

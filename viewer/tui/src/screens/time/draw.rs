@@ -24,26 +24,26 @@ const SIDE_BY_SIDE_COLUMNS: u16 = 116;
 const STACKED_ROWS: u16 = 34;
 
 /// The most rows of copies beside other tables.
-const COPIES: u16 = 6;
+const MAX_COPY_ROWS: u16 = 6;
 
 /// The rows of words about the row under the cursor.
 const WORDS: u16 = 2;
 
 /// Where the tables are. Those without a place are not drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Places {
+struct PaneAreas {
     layers: Rect,
     kernels: Rect,
     copies: Rect,
 }
 
-fn places(area: Rect, focus: TimeTable, copies: usize) -> Places {
-    let copy_rows = (copies as u16).clamp(1, COPIES) + 3;
+fn areas(area: Rect, focus: TimeTable, copies: usize) -> PaneAreas {
+    let copy_rows = (copies as u16).clamp(1, MAX_COPY_ROWS) + 3;
     let is_split = area.width >= SIDE_BY_SIDE_COLUMNS || area.height >= STACKED_ROWS;
     let below = if area.height >= copy_rows + 9 { copy_rows } else { 0 };
     let none = Rect::default();
     if focus == TimeTable::Copies && below == 0 {
-        return Places { layers: none, kernels: none, copies: area };
+        return PaneAreas { layers: none, kernels: none, copies: area };
     }
     let copies = Rect { y: area.bottom() - below, height: below, ..area };
     let above = Rect { height: area.height - below, ..area };
@@ -54,11 +54,11 @@ fn places(area: Rect, focus: TimeTable, copies: usize) -> Places {
         } else {
             (Rect { height: top, ..above }, Rect { y: above.y + top, height: above.height - top, ..above })
         };
-        return Places { layers, kernels, copies };
+        return PaneAreas { layers, kernels, copies };
     }
     match focus {
-        TimeTable::Kernels => Places { layers: none, kernels: above, copies },
-        TimeTable::Layers | TimeTable::Copies => Places { layers: above, kernels: none, copies },
+        TimeTable::Kernels => PaneAreas { layers: none, kernels: above, copies },
+        TimeTable::Layers | TimeTable::Copies => PaneAreas { layers: above, kernels: none, copies },
     }
 }
 
@@ -78,14 +78,14 @@ impl TimeScreen {
             (self.layer_items(context), self.kernel_items(context), self.copy_items(context));
         let rest = Rect { y: area.y + 1, height: area.height - 1, ..area };
         let tables = Rect { height: rest.height.saturating_sub(WORDS), ..rest };
-        let places = places(tables, self.focus, copies.len());
+        let areas = areas(tables, self.focus, copies.len());
         let focus = self.focus;
-        let look = |table: TimeTable| PaneLook { context, table, has_focus: focus == table };
+        let pane_style = |table: TimeTable| PaneStyle { context, table, has_focus: focus == table };
         let layer_label = |row: &LayerItem| layer_label(row, context);
-        draw_pane(buffer, places.layers, &look(TimeTable::Layers), &mut self.layers, &layers, layer_label);
+        draw_pane(buffer, areas.layers, &pane_style(TimeTable::Layers), &mut self.layers, &layers, layer_label);
         let kernel_label = |row: &KernelItem| kernel_label(row, context);
-        draw_pane(buffer, places.kernels, &look(TimeTable::Kernels), &mut self.kernels, &kernels, kernel_label);
-        draw_pane(buffer, places.copies, &look(TimeTable::Copies), &mut self.copies, &copies, kernel_label);
+        draw_pane(buffer, areas.kernels, &pane_style(TimeTable::Kernels), &mut self.kernels, &kernels, kernel_label);
+        draw_pane(buffer, areas.copies, &pane_style(TimeTable::Copies), &mut self.copies, &copies, kernel_label);
         let told = match focus {
             TimeTable::Layers => layers.get(self.layers.selected).map(layer_words),
             TimeTable::Kernels => kernels.get(self.kernels.selected).map(|row| row.kernel.whole_name.clone()),
@@ -115,7 +115,7 @@ fn summary(times: &GpuTimes, context: &Context) -> Vec<Fact> {
 }
 
 /// How one of the tables is drawn.
-struct PaneLook<'a> {
+struct PaneStyle<'a> {
     context: &'a Context,
     table: TimeTable,
     has_focus: bool,
@@ -124,7 +124,7 @@ struct PaneLook<'a> {
 fn draw_pane<C: Column>(
     buffer: &mut Buffer,
     area: Rect,
-    pane: &PaneLook<'_>,
+    pane: &PaneStyle<'_>,
     state: &mut TableState<C>,
     rows: &[C::Item],
     label: impl Fn(&C::Item) -> Label,
@@ -142,8 +142,8 @@ fn draw_pane<C: Column>(
     let pane_of_table = TablePane::Time(pane.table);
     context.hit_targets.put(area, HitTarget::Pane(pane_of_table));
     let columns = table::columns_that_fit::<C>(inner.width);
-    let look = TableStyle { context, columns: &columns, pane: Some(pane_of_table), has_focus: pane.has_focus };
-    table::draw(buffer, inner, &look, state, rows, label);
+    let style = TableStyle { context, columns: &columns, pane: Some(pane_of_table), has_focus: pane.has_focus };
+    table::draw(buffer, inner, &style, state, rows, label);
 }
 
 fn layer_label(row: &LayerItem, context: &Context) -> Label {
@@ -194,7 +194,7 @@ mod tests {
             for height in 4..100 {
                 for focus in [TimeTable::Layers, TimeTable::Kernels, TimeTable::Copies] {
                     let area = Rect::new(0, 3, width, height);
-                    let Places { layers, kernels, copies } = places(area, focus, 9);
+                    let PaneAreas { layers, kernels, copies } = areas(area, focus, 9);
                     let all = [layers, kernels, copies];
                     let covered: u32 = all.iter().map(|place| place.area()).sum();
                     assert_eq!(covered, area.area(), "{area:?} {all:?}");

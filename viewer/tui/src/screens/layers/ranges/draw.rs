@@ -36,8 +36,8 @@ impl RangeTable {
             return;
         }
         let whole = context.allocated_bytes();
-        let look = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-        table::draw(buffer, inner, &look, &mut self.table, &items, |item| label(item, context, whole, is_flat));
+        let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
+        table::draw(buffer, inner, &style, &mut self.table, &items, |item| label(item, context, whole, is_flat));
         if let (1.., Some(item)) = (detail_rows, items.get(self.table.selected)) {
             draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, context, item);
         }
@@ -63,7 +63,7 @@ fn label(item: &RangeItem, context: &Context, whole: u64, is_flat: bool) -> Labe
 fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeItem) {
     let theme = &context.theme;
     let inner = frame(buffer, area, &item.name(), Vec::new(), theme);
-    let then = if context.moment == ShownMoment::Then { "then" } else { "now" };
+    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
     let held = |view: &RangeView| {
         format!(
             "{then} {}, at peak {}, in all {} ({} blocks)",

@@ -10,11 +10,11 @@ pub struct Bands {
     /// For each column, how far each band reaches.
     pub edges: Vec<Vec<u64>>,
     /// The colour and the glyph of each band.
-    pub looks: Vec<(Color, &'static str)>,
+    pub styles: Vec<(Color, &'static str)>,
 }
 
 /// What was allocated, reserved and in use.
 pub fn totals(columns: &[TimeColumn], theme: &Theme) -> Bands {
-    let looks = std::iter::zip(theme.bands, theme.glyphs.bands).collect();
-    Bands { edges: columns.iter().map(|column| column.edges().to_vec()).collect(), looks }
+    let styles = std::iter::zip(theme.bands, theme.glyphs.bands).collect();
+    Bands { edges: columns.iter().map(|column| column.edges().to_vec()).collect(), styles }
 }

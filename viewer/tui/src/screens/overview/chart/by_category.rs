@@ -16,11 +16,11 @@ pub fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[TimeCo
         let from = start.saturating_add(index.saturating_mul(width));
         edges(&at(shares, from, from.saturating_add(width)), column)
     };
-    let looks = of_allocated().map(|(_, category)| category);
-    let looks = looks.chain([Category::Cached, Category::OtherArrays, Category::Context]);
+    let categories = of_allocated().map(|(_, category)| category);
+    let categories = categories.chain([Category::Cached, Category::OtherArrays, Category::Context]);
     Bands {
         edges: (0..).zip(columns).map(column_edges).collect(),
-        looks: looks.map(|category| (theme.category(category), LETTERS[category_index(category)])).collect(),
+        styles: categories.map(|category| (theme.category(category), LETTERS[category_index(category)])).collect(),
     }
 }
 

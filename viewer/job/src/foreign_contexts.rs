@@ -38,7 +38,7 @@ fn card<'r>(rank: &'r RankSummary, device: &DeviceSummary) -> Card<'r> {
 }
 
 /// All of them, the largest first.
-pub(crate) fn strays(ranks: &[RankSummary]) -> Vec<ForeignContext> {
+pub(crate) fn foreign_contexts(ranks: &[RankSummary]) -> Vec<ForeignContext> {
     let mut owners: BTreeMap<Card<'_>, usize> = BTreeMap::new();
     let mut pids: BTreeMap<(&str, u32), usize> = BTreeMap::new();
     for (at, rank) in ranks.iter().enumerate() {
@@ -57,8 +57,8 @@ pub(crate) fn strays(ranks: &[RankSummary]) -> Vec<ForeignContext> {
             if own(at).is_some_and(|own| own != place) {
                 let (owner, device) = (owners.get(&place).copied(), device.view.index);
                 let known = ForeignContext { at, owner, device, bytes: 0, line: None };
-                let stray = found.entry((at, place.clone())).or_insert(known);
-                stray.bytes = stray.bytes.max(*bytes);
+                let context = found.entry((at, place.clone())).or_insert(known);
+                context.bytes = context.bytes.max(*bytes);
             }
         }
     }
@@ -75,11 +75,11 @@ pub(crate) fn strays(ranks: &[RankSummary]) -> Vec<ForeignContext> {
             let place = card(rank, device);
             let owner = owners.get(&place).copied();
             let known = ForeignContext { at, owner, device: view.index, bytes, line: None };
-            let stray = found.entry((at, place)).or_insert(known);
-            stray.line = device.busiest_line.clone();
+            let context = found.entry((at, place)).or_insert(known);
+            context.line = device.busiest_line.clone();
         }
     }
-    let mut strays: Vec<ForeignContext> = found.into_values().collect();
-    strays.sort_by_key(|stray| (std::cmp::Reverse(stray.bytes), stray.at, stray.device));
-    strays
+    let mut contexts: Vec<ForeignContext> = found.into_values().collect();
+    contexts.sort_by_key(|context| (std::cmp::Reverse(context.bytes), context.at, context.device));
+    contexts
 }

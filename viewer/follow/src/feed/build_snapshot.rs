@@ -8,7 +8,7 @@ use memlab_base::query::{Comparison, ComparisonQuery, Detail, Query};
 
 /// Makes the snapshot that a query asks for. `known` is the comparison made last. Returns `None` if `is_stale` says so
 /// before the snapshot is done.
-pub fn look(
+pub fn build_snapshot(
     roster: &mut Roster,
     query: &Query,
     known: Option<Arc<Comparison>>,
@@ -17,7 +17,7 @@ pub fn look(
     let mut processes = Vec::with_capacity(roster.len());
     for trace in roster.traces_mut() {
         let Some(followed) = &mut trace.whole else {
-            processes.push(trace.summed.snapshot(query.cursor.as_ref()));
+            processes.push(trace.summary.snapshot(query.cursor.as_ref()));
             continue;
         };
         let is_shown = query.trace.as_ref().is_none_or(|trace| trace == followed.path());

@@ -1,4 +1,4 @@
-//! What categories look like on the map.
+//! Styles of categories on the map.
 
 use memlab_trace::Category;
 use ratatui::style::Style;
@@ -10,7 +10,7 @@ pub fn has_letters(theme: &Theme) -> bool {
     theme.is_mono() || !theme.glyphs.unicode
 }
 
-/// What a category's cells look like.
+/// The style of a category's cells.
 pub fn category_style(theme: &Theme, category: Category) -> Style {
     if theme.is_mono() { Style::new() } else { Style::new().fg(theme.category(category)) }
 }

@@ -8,7 +8,7 @@ use super::copy::{self, Copy};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
 use super::progress::{Failure, Progress};
 use super::quiesce::quiesce;
-use super::returns::{Return, Window, return_all};
+use super::returning_pieces::{ReturningPiece, Window, return_all};
 use super::staging::{refuse_beside_storage, secure};
 use crate::limit::admission;
 use interpose_driver::calls::{self, Code};
@@ -68,14 +68,14 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
 }
 
 /// Checks that there is host memory for pages that go. `mapped`: bytes in host memory outside of the arena.
-fn check_host_memory(splits: &[Split], mapped: u64) -> Result<(), Failure> {
-    let going: u64 = splits.iter().map(Split::going).sum();
+fn check_host_memory(splits: &[PieceSplit], mapped: u64) -> Result<(), Failure> {
+    let going: u64 = splits.iter().map(PieceSplit::going).sum();
     let pinned = ARENA.lock().bytes();
     Ok(host_memory::check(going, pinned + mapped)?)
 }
 
 /// A piece on the device, and which of its pages go.
-struct Split {
+struct PieceSplit {
     number: u64,
     index: usize,
     bytes: u64,
@@ -83,14 +83,14 @@ struct Split {
     runs: Vec<(u64, u64, bool)>,
 }
 
-impl Split {
+impl PieceSplit {
     fn going(&self) -> u64 {
         self.runs.iter().filter(|(_, _, goes)| *goes).map(|(_, bytes, _)| bytes).sum()
     }
 }
 
 /// The pieces that have pages in `ranges`, by number and index.
-fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
+fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<PieceSplit> {
     let page = MIN_MOVABLE_BYTES;
     // Sorted and merged, so that looking up a page is fast: the program waits meanwhile.
     let mut sorted: Vec<(u64, u64)> =
@@ -125,7 +125,7 @@ fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
                     _ => runs.push((offset, page, goes)),
                 }
             }
-            let split = Split { number, index, bytes: piece.bytes, runs };
+            let split = PieceSplit { number, index, bytes: piece.bytes, runs };
             if split.going() > 0 {
                 splits.push(split);
             }
@@ -140,7 +140,7 @@ fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
 /// - `room`: bytes of each device that the limits leave.
 fn split_piece(
     memory: &mut MovableMemory,
-    split: &Split,
+    split: &PieceSplit,
     contexts: &[u64],
     room: &[u64],
     progress: &Progress,
@@ -184,8 +184,8 @@ fn split_piece(
                 }
             }
         }
-        let growing = ARENA.lock().growing();
-        copy::run([(contexts::of_device(device), &mut copies)], &growing, &progress.done)
+        let pending = ARENA.lock().pending();
+        copy::run([(contexts::of_device(device), &mut copies)], &pending, &progress.done)
     })();
     // 2. Map what has physical memory.
     let addresses = memory.addresses(split.number, start);
@@ -223,9 +223,11 @@ fn split_piece(
         };
         let made = calls::create(*bytes, &properties).map(|handle| (handle, true));
         match made.or_else(|_| calls::create(*bytes, &on_host).map(|handle| (handle, false))) {
-            Ok((handle, on_device)) => returns.push(Return::new(split.number, index, *bytes, handle, on_device)),
+            Ok((handle, on_device)) => {
+                returns.push(ReturningPiece::new(split.number, index, *bytes, handle, on_device))
+            }
             Err(code) => {
-                returns.into_iter().for_each(Return::undo);
+                returns.into_iter().for_each(ReturningPiece::undo);
                 return Err(code);
             }
         }

@@ -54,30 +54,32 @@ pub fn open_unused(path: &Path, naming: Naming<'_>) -> io::Result<(File, PathBuf
         for _ in 0..16 {
             let mut options = OpenOptions::new();
             match options.read(true).write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&candidate) {
-                Ok(file) if lock(&file) != Lock::Others && is_named(&file, &candidate) => return Ok((file, candidate)),
+                Ok(file) if lock(&file) != LockState::Others && is_named(&file, &candidate) => {
+                    return Ok((file, candidate));
+                }
                 Ok(_) => continue,
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 Err(_) => {}
             }
-            match Found::at(&candidate)? {
-                Found::Nothing => {}
-                Found::Trace(old) => {
+            match ExistingFile::at(&candidate)? {
+                ExistingFile::Nothing => {}
+                ExistingFile::Trace(old) => {
                     let taken = match naming {
                         Naming::AsAsked { run } | Naming::Anything { run } => is_of_this_run(&old, run),
                         Naming::Exact => false,
                     };
-                    if taken || lock(&old) != Lock::Ours {
+                    if taken || lock(&old) != LockState::Ours {
                         break;
                     }
                     if is_named(&old, &candidate) {
                         std::fs::remove_file(&candidate)?;
                     }
                 }
-                Found::AnotherUsers => break,
-                Found::Other(what) if !matches!(naming, Naming::Anything { .. }) && number == 0 => {
+                ExistingFile::AnotherUsers => break,
+                ExistingFile::Other(what) if !matches!(naming, Naming::Anything { .. }) && number == 0 => {
                     return Err(refused(what));
                 }
-                Found::Other(_) => break,
+                ExistingFile::Other(_) => break,
             }
         }
     }
@@ -94,7 +96,7 @@ fn refused(what: &str) -> io::Error {
 }
 
 /// What the name refers to already.
-enum Found {
+enum ExistingFile {
     Nothing,
     /// A trace of this user's, or an empty file, whose replacement loses nothing.
     Trace(File),
@@ -102,7 +104,7 @@ enum Found {
     Other(&'static str),
 }
 
-impl Found {
+impl ExistingFile {
     fn at(path: &Path) -> io::Result<Self> {
         let found = match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
@@ -130,7 +132,7 @@ impl Found {
         let mut start = [0; HEADER.len()];
         let length = file.read_at(&mut start, 0)?;
         // A process that has just created the file, and holds its lock, may not have written the header yet.
-        let is_trace = length == 0 || start[..length] == *HEADER || lock(&file) == Lock::Others;
+        let is_trace = length == 0 || start[..length] == *HEADER || lock(&file) == LockState::Others;
         Ok(if is_trace { Self::Trace(file) } else { Self::Other("it is a file that is not a trace") })
     }
 }
@@ -168,7 +170,7 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 }
 
 #[derive(PartialEq, Eq)]
-enum Lock {
+enum LockState {
     Ours,
     Others,
     /// The file system does not support locks.
@@ -176,11 +178,11 @@ enum Lock {
 }
 
 /// Takes the lock that marks the file as being written by a process; the kernel releases it when the process ends.
-fn lock(file: &File) -> Lock {
+fn lock(file: &File) -> LockState {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Lock::Ours,
-        Err(Errno::WOULDBLOCK) => Lock::Others,
-        Err(_) => Lock::None,
+        Ok(()) => LockState::Ours,
+        Err(Errno::WOULDBLOCK) => LockState::Others,
+        Err(_) => LockState::None,
     }
 }
 
@@ -316,7 +318,7 @@ mod tests {
         let path = folder.join("trace.jsonl");
         std::fs::write(&path, [0; 4096]).unwrap();
         let writer = File::open(&path).unwrap();
-        assert!(lock(&writer) == Lock::Ours);
+        assert!(lock(&writer) == LockState::Ours);
         // WHEN another process opens its name THEN it goes beside it
         let (_, beside) = open_unused(&path, Naming::AsAsked { run: None }).unwrap();
         assert_eq!(beside, folder.join("trace-1.jsonl"));

@@ -16,14 +16,14 @@ const KINDS: [CUpti_ActivityKind; 4] = [
 
 const CALLS: CUpti_CallbackDomain = CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER_API;
 
-pub struct Subscribed {
+pub struct ActiveSubscription {
     subscription: Subscription,
     /// The calls at which CUPTI calls back.
     calls: Vec<CUpti_CallbackId>,
     is_recording: bool,
 }
 
-impl Subscribed {
+impl ActiveSubscription {
     /// Subscribes, and records.
     ///
     /// # Safety

@@ -10,19 +10,21 @@ use super::staging::{begin_to_secure, wait_until_pinned};
 use interpose_base::background;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
-use interpose_base::stderr::say;
+use interpose_base::stderr::print_message;
 use interpose_driver::calls;
 use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
 use interpose_driver::vmm::{contexts, gate};
 
-const INTERVAL: Duration = Duration::from_millis(200);
-/// How long memory must not have grown before the user is told how much it is.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// The size is reported once memory has not grown for this long.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 pub fn start() {
     if let Err(error) = background::spawn("memlab-ready", || _ = panics::catch(keep_ready)) {
-        say(&format!("--offload=ready: no thread could be started ({error}): the first offload will take longer"));
+        print_message(&format!(
+            "--offload=ready: no thread could be started ({error}): the first offload will take longer"
+        ));
     }
 }
 
@@ -32,7 +34,7 @@ fn keep_ready() {
     calls::relax_captures();
     let (mut pinned, mut said, mut grown_at) = (0, false, Instant::now());
     loop {
-        std::thread::sleep(INTERVAL);
+        std::thread::sleep(CHECK_INTERVAL);
         let contexts = contexts::all();
         let is_moving = gate::is_closed() || progress::current().is_some_and(Progress::is_running);
         if contexts.is_empty() || is_moving {
@@ -53,7 +55,7 @@ fn keep_ready() {
             (pinned, grown_at) = (now, Instant::now());
         } else if !said && pinned > 0 && grown_at.elapsed() >= SETTLING_TIME {
             said = true;
-            say(&format!(
+            print_message(&format!(
                 "{} of host memory are pinned for an offload (--offload=ready), and more as the program's GPU memory grows",
                 size(pinned)
             ));
@@ -64,5 +66,5 @@ fn keep_ready() {
 fn stop(why: &str) {
     let pinned = size(ARENA.lock().bytes());
     let why = why.strip_suffix(": nothing was moved").unwrap_or(why);
-    say(&format!("--offload=ready: {why}; {pinned} are pinned, and the first offload will take longer"));
+    print_message(&format!("--offload=ready: {why}; {pinned} are pinned, and the first offload will take longer"));
 }

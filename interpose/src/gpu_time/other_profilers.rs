@@ -1,4 +1,4 @@
-//! Others that use CUPTI: torch.profiler. They go first.
+//! Other profilers that use CUPTI, such as torch.profiler. They go first.
 //!
 //! CUPTI has one subscriber and one receiver of buffers, the last that registered. So memlab takes part in the calls that
 //! PyTorch's profiler makes: at the first it stops, and when the profiler has ended what it began, memlab can begin again.
@@ -23,9 +23,9 @@ const PROFILER: &str = "libtorch_cpu.so";
 
 type Buffers = (CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc);
 
-/// What others have begun.
+/// The subscription and the kinds that other profilers have begun.
 #[derive(Default)]
-struct Others {
+struct OtherProfilers {
     /// Their subscription.
     subscriber: usize,
     /// Kinds of activities, as bits.
@@ -36,7 +36,7 @@ struct Others {
     clock: CUpti_TimestampCallbackFunc,
 }
 
-static OTHERS: LazyLock<Mutex<Others>> = LazyLock::new(Mutex::default);
+static OTHERS: LazyLock<Mutex<OtherProfilers>> = LazyLock::new(Mutex::default);
 
 /// Called when another profiler begins.
 static ON_OTHER_PROFILER: OnceLock<fn()> = OnceLock::new();
@@ -83,7 +83,7 @@ unsafe extern "C" fn cuptis_clock() -> u64 {
 
 /// Called in a forked child.
 pub fn reset_in_child() {
-    locks::reset_in_child(&OTHERS, Others::default());
+    locks::reset_in_child(&OTHERS, OtherProfilers::default());
 }
 
 fn step_aside() {

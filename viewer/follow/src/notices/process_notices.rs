@@ -16,27 +16,27 @@ use memlab_units::format::size;
 const LEAK_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_LEAK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What was told of one process.
-pub struct Due {
+/// The notices of one process.
+pub struct ProcessNotices {
     free_bytes: Option<u64>,
     leak_steps: u64,
     process: Arc<NoticedProcess>,
     /// By kind and device: the bytes it was about.
-    told: HashMap<(NoticeKind, i32), u64>,
+    reported: HashMap<(NoticeKind, i32), u64>,
     looked_for_leaks: Option<Instant>,
     leak_interval: Duration,
     /// Something has changed since the last look for leaks, which was too recent for another.
     owes_leaks: bool,
 }
 
-impl Due {
-    /// Of a process that nothing was told of.
+impl ProcessNotices {
+    /// Of a process of which nothing was reported.
     pub fn new(options: &Options, process: NoticedProcess) -> Self {
         Self {
             free_bytes: options.notify_free,
             leak_steps: options.notify_leak_steps,
             process: Arc::new(process),
-            told: HashMap::new(),
+            reported: HashMap::new(),
             looked_for_leaks: None,
             leak_interval: LEAK_INTERVAL,
             owes_leaks: false,
@@ -53,13 +53,13 @@ impl Due {
     }
 
     /// What is due now. `is_over`: nothing more will come.
-    pub fn look(&mut self, model: &mut Model, is_over: bool) -> Vec<Notice> {
+    pub fn due(&mut self, model: &mut Model, is_over: bool) -> Vec<Notice> {
         model.set_scope(None);
         let devices = model.devices();
         let several = devices.len() > 1;
         let mut notices = Vec::new();
         for device in &devices {
-            if !self.was_told(NoticeKind::OutOfMemory, device)
+            if !self.was_reported(NoticeKind::OutOfMemory, device)
                 && let Some(finding) = findings::out_of_memory(model, device, several)
             {
                 notices.push(self.found(NoticeKind::OutOfMemory, model, device, finding));
@@ -87,21 +87,21 @@ impl Due {
         let mut growing: Vec<Finding> =
             growing.into_iter().filter(|growing| is_long(&growing.span)).map(|growing| growing.finding).collect();
         let bytes = growing.iter().fold(0_u64, |sum, finding| sum.saturating_add(finding.bytes));
-        let told = self.told.get(&(NoticeKind::Leak, device.index)).copied();
-        if growing.is_empty() || told.is_some_and(|told| bytes < told.saturating_mul(2)) {
+        let reported = self.reported.get(&(NoticeKind::Leak, device.index)).copied();
+        if growing.is_empty() || reported.is_some_and(|reported| bytes < reported.saturating_mul(2)) {
             return None;
         }
         growing.sort_by_key(|finding| std::cmp::Reverse(finding.bytes));
         let first = growing.swap_remove(0);
         let notice = self.found(NoticeKind::Leak, model, device, first);
-        self.told.insert((NoticeKind::Leak, device.index), bytes);
+        self.reported.insert((NoticeKind::Leak, device.index), bytes);
         Some(notice)
     }
 
     fn low_memory(&mut self, model: &Model, device: &DeviceView) -> Option<Notice> {
         let free = device.total_bytes.saturating_sub(device.peak_used_bytes);
         let wanted = self.free_bytes.filter(|wanted| device.total_bytes > 0 && free < *wanted)?;
-        if self.was_told(NoticeKind::LowMemory, device) {
+        if self.was_reported(NoticeKind::LowMemory, device) {
             return None;
         }
         let most = model.categories(device.index).into_iter().max_by_key(|view| view.bytes)?;
@@ -118,8 +118,8 @@ impl Due {
         Some(self.notice(NoticeKind::LowMemory, model, device, free, message, next))
     }
 
-    fn was_told(&self, kind: NoticeKind, device: &DeviceView) -> bool {
-        self.told.contains_key(&(kind, device.index))
+    fn was_reported(&self, kind: NoticeKind, device: &DeviceView) -> bool {
+        self.reported.contains_key(&(kind, device.index))
     }
 
     fn found(&mut self, kind: NoticeKind, model: &Model, device: &DeviceView, finding: Finding) -> Notice {
@@ -135,7 +135,7 @@ impl Due {
         message: String,
         next: String,
     ) -> Notice {
-        self.told.insert((kind, device.index), bytes);
+        self.reported.insert((kind, device.index), bytes);
         let steps = model.device_steps(device.index).iter().fold(0_u64, |sum, step| sum.saturating_add(step.steps));
         Notice {
             kind,
@@ -164,19 +164,19 @@ mod tests {
     fn a_look_for_leaks_that_was_too_soon_is_made_up_for() {
         // GIVEN a process that was looked at a moment ago
         let process = NoticedProcess { header: Header::default(), trace: "trace.jsonl".into() };
-        let mut due = Due::new(&Options::default(), process);
+        let mut notices = ProcessNotices::new(&Options::default(), process);
         let mut model = Model::new();
-        due.look(&mut model, false);
-        assert!(!due.is_overdue());
+        notices.due(&mut model, false);
+        assert!(!notices.is_overdue());
         // WHEN it changes once more before it is time to look for leaks again, and then idles
-        due.leak_interval = Duration::from_secs(3600);
-        due.look(&mut model, false);
-        assert!(!due.is_overdue());
-        due.leak_interval = Duration::ZERO;
+        notices.leak_interval = Duration::from_secs(3600);
+        notices.due(&mut model, false);
+        assert!(!notices.is_overdue());
+        notices.leak_interval = Duration::ZERO;
         // THEN it is looked at once more, and then no more
-        assert!(due.is_overdue());
-        due.look(&mut model, false);
-        due.leak_interval = Duration::ZERO;
-        assert!(!due.is_overdue());
+        assert!(notices.is_overdue());
+        notices.due(&mut model, false);
+        notices.leak_interval = Duration::ZERO;
+        assert!(!notices.is_overdue());
     }
 }

@@ -1,4 +1,4 @@
-//! What ran on a GPU, as a record says it.
+//! Work that ran on a GPU, as a record describes it.
 
 /// Kinds of memory that copies are between.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,16 +23,16 @@ impl Memory {
     }
 }
 
-/// What ran.
+/// The kind of work that ran.
 #[derive(Clone, Copy)]
-pub enum What<'a> {
+pub enum WorkKind<'a> {
     /// A kernel, by its name as the compiler has mangled it.
     Kernel(&'a [u8]),
     Copy(Memory, Memory),
     Fill,
 }
 
-impl What<'_> {
+impl WorkKind<'_> {
     /// Whether it brings bytes from the host.
     pub fn is_to_device(self) -> bool {
         matches!(self, Self::Copy(Memory::Pageable | Memory::Pinned, Memory::Device | Memory::Managed))
@@ -44,12 +44,12 @@ impl What<'_> {
     }
 }
 
-/// What ran on a GPU.
+/// Work that ran on a GPU.
 #[derive(Clone, Copy)]
-pub struct Done<'a> {
+pub struct FinishedWork<'a> {
     pub device: u32,
     pub stream: u32,
-    pub what: What<'a>,
+    pub what: WorkKind<'a>,
     /// By [`clock`](interpose_base::clock).
     pub start: u64,
     pub nanoseconds: u64,

@@ -1,4 +1,4 @@
-//! How a device and its state look.
+//! The bar of a device, and the styles of its state.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

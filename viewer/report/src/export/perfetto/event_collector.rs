@@ -24,7 +24,7 @@ pub struct EventCollector {
     ran: Vec<Ran>,
     lost_ran: u64,
     /// What the current record changes.
-    at_hand: Option<AtHand>,
+    at_hand: Option<PendingEvent>,
     last_time: u64,
 }
 
@@ -38,7 +38,7 @@ pub enum RangeChange {
 }
 
 #[derive(Clone, Copy)]
-struct AtHand {
+struct PendingEvent {
     time: u64,
     device: i32,
     /// The thread, if it allocates.
@@ -160,21 +160,21 @@ impl Observer for EventCollector {
                 self.lost_ran += 1;
             }
         }
-        let at = |time, device, thread| Some(AtHand { time, device, thread, ends_step: false });
+        let at = |time, device, thread| Some(PendingEvent { time, device, thread, ends_step: false });
         self.at_hand = match record {
             Record::Alloc(event) => at(event.time, event.device, Some(event.thread)),
             Record::Free(event) => at(event.time, event.device, None),
             Record::DriverAlloc(event) => at(event.time, event.device, None),
             Record::DriverFree(event) => at(event.time, event.device, None),
             Record::Used(event) => at(event.time, event.device, None),
-            Record::Step(event) => Some(AtHand { time: event.time, device: -1, thread: None, ends_step: true }),
+            Record::Step(event) => Some(PendingEvent { time: event.time, device: -1, thread: None, ends_step: true }),
             _ => None,
         };
     }
 
     #[inline]
     fn after(&mut self, model: &Model) {
-        let Some(AtHand { time, device, thread, ends_step }) = self.at_hand else { return };
+        let Some(PendingEvent { time, device, thread, ends_step }) = self.at_hand else { return };
         // Events of different threads may be out of order by microseconds; a track is in order.
         let time = time.max(self.last_time);
         self.last_time = time;

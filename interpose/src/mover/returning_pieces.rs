@@ -5,7 +5,7 @@ use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_al
 use super::progress::Progress;
 use interpose_driver::calls::{self, Code};
 use interpose_driver::types::Access;
-use interpose_driver::vmm::arena::{ARENA, Growing};
+use interpose_driver::vmm::arena::{ARENA, PendingRegions};
 use interpose_driver::vmm::contexts;
 use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
@@ -38,7 +38,7 @@ impl Drop for Window {
 }
 
 /// A piece that comes back.
-pub(super) struct Return {
+pub(super) struct ReturningPiece {
     number: u64,
     index: usize,
     pub bytes: u64,
@@ -57,7 +57,7 @@ pub(super) struct Return {
     copies: Vec<Copy>,
 }
 
-impl Return {
+impl ReturningPiece {
     pub fn new(number: u64, index: usize, bytes: u64, handle: u64, on_device: bool) -> Self {
         let (addresses, windows, copies) = (Vec::new(), Vec::new(), Vec::new());
         Self { number, index, bytes, handle, on_device, addresses, is_placed: false, windows, context: 0, copies }
@@ -79,7 +79,7 @@ impl Return {
     }
 }
 
-impl Transfer for Return {
+impl Transfer for ReturningPiece {
     fn copies(&self) -> &[Copy] {
         &self.copies
     }
@@ -95,15 +95,14 @@ impl Transfer for Return {
 /// they were.
 pub(super) fn return_all(
     memory: &mut MovableMemory,
-    mut returns: Vec<Return>,
+    mut returns: Vec<ReturningPiece>,
     progress: &Progress,
 ) -> Result<(), Code> {
-    let copied = returns
-        .iter_mut()
-        .try_for_each(|it| prepare_copies(memory, it))
-        .and_then(|()| copy::run(returns.iter_mut().map(|it| (it.context, it)), &Growing::EMPTY, &progress.done));
+    let copied = returns.iter_mut().try_for_each(|it| prepare_copies(memory, it)).and_then(|()| {
+        copy::run(returns.iter_mut().map(|it| (it.context, it)), &PendingRegions::EMPTY, &progress.done)
+    });
     if let Err(code) = copied {
-        returns.into_iter().for_each(Return::undo);
+        returns.into_iter().for_each(ReturningPiece::undo);
         return Err(code);
     }
     progress.enter(OperationPhase::Releasing);
@@ -118,7 +117,7 @@ pub(super) fn return_all(
 }
 
 /// Finds out which copies to make, and from and to where.
-fn prepare_copies(memory: &MovableMemory, it: &mut Return) -> Result<(), Code> {
+fn prepare_copies(memory: &MovableMemory, it: &mut ReturningPiece) -> Result<(), Code> {
     let Some(physical) = memory.physicals.get(&it.number) else { return Ok(()) };
     let (piece, device) = (&physical.pieces[it.index], physical.device);
     it.context = contexts::of_device(device);
@@ -141,7 +140,7 @@ fn prepare_copies(memory: &MovableMemory, it: &mut Return) -> Result<(), Code> {
 }
 
 /// Replaces the old memory by the new, which is filled by now. After an error everything is as it was.
-fn settle(memory: &mut MovableMemory, mut it: Return) -> Result<(), Code> {
+fn settle(memory: &mut MovableMemory, mut it: ReturningPiece) -> Result<(), Code> {
     it.windows.clear();
     let Some(piece) = piece_of(memory, it.number, it.index) else { return Ok(()) };
     if let Some(old) = piece.handle() {

@@ -1,4 +1,4 @@
-//! A background thread that follows traces for those who visit them: nothing is drawn unless somebody asks.
+//! A background thread that follows traces and answers queries of their models: nothing is drawn without a query.
 
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -6,43 +6,43 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 
 use super::follow::Followed;
-use super::worker::{FIND_INTERVAL, Finder, IDLE, is_disconnected};
+use super::worker::{FIND_INTERVAL, Finder, IDLE_INTERVAL, is_disconnected};
 
 /// Something to be done with the traces between two looks at their files. Traces that are taken out are no longer followed,
 /// unless the finder lists them again.
 pub type ModelQuery = Box<dyn FnOnce(&mut Vec<Followed>) + Send>;
 
 /// The running thread; it ends when this is dropped.
-pub struct Visits {
-    visits: Sender<ModelQuery>,
+pub struct ModelQueries {
+    queries: Sender<ModelQuery>,
     /// Dropped to stop the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Visits {
+impl ModelQueries {
     /// Begins to follow the traces that appear, all of them whole.
     ///
     /// # Errors
     ///
     /// If the system has no thread.
     pub fn start(finder: Finder) -> std::io::Result<Self> {
-        let (visits, visitors) = unbounded();
+        let (queries, new_queries) = unbounded();
         let (stop, stopped) = bounded(0);
         let thread = std::thread::Builder::new()
             .name("memlab-visits".into())
-            .spawn(move || Host { followed: Vec::new(), finder, last_find: None }.run(&visitors, &stopped))?;
-        Ok(Self { visits, stop: Some(stop), thread: Some(thread) })
+            .spawn(move || QueryThread { followed: Vec::new(), finder, last_find: None }.run(&new_queries, &stopped))?;
+        Ok(Self { queries, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Has the thread call `visit` with the traces as far as they have been written by now, soon. Nothing happens if the thread
+    /// Has the thread call `query` with the traces as far as they have been written by now, soon. Nothing happens if the thread
     /// has ended by a panic, which its hook has reported.
-    pub fn visit(&self, visit: ModelQuery) {
-        let _ = self.visits.send(visit);
+    pub fn query(&self, query: ModelQuery) {
+        let _ = self.queries.send(query);
     }
 }
 
-impl Drop for Visits {
+impl Drop for ModelQueries {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -52,27 +52,27 @@ impl Drop for Visits {
     }
 }
 
-struct Host {
+struct QueryThread {
     followed: Vec<Followed>,
     finder: Finder,
     last_find: Option<Instant>,
 }
 
-impl Host {
-    fn run(mut self, visitors: &Receiver<ModelQuery>, stop: &Receiver<()>) {
-        let mut visit: Option<ModelQuery> = None;
+impl QueryThread {
+    fn run(mut self, new_queries: &Receiver<ModelQuery>, stop: &Receiver<()>) {
+        let mut query: Option<ModelQuery> = None;
         while !is_disconnected(stop) {
             self.find();
             let more = self.poll(stop);
             // What came while nothing was to be read sees what has been read since.
-            for visit in visit.take().into_iter().chain(visitors.try_iter()) {
-                visit(&mut self.followed);
+            for query in query.take().into_iter().chain(new_queries.try_iter()) {
+                query(&mut self.followed);
             }
-            if !more && visitors.is_empty() {
+            if !more && new_queries.is_empty() {
                 select! {
-                    recv(visitors) -> next => visit = next.ok(),
+                    recv(new_queries) -> next => query = next.ok(),
                     recv(stop) -> _ => {}
-                    default(IDLE) => {}
+                    default(IDLE_INTERVAL) => {}
                 }
             }
         }

@@ -36,7 +36,7 @@ impl JobTime {
     }
 
     /// The most that was allocated in each column; `None`: it had not begun, or had ended.
-    pub fn course(&self, context: &Context, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Vec<Option<u64>> {
+    pub fn peaks(&self, context: &Context, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Vec<Option<u64>> {
         let parts = device.strip.len() as u128;
         let began = began(context, process);
         let offset = began.saturating_sub(self.begin);
@@ -64,13 +64,13 @@ pub fn began(context: &Context, process: &ProcessSnapshot) -> u64 {
     process.header.start_unix_ns.saturating_add_signed(ahead.saturating_neg())
 }
 
-/// The least, the median and the most of several courses, column by column; of ranks that run then.
-pub fn spread(courses: &[Vec<Option<u64>>], columns: u16) -> [Vec<Option<u64>>; 3] {
+/// The least, the median and the most of several ranks, column by column; of ranks that run then.
+pub fn spread(rows_of_peaks: &[Vec<Option<u64>>], columns: u16) -> [Vec<Option<u64>>; 3] {
     let mut rows = [const { Vec::new() }; 3];
-    let mut values = Vec::with_capacity(courses.len());
+    let mut values = Vec::with_capacity(rows_of_peaks.len());
     for column in 0..usize::from(columns) {
         values.clear();
-        values.extend(courses.iter().filter_map(|course| course.get(column).copied().flatten()));
+        values.extend(rows_of_peaks.iter().filter_map(|peaks| peaks.get(column).copied().flatten()));
         let middle = values.len().saturating_sub(1) / 2;
         let median = (!values.is_empty()).then(|| *values.select_nth_unstable(middle).1);
         for (row, value) in
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!((time.begin, time.duration), (1000, 100));
         let [first, second] = [0, 1].map(|at| {
             let process = &context.snapshot.processes[at];
-            time.course(&context, process, &process.devices[0])
+            time.peaks(&context, process, &process.devices[0])
         });
         assert_eq!(first, [1, 2, 3, 4].map(Some));
         assert_eq!(second[..1], [None]);
@@ -117,7 +117,7 @@ mod tests {
         // AND in one column everything
         let whole = JobTime { columns: 1, ..time };
         assert_eq!(
-            whole.course(&context, &context.snapshot.processes[1], &context.snapshot.processes[1].devices[0]),
+            whole.peaks(&context, &context.snapshot.processes[1], &context.snapshot.processes[1].devices[0]),
             [Some(9)]
         );
         // AND the spread is of those that run
@@ -134,7 +134,7 @@ mod tests {
         context.snapshot = Arc::new(Snapshot { processes: ranks, ..Snapshot::default() });
         let process = &context.snapshot.processes[0];
         // WHEN drawn, THEN no column is empty
-        let course = JobTime::of(&context, 4).unwrap().course(&context, process, &process.devices[0]);
-        assert_eq!(course, [Some(1); 4]);
+        let peaks = JobTime::of(&context, 4).unwrap().peaks(&context, process, &process.devices[0]);
+        assert_eq!(peaks, [Some(1); 4]);
     }
 }

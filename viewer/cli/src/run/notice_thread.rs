@@ -9,46 +9,46 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use memlab_trace::{Follower, Model};
 
 use super::launch::lock;
-use super::traces::{Found, TraceFinder};
+use super::traces::{FoundTrace, TraceFinder};
 use memlab_base::output;
-use memlab_follow::notices::{Deliveries, Due, NoticedProcess, Options};
+use memlab_follow::notices::{Deliveries, NoticedProcess, Options, ProcessNotices};
 
-/// Between two looks at the traces.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The time between two polls of the traces.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Follows the traces until the program is over.
-pub struct Noticing {
+pub struct NoticeThread {
     /// Dropped to have the thread read the rest and end.
     stop: Sender<()>,
     thread: JoinHandle<Deliveries>,
 }
 
-impl Noticing {
+impl NoticeThread {
     /// Begins; `None`: nobody is to be told, or there can be no thread. Call it with all signals blocked that this process
     /// waits for: the thread must not take them. `is_quiet`: the terminal shows the dashboard.
     pub fn start(options: &Options, finder: &Arc<Mutex<TraceFinder>>, is_quiet: bool) -> Option<Self> {
-        if !options.is_anyone_told() {
+        if !options.has_recipient() {
             return None;
         }
         let (options, finder) = (options.clone(), finder.clone());
         let (stop, stopped) = bounded::<()>(0);
         let follow = move || {
             let mut deliveries = Deliveries::new(&options, is_quiet);
-            let mut followed: Vec<Followed> = Vec::new();
+            let mut followed: Vec<WatchedTrace> = Vec::new();
             loop {
-                let is_over = stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected);
+                let is_over = stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Disconnected);
                 if is_over {
                     lock(&finder).scan();
                 }
                 for found in lock(&finder).found() {
                     if !followed.iter().any(|followed| followed.path == found.path) {
-                        followed.extend(Followed::open(found, &options));
+                        followed.extend(WatchedTrace::open(found, &options));
                     }
                 }
                 for followed in &mut followed {
-                    followed.look(&mut deliveries, is_over);
+                    followed.poll(&mut deliveries, is_over);
                 }
-                deliveries.say();
+                deliveries.print_failures();
                 if is_over {
                     return deliveries;
                 }
@@ -73,25 +73,25 @@ impl Noticing {
 }
 
 /// One trace.
-struct Followed {
+struct WatchedTrace {
     path: PathBuf,
     /// `None`: it can no longer be read.
     follower: Option<Follower>,
     model: Model,
-    due: Due,
+    notices: ProcessNotices,
 }
 
-impl Followed {
+impl WatchedTrace {
     /// `None`: tried again at the next look.
-    fn open(found: &Found, options: &Options) -> Option<Self> {
+    fn open(found: &FoundTrace, options: &Options) -> Option<Self> {
         let follower = Follower::open(&found.path).ok()?;
         let trace = std::path::absolute(&found.path).unwrap_or_else(|_| found.path.clone());
         let process = NoticedProcess { header: found.header.clone(), trace };
-        let due = Due::new(options, process);
-        Some(Self { path: found.path.clone(), follower: Some(follower), model: Model::new(), due })
+        let notices = ProcessNotices::new(options, process);
+        Some(Self { path: found.path.clone(), follower: Some(follower), model: Model::new(), notices })
     }
 
-    fn look(&mut self, deliveries: &mut Deliveries, is_over: bool) {
+    fn poll(&mut self, deliveries: &mut Deliveries, is_over: bool) {
         let Some(follower) = &mut self.follower else { return };
         if is_over {
             follower.skip_holes();
@@ -112,8 +112,8 @@ impl Followed {
                 }
             }
         }
-        if has_changed || self.due.is_overdue() {
-            for notice in self.due.look(&mut self.model, is_over) {
+        if has_changed || self.notices.is_overdue() {
+            for notice in self.notices.due(&mut self.model, is_over) {
                 deliveries.deliver(&notice);
             }
         }

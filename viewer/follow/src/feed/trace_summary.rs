@@ -13,7 +13,7 @@ use super::writer::WriterState;
 use crate::snapshot::{ProcessSnapshot, ProcessState};
 use memlab_base::query::Cursor;
 
-/// How often the writer is looked for: ranks are many.
+/// The time between two searches for the writer: ranks are many.
 const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Rereads a trace to classify its memory once its peak has grown by one part in so many.

@@ -8,7 +8,8 @@ use interpose_driver::vmm::contexts;
 use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
 
-pub(super) struct Leaving {
+/// A piece on its way to the arena.
+pub(super) struct LeavingPiece {
     number: u64,
     index: usize,
     pub bytes: u64,
@@ -22,10 +23,11 @@ pub(super) struct Leaving {
     addresses: Vec<MappedAddress>,
     /// Whether the device's memory is kept until all pieces are copied.
     keeps: bool,
-    state: Departure,
+    state: PieceState,
 }
 
-enum Departure {
+/// The progress of a piece that leaves the device.
+enum PieceState {
     Mapped,
     /// But not released.
     Unmapped,
@@ -33,42 +35,42 @@ enum Departure {
     Failed(MappingError),
 }
 
-impl Transfer for Leaving {
+impl Transfer for LeavingPiece {
     fn copies(&self) -> &[Copy] {
         &self.copies
     }
 
     fn finish(&mut self) {
         self.state = match unmap_from_all(&self.addresses, self.bytes, self.handle) {
-            Err(error) => Departure::Failed(error),
-            Ok(()) if self.keeps => Departure::Unmapped,
+            Err(error) => PieceState::Failed(error),
+            Ok(()) if self.keeps => PieceState::Unmapped,
             Ok(()) => {
                 calls::release(self.handle);
-                Departure::Released
+                PieceState::Released
             }
         };
     }
 }
 
-impl Leaving {
+impl LeavingPiece {
     /// Enters into the tables where the piece is. If it stays on the device, returns the host memory that it had.
     pub fn settle(self, memory: &mut MovableMemory, all_are_copied: bool) -> Option<Vec<Span>> {
         let piece = piece_of_mut(memory, self.number, self.index)?;
         let has_left = match self.state {
-            Departure::Released => true,
-            Departure::Unmapped if all_are_copied => {
+            PieceState::Released => true,
+            PieceState::Unmapped if all_are_copied => {
                 calls::release(self.handle);
                 true
             }
-            Departure::Unmapped => {
+            PieceState::Unmapped => {
                 piece.lost_mapping = map_at_all(&self.addresses, self.bytes, self.handle).is_err();
                 false
             }
-            Departure::Failed(error) => {
+            PieceState::Failed(error) => {
                 piece.lost_mapping = error.lost_mapping;
                 false
             }
-            Departure::Mapped => false,
+            PieceState::Mapped => false,
         };
         if has_left {
             piece.place = PhysicalPlace::Arena(self.spans);
@@ -79,8 +81,8 @@ impl Leaving {
 }
 
 /// What there is to copy: all of these that are on a device. `keeps`: the devices' memory stays theirs until all is copied.
-pub(super) fn plan(memory: &MovableMemory, arena: &mut Arena, numbers: &[u64], keeps: bool) -> Vec<Leaving> {
-    let mut leaving: Vec<Leaving> = Vec::new();
+pub(super) fn plan(memory: &MovableMemory, arena: &mut Arena, numbers: &[u64], keeps: bool) -> Vec<LeavingPiece> {
+    let mut leaving: Vec<LeavingPiece> = Vec::new();
     for &number in numbers {
         let Some(from) = memory.reach(number) else { continue };
         let Some(physical) = memory.physicals.get(&number) else { continue };
@@ -90,8 +92,19 @@ pub(super) fn plan(memory: &MovableMemory, arena: &mut Arena, numbers: &[u64], k
             let Some(spans) = arena.take(piece.bytes) else { continue };
             let to_host = copy::of_spans(&spans, from + piece.offset, |to, from| Copy::ToHost { from, to });
             let (bytes, copies, addresses) = (piece.bytes, to_host.collect(), memory.addresses(number, piece.offset));
-            let state = Departure::Mapped;
-            leaving.push(Leaving { number, index, bytes, handle, context, spans, copies, addresses, keeps, state });
+            let state = PieceState::Mapped;
+            leaving.push(LeavingPiece {
+                number,
+                index,
+                bytes,
+                handle,
+                context,
+                spans,
+                copies,
+                addresses,
+                keeps,
+                state,
+            });
         }
     }
     leaving
