@@ -1,9 +1,10 @@
 //! What came of the rules.
 
+use memlab_units::format::size;
+
 use crate::advice::cost::Cost;
 use crate::advice::course::Change;
 use crate::advice::piece::{Advice, Kind, Tried};
-use memlab_units::format::size;
 
 /// What came of a rule.
 #[derive(Default)]
