@@ -10,18 +10,6 @@ use crate::common::{enter, leave};
 use memlab_paging::{Arena, DeviceMemory, Error, Pipeline, Session, Stream};
 use proptest::prelude::*;
 
-/// A small pseudo-random generator (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// Fails when the work takes so long that the threads must be deadlocked.
 fn in_time(work: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
@@ -59,13 +47,13 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64, meanwhile: impl FnOnc
         for thread in 0..threads {
             let (pipeline, is_there) = (&pipeline, &is_there);
             scope.spawn(move || {
-                let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1));
+                let mut random = fastrand::Rng::with_seed(thread);
                 let mut session = pipeline.session();
                 let mut held: Vec<u32> = Vec::new();
                 for _ in 0..forwards {
                     for &key in &model.keys {
-                        let key = match random.below(20) {
-                            0 => 1000 + random.below(model.bytes.len() as u64) as i64,
+                        let key = match random.u64(..20) {
+                            0 => 1000 + random.u64(..model.bytes.len() as u64) as i64,
                             1 => continue,
                             _ => key,
                         };
@@ -77,11 +65,11 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64, meanwhile: impl FnOnc
                             held.extend(acquired);
                         }
                         held.iter().for_each(|&unit| is_there(unit));
-                        if random.below(3) == 0 {
+                        if random.u64(..3) == 0 {
                             std::thread::yield_now();
                         }
                         held.iter().for_each(|&unit| is_there(unit));
-                        if random.below(40) == 0 {
+                        if random.u64(..40) == 0 {
                             break;
                         }
                     }
@@ -198,15 +186,15 @@ fn run_on_clocks(model: &Model, threads: u64) {
         for thread in 0..threads {
             let (pipeline, clock, arena) = (&pipeline, &clock, &arena);
             scope.spawn(move || {
-                let mut random = Random(0x2545_f491_4f6c_dd1d_u64.wrapping_mul(thread + 1));
+                let mut random = fastrand::Rng::with_seed(100 + thread);
                 let mut session = pipeline.session();
                 let mut stream = Stream(thread * 2);
                 for _ in 0..10 {
                     for (point, &key) in model.keys.iter().enumerate() {
-                        if random.below(8) == 0 {
+                        if random.u64(..8) == 0 {
                             stream = Stream(stream.0 ^ 1);
                         }
-                        if model.keys[..point].contains(&key) || random.below(10) == 0 {
+                        if model.keys[..point].contains(&key) || random.u64(..10) == 0 {
                             continue; // Either of two points with one key is right here.
                         }
                         enter(&mut session, key, stream).unwrap();
@@ -216,7 +204,7 @@ fn run_on_clocks(model: &Model, threads: u64) {
                         };
                         let ranges: Vec<_> = model.points[point].iter().map(range).collect();
                         clock.compute(stream, model.compute[point] + 1, &ranges);
-                        if random.below(3) == 0 {
+                        if random.u64(..3) == 0 {
                             std::thread::yield_now();
                         }
                     }

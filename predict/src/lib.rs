@@ -46,6 +46,7 @@
 //! allocator::request          what is asked
 //! allocator::settings         the user's choices
 //! allocator::sizes            constants and roundings
+//! splitmix                    numbers that look random
 //! ```
 
 #![warn(missing_docs)]
@@ -53,3 +54,4 @@
 pub mod advice;
 pub mod allocator;
 pub mod plan;
+mod splitmix;

@@ -226,13 +226,8 @@ mod tests {
             r#"{"command": "limit", "device": 1, "bytes": 8589934592, "on_limit": "spill"}"#,
             r#"{"command": "checkpointed", "value": true}"#,
         ];
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
+        let mut generator = fastrand::Rng::with_seed(1);
+        let mut random = |below: usize| generator.usize(..below);
         let pieces =
             ["{", "}", "[", "]", "\"", ":", ",", "null", "-", "1e999", "99999999999999999999", "true", "\\u0000"];
         let mut understood = 0;

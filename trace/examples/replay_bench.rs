@@ -99,19 +99,6 @@ fn processor_seconds() -> io::Result<f64> {
     Ok(nanoseconds.unwrap_or(0) as f64 / 1e9)
 }
 
-/// Splitmix64: deterministic pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
-
 fn write(path: &Path, events: u64) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut buffer = LineBuffer::<4096>::new();
@@ -119,7 +106,7 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
 
     const BASE: u64 = 140_213_447_884_800;
     const SLOT: u64 = 2 << 20;
-    let mut random = Random(1);
+    let mut random = fastrand::Rng::with_seed(1);
     let mut time = 1_834_022_117;
     // Long-lived blocks, and the free slots between them.
     let mut live: Vec<u64> = Vec::with_capacity(LIVE);
@@ -127,8 +114,8 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
     let mut step = 0;
     let mut written = 0;
     while written < events {
-        time += 300 + random.below(2_000);
-        let stack = 1 + random.below(u64::from(STACKS)) as u32;
+        time += 300 + random.u64(..2_000);
+        let stack = 1 + random.u64(..u64::from(STACKS)) as u32;
         let layer = stack % LAYERS + 1;
         let phase = match written % 3_000 {
             0..1_000 => 1 | 4,
@@ -137,15 +124,15 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
         };
         let (layer, thread) = if phase == 3 { (0, 1) } else { (layer, 1 + (phase >> 1 & 1)) };
         let address = free.pop().unwrap_or(BASE);
-        let bytes = 512 * (1 + random.below(4_000));
+        let bytes = 512 * (1 + random.u64(..4_000));
         out.write_all(encode::alloc(&mut buffer, time, thread, 0, address, bytes, stack, layer, phase))?;
         written += 1;
         // One block in three is long-lived; once there are enough, each new one replaces another.
-        let gone = if random.below(3) > 0 {
+        let gone = if random.u64(..3) > 0 {
             Some(address)
         } else {
             live.push(address);
-            (live.len() >= LIVE).then(|| live.swap_remove(random.below(LIVE as u64 - 1) as usize))
+            (live.len() >= LIVE).then(|| live.swap_remove(random.u64(..LIVE as u64 - 1) as usize))
         };
         if let Some(gone) = gone {
             out.write_all(encode::free(&mut buffer, time + 90, thread, 0, gone))?;

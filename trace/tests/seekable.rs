@@ -11,27 +11,17 @@ use memlab_trace::{
     Sink, decode_line,
 };
 
-/// A small generator of reproducible pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// A training with this many events, as lines without newlines: three threads, steps, tags, segments, an out-of-memory.
 fn training(events: usize) -> Vec<Vec<u8>> {
-    let mut random = Random(7);
+    let mut random = fastrand::Rng::with_seed(7);
     let mut lines = vec![encode_record(&Record::Header(Box::new(Header { memlab: 1, pid: 1, ..Header::default() })))];
     let mut live: Vec<u64> = Vec::new();
     let (mut time, mut steps) = (0, 0);
     for number in 0..events as u64 {
         // Times of different threads are not quite in order, and some are equal.
-        time += random.below(40);
-        let (time, thread) = (time.saturating_sub(random.below(60)), random.below(3) as u32 + 1);
-        let record = match random.below(1000) {
+        time += random.u64(..40);
+        let (time, thread) = (time.saturating_sub(random.u64(..60)), random.u64(..3) as u32 + 1);
+        let record = match random.u64(..1000) {
             0 => {
                 steps += 1;
                 Record::Step(Step { time, thread, index: steps - 1, is_untimed: false })
@@ -54,7 +44,7 @@ fn training(events: usize) -> Vec<Vec<u8>> {
             2 if !live.is_empty() => Record::Tag(Tag {
                 time,
                 device: 0,
-                address: live[random.below(live.len() as u64) as usize],
+                address: live[random.u64(..live.len() as u64) as usize],
                 category: TagCategory::Parameter,
                 bytes: 512,
                 root: 1,
@@ -77,15 +67,15 @@ fn training(events: usize) -> Vec<Vec<u8>> {
                 Record::Step(Step { time, thread, index: steps, is_untimed: false })
             }
             5..480 if live.len() > 50 => {
-                let address = live.swap_remove(random.below(live.len() as u64) as usize);
+                let address = live.swap_remove(random.u64(..live.len() as u64) as usize);
                 Record::Free(Free { time, thread, device: 0, address })
             }
             _ => {
                 let address = (number + 1) * 4096;
                 live.push(address);
-                let (stack, layer) = (random.below(20) as u32, random.below(8) as u32);
-                let flags = Flags(random.below(4) as u32 | if random.below(9) == 0 { Flags::MOVED_MODULE } else { 0 });
-                let bytes = (random.below(64) + 1) * 512;
+                let (stack, layer) = (random.u64(..20) as u32, random.u64(..8) as u32);
+                let flags = Flags(random.u64(..4) as u32 | if random.u64(..9) == 0 { Flags::MOVED_MODULE } else { 0 });
+                let bytes = (random.u64(..64) + 1) * 512;
                 Record::Alloc(Alloc { time, thread, device: 0, address, bytes, stack, layer, flags })
             }
         };
@@ -146,14 +136,14 @@ fn seek(seekable: &mut SeekableReplay, at: SeekTarget) -> SeekOutcome {
 
 fn seek_at_random(path: &Path, lines: &[Vec<u8>], moments: usize) {
     let whole = brute_force(lines, SeekTarget::End);
-    let mut random = Random(11);
+    let mut random = fastrand::Rng::with_seed(11);
     let mut seekable = SeekableReplay::open(path, 0).unwrap();
     seekable.set_checkpoint_spacing(40_000);
     for _ in 0..moments {
-        let at = match random.below(7) {
+        let at = match random.u64(..7) {
             0 => SeekTarget::End,
-            1..4 => SeekTarget::Event(random.below(whole.events() + 2)),
-            _ => SeekTarget::Time(random.below(whole.time() + 2)),
+            1..4 => SeekTarget::Event(random.u64(..whole.events() + 2)),
+            _ => SeekTarget::Time(random.u64(..whole.time() + 2)),
         };
         assert_eq!(seek(&mut seekable, at), SeekOutcome::Found);
         assert_same(seekable.model(), &brute_force(lines, at), at);

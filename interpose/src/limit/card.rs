@@ -246,17 +246,6 @@ mod tests {
     }
 
     /// A small generator, so that a failing seed can be rerun.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % bound
-        }
-    }
-
     #[test]
     fn threads_never_exceed_the_limit_together() {
         const LIMIT: u64 = 10_000;
@@ -268,18 +257,18 @@ mod tests {
                 for thread in 0..4u64 {
                     let (card, held, most) = (&card, &held, &most);
                     scope.spawn(move || {
-                        let mut random = Random(seed * 0x9e37_79b9 + thread + 1);
+                        let mut random = fastrand::Rng::with_seed(seed << 32 | thread);
                         let mut mine = Vec::new();
                         for _ in 0..5_000 {
-                            if random.below(2) == 0 {
-                                let bytes = 1 + random.below(900);
+                            if random.u64(..2) == 0 {
+                                let bytes = 1 + random.u64(..900);
                                 if card.charge_if_it_fits(bytes) {
                                     let now = held.fetch_add(bytes, Ordering::AcqRel) + bytes;
                                     most.fetch_max(now, Ordering::AcqRel);
                                     mine.push(bytes);
                                 }
                             } else if !mine.is_empty() {
-                                let bytes = mine.swap_remove(random.below(mine.len() as u64) as usize);
+                                let bytes = mine.swap_remove(random.u64(..mine.len() as u64) as usize);
                                 held.fetch_sub(bytes, Ordering::AcqRel);
                                 card.uncharge(bytes);
                             }

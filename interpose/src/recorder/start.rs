@@ -97,7 +97,7 @@ impl Recorder {
         let start_unix_ns = unix_ns();
         let pid = std::process::id();
         let facts = ProcessFacts {
-            id: format!("{:016x}", mix(start_unix_ns ^ u64::from(pid).rotate_left(40))),
+            id: format!("{:016x}", fastrand::Rng::with_seed(start_unix_ns ^ u64::from(pid).rotate_left(40)).u64(..)),
             pid,
             command,
             rank: config::rank(),
@@ -180,12 +180,4 @@ fn create_file(wanted: &Path, run: Option<&str>, most: u64, header: &[u8]) -> io
         return Ok(log);
     }
     Err(io::Error::new(error.kind(), why))
-}
-
-/// Mixes the bits of a seed (the finaliser of splitmix64).
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -1,8 +1,9 @@
 //! The recorded requests, carried out again on the model of PyTorch's allocator.
 
+use memlab_units::format::size;
+
 use crate::allocator::{Card, Requests, Settings, replay};
 use crate::plan::Recording;
-use memlab_units::format::size;
 
 /// The model of the allocator is right about a run if what it reserves is this near, in percent.
 const RESERVED_TOLERANCE_PERCENT: u64 = 3;

@@ -1,9 +1,10 @@
 //! What came of the rules.
 
+use memlab_units::format::size;
+
 use crate::advice::block_lifetimes::Change;
 use crate::advice::cost::Cost;
 use crate::advice::report::{Advice, Kind, RejectedAdvice};
-use memlab_units::format::size;
 
 /// What came of a rule.
 #[derive(Default)]

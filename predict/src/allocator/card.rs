@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::allocator::address_space::AddressSpace;
 use crate::allocator::sizes::{ROUND_LARGE, round_up};
+use crate::splitmix::{STEP, splitmix64};
 
 /// At which addresses a card hands its memory out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -139,12 +140,9 @@ impl Scattered {
     }
 }
 
-/// A number that looks random, the same for the same arguments (SplitMix64).
+/// A number that looks random, the same for the same arguments.
 fn scattered(seed: u64, index: u64) -> u64 {
-    let mut number = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
+    splitmix64((seed << 32 | index).wrapping_mul(STEP))
 }
 
 #[cfg(test)]

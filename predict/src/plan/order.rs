@@ -1,5 +1,7 @@
 //! The order in which a training sees samples of different lengths.
 
+use crate::splitmix::{STEP, splitmix64};
+
 /// What a program may do with the lengths of its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
@@ -63,19 +65,12 @@ pub fn thinned(lengths: &[u64], most: usize) -> Vec<u64> {
     (0..most).map(|index| of_stretch(stretch(index))).collect()
 }
 
-/// Fisher and Yates, with the numbers of splitmix64.
+/// Fisher and Yates.
 fn shuffle(lengths: &mut [u64], seed: u64) {
     let mut state = seed;
-    let mut below = |end: usize| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut number = state;
-        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        number ^= number >> 31;
-        (number % end as u64) as usize
-    };
     for last in (1..lengths.len()).rev() {
-        lengths.swap(last, below(last + 1));
+        state = state.wrapping_add(STEP);
+        lengths.swap(last, (splitmix64(state) % (last as u64 + 1)) as usize);
     }
 }
 

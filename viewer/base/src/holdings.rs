@@ -41,9 +41,9 @@ pub struct HeldLine {
     pub backward_bytes: u64,
 }
 
-/// What a layer holds.
+/// A layer's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeldLayer {
+pub struct LayerName {
     /// As [`LayerView::root`].
     pub root: u32,
     /// As [`LayerView::root_class`].
@@ -54,6 +54,20 @@ pub struct HeldLayer {
     pub name: Option<Arc<str>>,
     /// As [`LayerView::class`].
     pub class: Option<Arc<str>>,
+}
+
+impl From<LayerView> for LayerName {
+    fn from(view: LayerView) -> Self {
+        let LayerView { root, root_class, root_name, name, class, .. } = view;
+        Self { root, root_class, root_name, name, class }
+    }
+}
+
+/// What a layer holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldLayer {
+    /// The layer.
+    pub layer: LayerName,
     /// How much.
     pub bytes: u64,
 }
@@ -100,15 +114,8 @@ impl Holdings {
             .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
             .collect();
         let layer = |(layer, bytes): (BlockLayer, u64)| {
-            let known = known.get(&layer);
-            HeldLayer {
-                root: layer.root,
-                root_class: known.and_then(|view| view.root_class.clone()),
-                root_name: known.and_then(|view| view.root_name.clone()),
-                class: known.and_then(|view| view.class.clone()),
-                name: layer.name,
-                bytes,
-            }
+            let known = known.get(&layer).cloned().unwrap_or_default();
+            HeldLayer { layer: LayerName { root: layer.root, name: layer.name, ..known.into() }, bytes }
         };
         let mut ranges: BTreeMap<RangePath, u64> = BTreeMap::new();
         for block in snapshot.attributed(device) {
@@ -168,14 +175,7 @@ impl Holdings {
             HeldLine { line: view.line, bytes, backward_bytes }
         };
         let lines = |scope: Scope| model.lines_in(device, scope).into_iter().map(line).collect::<Vec<_>>();
-        let layer = |view: LayerView| HeldLayer {
-            bytes: of_layer(&view),
-            root: view.root,
-            root_class: view.root_class,
-            root_name: view.root_name,
-            name: view.name,
-            class: view.class,
-        };
+        let layer = |view: LayerView| HeldLayer { bytes: of_layer(&view), layer: view.into() };
         Self {
             allocated_bytes,
             reserved_bytes,
@@ -192,7 +192,7 @@ impl Holdings {
 
     fn sorted(mut self) -> Self {
         self.layers.retain(|layer| layer.bytes > 0);
-        self.layers.sort_by(|a, b| (b.bytes, a.root, &a.name).cmp(&(a.bytes, b.root, &b.name)));
+        self.layers.sort_by(|a, b| (b.bytes, a.layer.root, &a.layer.name).cmp(&(a.bytes, b.layer.root, &b.layer.name)));
         self.ranges.retain(|range| range.bytes > 0);
         self.ranges.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         if self.ranges.iter().all(|range| range.path.is_empty()) {

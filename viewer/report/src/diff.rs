@@ -14,7 +14,7 @@ mod times;
 pub use change::Change;
 pub use difference::Difference;
 pub use json::write_json;
-pub use layers::{LayerChange, LayerName};
+pub use layers::LayerChange;
 pub use lines::{LineChange, Match};
 pub use ranges::RangeChange;
 pub use side::Side;

@@ -141,13 +141,8 @@ mod tests {
             arena.free.insert(address, bytes);
         }
         // WHEN pieces are taken and returned in a random order
-        let mut random = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % below
-        };
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut next = |below: u64| random.u64(..below);
         let mut taken: Vec<Vec<Span>> = Vec::new();
         for _ in 0..5000 {
             if next(2) == 0 || taken.is_empty() {

@@ -1,9 +1,9 @@
 //! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
 
-use memlab_units::format::size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use memlab_units::format::size;
 use rustc_hash::FxHashSet;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Peak};

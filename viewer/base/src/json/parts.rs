@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use memlab_trace::{Anomalies, Line, Model, Skipped, TrainingView};
+use memlab_trace::{Anomalies, DriverView, Line, Model, RangePath, Skipped, TrainingView};
 use serde::Serialize;
 
+use crate::holdings::LayerName;
 use crate::parallel::Parallel;
+use crate::text::NO_LAYER;
 
 /// The file and how well it could be read.
 #[derive(Serialize)]
@@ -52,6 +54,60 @@ pub struct CodeLine {
     file: Option<String>,
     line: Option<u32>,
     function: Option<String>,
+}
+
+/// Figures on a device: of a line, a layer, a range or what a library took from the driver.
+#[derive(Serialize)]
+pub struct Row<K: Serialize, F: Serialize> {
+    /// The device's index; -1 is the host.
+    pub device: i32,
+    /// What the figures are of.
+    #[serde(flatten)]
+    pub of: K,
+    /// The figures.
+    #[serde(flatten)]
+    pub figures: F,
+}
+
+/// A layer; there is one for what is outside any layer.
+#[derive(Serialize)]
+pub struct Layer {
+    name: Arc<str>,
+    #[serde(rename = "type")]
+    class: Option<Arc<str>>,
+    /// The layer id of the outermost module, which identifies the model.
+    root: u32,
+    root_type: Option<Arc<str>>,
+    root_name: Option<Arc<str>>,
+}
+
+impl From<LayerName> for Layer {
+    fn from(layer: LayerName) -> Self {
+        let LayerName { root, root_class: root_type, root_name, name, class } = layer;
+        Self { name: name.unwrap_or_else(|| NO_LAYER.into()), class, root, root_type, root_name }
+    }
+}
+
+/// A range that the program names, without those inside it. With the row whose path is empty, which is outside any range,
+/// they sum to what is allocated. There are none if the program names none.
+#[derive(Serialize)]
+pub struct Range {
+    /// The names of the range and of those around it, the outermost first.
+    pub path: RangePath,
+}
+
+/// Driver memory that is not PyTorch's allocator's.
+#[derive(Serialize)]
+pub struct DriverCall {
+    kind: &'static str,
+    call: Arc<str>,
+    library: Arc<str>,
+}
+
+impl From<DriverView> for DriverCall {
+    fn from(view: DriverView) -> Self {
+        Self { kind: view.kind.as_str(), call: view.call, library: view.library }
+    }
 }
 
 /// An optimizer step.
@@ -181,14 +237,4 @@ fn training(view: TrainingView) -> TrainingRow {
         pieces: view.pieces,
         offloaded_bytes: view.offloaded_bytes,
     }
-}
-
-/// The name of a layer's row; there is one for what is outside any layer.
-pub fn layer_name(name: Option<&str>) -> String {
-    name.unwrap_or("(outside any layer)").to_owned()
-}
-
-/// An owned copy, for serde.
-pub fn text(text: Option<Arc<str>>) -> Option<String> {
-    text.map(|text| text.to_string())
 }

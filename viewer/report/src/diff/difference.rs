@@ -3,11 +3,12 @@
 use memlab_trace::{ByScope, Category, Scope};
 
 use super::change::{Change, order};
-use super::layers::{self, LayerChange, LayerName};
+use super::layers::{self, LayerChange};
 use super::lines::{self, LineChange, LineFigures};
 use super::ranges::{self, RangeChange};
 use super::side::Side;
 use super::times::{self, TimeDifference};
+use memlab_base::holdings::LayerName;
 
 /// What changed.
 #[derive(Clone, Debug)]
@@ -80,5 +81,5 @@ fn held_lines(side: &Side, scope: Scope) -> LineFigures {
 }
 
 fn held_layers(side: &Side) -> Vec<(LayerName, u64)> {
-    side.held.layers.iter().map(|layer| (layer.into(), layer.bytes)).collect()
+    side.held.layers.iter().map(|layer| (layer.layer.clone(), layer.bytes)).collect()
 }

@@ -1,6 +1,7 @@
 //! The difference as JSON: a contract with scripts. Keys are added, never renamed or taken away.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use memlab_trace::Scope;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use super::layers::LayerChange;
 use super::lines::{LineChange, Match};
 use super::side::Side;
 use super::times::TimeDifference;
-use memlab_base::json::parts::text;
+use memlab_base::json::parts::Range;
 use memlab_base::json::write_pretty;
 
 #[derive(Serialize)]
@@ -103,19 +104,19 @@ struct LineRow<F> {
 #[derive(Serialize)]
 struct LayerRow<F> {
     /// The qualified name in the outermost module; null: outside any layer.
-    name: Option<String>,
+    name: Option<Arc<str>>,
     #[serde(rename = "type")]
-    class: Option<String>,
-    root_type: Option<String>,
-    root_name: Option<String>,
+    class: Option<Arc<str>>,
+    root_type: Option<Arc<str>>,
+    root_name: Option<Arc<str>>,
     #[serde(flatten)]
     figures: F,
 }
 
 #[derive(Serialize)]
 struct RangeRow {
-    /// The names of the range and of those around it, the outermost first; empty: outside any range.
-    path: Vec<String>,
+    #[serde(flatten)]
+    range: Range,
     #[serde(flatten)]
     bytes: Bytes,
 }
@@ -139,10 +140,7 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
         ranges: difference
             .ranges
             .iter()
-            .map(|change| RangeRow {
-                path: change.path.iter().map(|name| name.to_string()).collect(),
-                bytes: change.bytes.into(),
-            })
+            .map(|change| RangeRow { range: Range { path: change.path.clone() }, bytes: change.bytes.into() })
             .collect(),
         gpu_time: difference.times.as_ref().map(|times| times_json(times, difference)),
     };
@@ -177,10 +175,10 @@ fn times_json(times: &TimeDifference, difference: &Difference) -> TimesJson {
 
 fn layer_row<F: From<Change>>(change: &LayerChange) -> LayerRow<F> {
     LayerRow {
-        name: text(change.layer.name.clone()),
-        class: text(change.layer.class.clone()),
-        root_type: text(change.layer.root_class.clone()),
-        root_name: text(change.layer.root_name.clone()),
+        name: change.layer.name.clone(),
+        class: change.layer.class.clone(),
+        root_type: change.layer.root_class.clone(),
+        root_name: change.layer.root_name.clone(),
         figures: change.change.into(),
     }
 }

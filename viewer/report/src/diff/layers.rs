@@ -4,50 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memlab_trace::LayerWorkView;
-
 use super::change::{Change, order};
 use super::side::Side;
-use memlab_base::holdings::HeldLayer;
-
-/// What a layer is called.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LayerName {
-    /// The layer id of the outermost module.
-    pub root: u32,
-    /// Its class.
-    pub root_class: Option<Arc<str>>,
-    /// Its name.
-    pub root_name: Option<Arc<str>>,
-    /// The qualified name in it.
-    pub name: Option<Arc<str>>,
-    /// The module's class.
-    pub class: Option<Arc<str>>,
-}
-
-impl From<&HeldLayer> for LayerName {
-    fn from(layer: &HeldLayer) -> Self {
-        Self {
-            root: layer.root,
-            root_class: layer.root_class.clone(),
-            root_name: layer.root_name.clone(),
-            name: layer.name.clone(),
-            class: layer.class.clone(),
-        }
-    }
-}
-
-impl From<&LayerWorkView> for LayerName {
-    fn from(layer: &LayerWorkView) -> Self {
-        Self {
-            root: layer.root,
-            root_class: layer.root_class.clone(),
-            root_name: layer.root_name.clone(),
-            name: layer.name.clone(),
-            class: layer.class.clone(),
-        }
-    }
-}
+use memlab_base::holdings::LayerName;
 
 /// What a layer held, or had the GPU do, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]

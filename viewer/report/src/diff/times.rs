@@ -6,9 +6,10 @@ use std::sync::Arc;
 use memlab_trace::{ByScope, GpuWorkView};
 
 use super::change::{Change, order};
-use super::layers::{self, LayerChange, LayerName};
+use super::layers::{self, LayerChange};
 use super::lines::{self, LineChange, LineFigures};
 use super::side::Side;
+use memlab_base::holdings::LayerName;
 use memlab_base::kernels::{Kernel, short};
 
 /// What changed.
@@ -58,7 +59,7 @@ fn line_figures(work: &GpuWorkView) -> LineFigures {
 }
 
 fn layer_figures(work: &GpuWorkView) -> Vec<(LayerName, u64)> {
-    work.layers.iter().map(|row| (row.into(), row.totals.nanoseconds)).collect()
+    work.layers.iter().map(|row| (row.to_layer().into(), row.totals.nanoseconds)).collect()
 }
 
 fn kernels(before: &GpuWorkView, after: &GpuWorkView) -> Vec<KernelChange> {

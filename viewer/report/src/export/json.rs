@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockView, HOST, Line, Model, ResolvedSnapshot, Scope, TensorView};
+use memlab_trace::{BlockView, HOST, Line, Model, RangePath, ResolvedSnapshot, Scope, TensorView};
 use serde::Serialize;
 
 use memlab_base::holdings::{HeldLine, Holdings};
-use memlab_base::json::parts::{CodeLine, Places, Process, StepRow, Trace, layer_name, steps, text};
+use memlab_base::json::parts::{CodeLine, DriverCall, Layer, Places, Process, Range, Row, StepRow, Trace, steps};
 use memlab_base::json::write_compact;
 use memlab_base::moment::LoadedMoment;
 
@@ -22,13 +22,13 @@ struct Export {
     moment: At,
     devices: Vec<Device>,
     categories: Vec<CategoryRow>,
-    lines: Vec<LineRow>,
+    lines: Vec<Row<CodeLine, LineFigures>>,
     /// The same memory by the innermost lines of the user's code or of a library.
-    library_lines: Vec<LineRow>,
+    library_lines: Vec<Row<CodeLine, LineFigures>>,
     /// Which of the two says more, or was asked for.
     lines_shown: &'static str,
-    layers: Vec<LayerRow>,
-    ranges: Vec<RangeRow>,
+    layers: Vec<Row<Layer, Figures>>,
+    ranges: Vec<Row<Range, Figures>>,
     steps: Vec<StepRow>,
     frames: Vec<CodeLine>,
     /// Innermost frame first, as indexes into `frames`.
@@ -36,7 +36,7 @@ struct Export {
     segments: Vec<SegmentRow>,
     /// Blocks outside all known segments.
     stray_blocks: Vec<BlockRow>,
-    driver: Vec<DriverRow>,
+    driver: Vec<Row<DriverCall, DriverFigures>>,
     warnings: Vec<String>,
 }
 
@@ -80,33 +80,14 @@ struct CategoryRow {
 }
 
 #[derive(Serialize)]
-struct LineRow {
-    device: i32,
-    #[serde(flatten)]
-    line: CodeLine,
+struct LineFigures {
     live_bytes: u64,
     backward_bytes: u64,
 }
 
+/// Of a layer or a range.
 #[derive(Serialize)]
-struct LayerRow {
-    device: i32,
-    name: String,
-    #[serde(rename = "type")]
-    class: Option<String>,
-    root: u32,
-    root_type: Option<String>,
-    root_name: Option<String>,
-    live_bytes: u64,
-}
-
-/// What was allocated in a range that the program names, without those inside it. With the row whose path is empty, which
-/// is outside any range, they sum to what is allocated. There are none if the program names none.
-#[derive(Serialize)]
-struct RangeRow {
-    device: i32,
-    /// The names of the range and of those around it, the outermost first.
-    path: Vec<String>,
+struct Figures {
     live_bytes: u64,
 }
 
@@ -129,10 +110,10 @@ struct BlockRow {
     bytes: u64,
     category: &'static str,
     phase: Phase,
-    layer: Option<String>,
+    layer: Option<Arc<str>>,
     /// The names of its range and of those around it, the outermost first; absent: none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    range: Vec<String>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    range: RangePath,
     /// An index into `stacks`; null: no Python frame.
     stack: Option<usize>,
     time_ns: u64,
@@ -155,13 +136,8 @@ struct TensorRow {
     shard: Option<String>,
 }
 
-/// Driver memory that is not PyTorch's allocator's; device -1 is the host.
 #[derive(Serialize)]
-struct DriverRow {
-    device: i32,
-    kind: &'static str,
-    call: String,
-    library: String,
+struct DriverFigures {
     live_bytes: u64,
     live_allocations: u64,
 }
@@ -220,10 +196,10 @@ pub fn write(out: &mut dyn Write, path: &Path, loaded: &LoadedMoment, device: Op
         ranges: held
             .iter()
             .flat_map(|(device, held)| {
-                held.ranges.iter().map(|range| RangeRow {
+                held.ranges.iter().map(|range| Row {
                     device: *device,
-                    path: names_of(&range.path),
-                    live_bytes: range.bytes,
+                    of: Range { path: range.path.clone() },
+                    figures: Figures { live_bytes: range.bytes },
                 })
             })
             .collect(),
@@ -257,38 +233,34 @@ fn device_row(snapshot: &ResolvedSnapshot, index: i32, held: &Holdings) -> Optio
         free_bytes_in_segments: map.free_bytes,
         largest_free_block_bytes: map.largest_free_bytes,
         fragmentation_percent: map.fragmentation_percent,
-        outside_layers_bytes: held.layers.iter().filter(|layer| layer.name.is_none()).map(|layer| layer.bytes).sum(),
+        outside_layers_bytes: held
+            .layers
+            .iter()
+            .filter(|layer| layer.layer.name.is_none())
+            .map(|layer| layer.bytes)
+            .sum(),
     })
 }
 
-fn line_rows(held: &[(i32, Holdings)], scope: Scope, places: &Places) -> Vec<LineRow> {
+fn line_rows(held: &[(i32, Holdings)], scope: Scope, places: &Places) -> Vec<Row<CodeLine, LineFigures>> {
     let of_device = |(device, held): &(i32, Holdings)| {
-        let row = |line: &HeldLine| LineRow {
+        let row = |line: &HeldLine| Row {
             device: *device,
-            line: places.of(line.line.as_deref()),
-            live_bytes: line.bytes,
-            backward_bytes: line.backward_bytes,
+            of: places.of(line.line.as_deref()),
+            figures: LineFigures { live_bytes: line.bytes, backward_bytes: line.backward_bytes },
         };
         held.lines[scope].iter().map(row).collect::<Vec<_>>()
     };
     held.iter().flat_map(of_device).collect()
 }
 
-fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {
-    let (layers, outside): (Vec<_>, Vec<_>) = held.layers.iter().partition(|layer| layer.name.is_some());
-    layers.into_iter().chain(outside).map(move |layer| LayerRow {
+fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = Row<Layer, Figures>> {
+    let (layers, outside): (Vec<_>, Vec<_>) = held.layers.iter().partition(|layer| layer.layer.name.is_some());
+    layers.into_iter().chain(outside).map(move |layer| Row {
         device,
-        name: layer_name(layer.name.as_deref()),
-        class: text(layer.class.clone()),
-        root: layer.root,
-        root_type: text(layer.root_class.clone()),
-        root_name: text(layer.root_name.clone()),
-        live_bytes: layer.bytes,
+        of: layer.layer.clone().into(),
+        figures: Figures { live_bytes: layer.bytes },
     })
-}
-
-fn names_of(path: &[Arc<str>]) -> Vec<String> {
-    path.iter().map(|name| name.to_string()).collect()
 }
 
 /// The segments of a device with their blocks, and the blocks in none.
@@ -311,8 +283,8 @@ fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_
         bytes: block.bytes,
         category: block.category.as_str(),
         phase: block.phase,
-        layer: text(snapshot.final_model.layer_of(block).name),
-        range: names_of(&snapshot.final_model.range_path(block.range)),
+        layer: snapshot.final_model.layer_of(block).name,
+        range: snapshot.final_model.range_path(block.range),
         stack: stacks.index(block.stack),
         time_ns: block.time,
         age_ns: now.saturating_sub(block.time),
@@ -341,14 +313,10 @@ fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_
     (rows, strays)
 }
 
-fn driver_rows(moment: &Model, device: i32) -> impl Iterator<Item = DriverRow> {
-    moment.driver_memory(device).into_iter().map(move |view| DriverRow {
-        device,
-        kind: view.kind.as_str(),
-        call: view.call.to_string(),
-        library: view.library.to_string(),
-        live_bytes: view.live_bytes,
-        live_allocations: view.live_allocations,
+fn driver_rows(moment: &Model, device: i32) -> impl Iterator<Item = Row<DriverCall, DriverFigures>> {
+    moment.driver_memory(device).into_iter().map(move |view| {
+        let figures = DriverFigures { live_bytes: view.live_bytes, live_allocations: view.live_allocations };
+        Row { device, of: view.into(), figures }
     })
 }
 

@@ -9,7 +9,7 @@ use super::bar;
 use super::names::ReportNames;
 use super::sections;
 use super::text::{device_title, process, write_parts};
-use memlab_base::holdings::Holdings;
+use memlab_base::holdings::{Holdings, LayerName};
 use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::ranges::range_name;
 use memlab_base::table::Table;
@@ -108,19 +108,14 @@ fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
 }
 
 fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<String> {
-    if held.layers.iter().all(|layer| layer.name.is_none()) {
+    if held.layers.iter().all(|layer| layer.layer.name.is_none()) {
         return Vec::new();
     }
     let mut table =
         Table::of_layers(&["held", sections::share_title(held.allocated_bytes, held.attributed_bytes()), "layer"]);
     for layer in held.layers.iter().take(ROWS) {
-        let view = LayerView {
-            root: layer.root,
-            root_class: layer.root_class.clone(),
-            name: layer.name.clone(),
-            class: layer.class.clone(),
-            ..LayerView::default()
-        };
+        let LayerName { root, root_class, name, class, .. } = layer.layer.clone();
+        let view = LayerView { root, root_class, name, class, ..LayerView::default() };
         table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);
     }
     sections::section("Layers that held most, each without those inside it", &table, None, columns)

@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use crate::advice::AdvisedTrace;
 use memlab_base::findings::{self, Finding};
+use memlab_base::holdings::LayerName;
 use memlab_base::json;
-use memlab_base::json::parts::{CodeLine, Places, Process, StepRow, Trace, layer_name, steps, text};
+use memlab_base::json::parts::{CodeLine, DriverCall, Layer, Places, Process, Range, Row, StepRow, Trace, steps};
 use memlab_base::kernels::Kernel;
 
 #[derive(Serialize)]
@@ -22,19 +23,19 @@ struct Report {
     findings: Vec<FindingRow>,
     advice: Vec<Advice>,
     devices: Vec<Device>,
-    lines: Vec<LineRow>,
+    lines: Vec<Row<CodeLine, LineFigures>>,
     /// The same memory by the innermost lines of the user's code or of a library.
-    library_lines: Vec<LineRow>,
+    library_lines: Vec<Row<CodeLine, LineFigures>>,
     /// Which of the two the text shows.
     lines_shown: &'static str,
-    layers: Vec<LayerRow>,
-    ranges: Vec<RangeRow>,
+    layers: Vec<Row<Layer, LayerFigures>>,
+    ranges: Vec<Row<Range, RangeFigures>>,
     categories: Vec<CategoryRow>,
     steps: Vec<StepRow>,
     growth: Vec<GrowthRow>,
     ooms: Vec<OomRow>,
     private_pools: Vec<PrivatePoolRow>,
-    driver: Vec<DriverRow>,
+    driver: Vec<Row<DriverCall, DriverFigures>>,
     /// What ran on the GPUs; empty if that was not recorded.
     kernels: Vec<KernelRow>,
     copies: Vec<CopyRow>,
@@ -166,10 +167,7 @@ fn others(processes: &[(u32, u64)]) -> Vec<OtherRow> {
 }
 
 #[derive(Serialize)]
-struct LineRow {
-    device: i32,
-    #[serde(flatten)]
-    line: CodeLine,
+struct LineFigures {
     /// Whose code it is: `user`, `library`, `torch`, `standard_library`, `generated`; null: no Python frame.
     whose: Option<&'static str>,
     /// Whether torch.compile's code runs in its place.
@@ -187,15 +185,7 @@ struct LineRow {
 }
 
 #[derive(Serialize)]
-struct LayerRow {
-    device: i32,
-    name: String,
-    #[serde(rename = "type")]
-    class: Option<String>,
-    /// The layer id of the outermost module, which identifies the model.
-    root: u32,
-    root_type: Option<String>,
-    root_name: Option<String>,
+struct LayerFigures {
     live_bytes_at_peak: u64,
     live_bytes_at_end: u64,
     forward_bytes: u64,
@@ -210,13 +200,8 @@ struct LayerRow {
     backward_gpu_time_ns: Option<u64>,
 }
 
-/// A range that the program names, without those inside it. With the row whose path is empty, which is outside any range,
-/// they sum to what is allocated. There are none if the program names none.
 #[derive(Serialize)]
-struct RangeRow {
-    device: i32,
-    /// The names of the range and of those around it, the outermost first.
-    path: Vec<String>,
+struct RangeFigures {
     live_bytes_at_peak: u64,
     live_bytes_at_end: u64,
     live_blocks_at_end: u64,
@@ -254,7 +239,7 @@ struct OomRow {
     line: CodeLine,
     /// The innermost line of the user's code or of a library.
     library_line: CodeLine,
-    layer: Option<String>,
+    layer: Option<Arc<str>>,
     allocated_bytes: u64,
     reserved_bytes: u64,
     largest_free_block_bytes: u64,
@@ -285,7 +270,7 @@ struct HeldByLine {
 
 #[derive(Serialize)]
 struct HeldBy {
-    name: Option<String>,
+    name: Option<Arc<str>>,
     bytes: u64,
 }
 
@@ -306,13 +291,9 @@ struct PrivatePoolRow {
     captured_by: Vec<CodeLine>,
 }
 
-/// Driver memory that is not PyTorch's allocator's, held at the end; device -1 is the host.
+/// Of driver memory held at the end.
 #[derive(Serialize)]
-struct DriverRow {
-    device: i32,
-    kind: &'static str,
-    call: String,
-    library: String,
+struct DriverFigures {
     live_bytes_at_end: u64,
     live_allocations_at_end: u64,
 }
@@ -448,16 +429,14 @@ fn copies(device: i32, work: Option<&GpuWorkView>) -> Vec<CopyRow> {
 }
 
 /// Lines by what they hold, and then those that only had the GPU do something.
-fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineRow> {
+fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<Row<CodeLine, LineFigures>> {
     let work = model.gpu_work_in(device, scope);
     let is_recorded = work.is_some();
     let works = work.into_iter().flat_map(|work| work.lines);
     let mut works: HashMap<Option<Arc<Line>>, LineWorkView> = works.map(|work| (work.line.clone(), work)).collect();
     let row = |view: memlab_trace::LineView, work: Option<LineWorkView>| {
         let work = is_recorded.then(|| work.unwrap_or_default());
-        LineRow {
-            device,
-            line: places.of(view.line.as_deref()),
+        let figures = LineFigures {
             whose: view.line.as_deref().map(|line| model.code_origin(line).as_str()),
             compiled: view.is_compiled,
             allocations: view.allocations,
@@ -469,9 +448,10 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineR
             backward_bytes_at_end: view.backward_bytes,
             gpu_time_ns: work.as_ref().map(|work| work.totals.nanoseconds),
             backward_gpu_time_ns: work.as_ref().map(|work| work.backward_nanoseconds),
-        }
+        };
+        Row { device, of: places.of(view.line.as_deref()), figures }
     };
-    let mut rows: Vec<LineRow> = Vec::new();
+    let mut rows = Vec::new();
     for view in model.lines_in(device, scope) {
         let work = works.remove(&view.line);
         rows.push(row(view, work));
@@ -487,7 +467,7 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineR
 }
 
 /// Layers by what they hold, then those that only had the GPU do something, and last what is outside any.
-fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerRow> {
+fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<Row<Layer, LayerFigures>> {
     let mut views = model.layers(device);
     let holding: HashSet<(u32, Option<Arc<str>>)> = views.iter().map(|view| (view.root, view.name.clone())).collect();
     let mut works: HashMap<(u32, Option<Arc<str>>), &LayerWorkView> = HashMap::new();
@@ -504,13 +484,7 @@ fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerRo
         };
         let gpu_time_ns = figure(|work| work.totals.nanoseconds);
         let backward_gpu_time_ns = figure(|work| work.backward_nanoseconds);
-        LayerRow {
-            device,
-            name: layer_name(view.name.as_deref()),
-            class: text(view.class),
-            root: view.root,
-            root_type: text(view.root_class),
-            root_name: text(view.root_name),
+        let figures = LayerFigures {
             live_bytes_at_peak: view.live_bytes_at_peak,
             live_bytes_at_end: view.live_bytes,
             forward_bytes: view.forward_bytes,
@@ -522,21 +496,23 @@ fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerRo
             activation_bytes: view.activation_bytes,
             gpu_time_ns,
             backward_gpu_time_ns,
-        }
+        };
+        Row { device, of: LayerName::from(view).into(), figures }
     };
     views.sort_by_key(|view| view.name.is_none());
     views.into_iter().map(row).collect()
 }
 
-fn ranges(model: &Model, device: i32) -> Vec<RangeRow> {
-    let row = |view: memlab_trace::RangeView| RangeRow {
-        device,
-        path: view.path.iter().map(|name| name.to_string()).collect(),
-        live_bytes_at_peak: view.live_bytes_at_peak,
-        live_bytes_at_end: view.live_bytes,
-        live_blocks_at_end: view.live_blocks,
-        allocations: view.allocations,
-        allocated_bytes: view.allocated_bytes,
+fn ranges(model: &Model, device: i32) -> Vec<Row<Range, RangeFigures>> {
+    let row = |view: memlab_trace::RangeView| {
+        let figures = RangeFigures {
+            live_bytes_at_peak: view.live_bytes_at_peak,
+            live_bytes_at_end: view.live_bytes,
+            live_blocks_at_end: view.live_blocks,
+            allocations: view.allocations,
+            allocated_bytes: view.allocated_bytes,
+        };
+        Row { device, of: Range { path: view.path }, figures }
     };
     model.ranges(device).into_iter().map(row).collect()
 }
@@ -581,7 +557,7 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
         requested_bytes: view.requested_bytes,
         line: places.of(view.line.as_deref()),
         library_line: places.of(in_libraries.line.as_deref()),
-        layer: text(view.layer.clone()),
+        layer: view.layer.clone(),
         allocated_bytes: view.allocated_bytes,
         reserved_bytes: view.reserved_bytes,
         largest_free_block_bytes: view.largest_free_block_bytes,
@@ -598,11 +574,11 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
         stack: model.frames(view.stack).iter().map(|frame| places.of(Some(frame))).collect(),
         held_by_lines: held_by(&view),
         held_by_library_lines: held_by(&in_libraries),
-        held_by_layers: view.layers.into_iter().map(|(name, bytes)| HeldBy { name: text(name), bytes }).collect(),
+        held_by_layers: view.layers.into_iter().map(|(name, bytes)| HeldBy { name, bytes }).collect(),
         held_by_categories: view
             .categories
             .iter()
-            .map(|(category, bytes)| HeldBy { name: Some(category.as_str().to_owned()), bytes: *bytes })
+            .map(|(category, bytes)| HeldBy { name: Some(category.as_str().into()), bytes: *bytes })
             .collect(),
     };
     std::iter::zip(model.ooms_in(Scope::Users), model.ooms_in(Scope::Libraries)).map(row).collect()
@@ -622,14 +598,11 @@ fn private_pools(model: &Model, device: i32, places: &Places) -> Vec<PrivatePool
     model.private_pools(device).into_iter().map(row).collect()
 }
 
-fn driver(model: &Model, device: i32) -> Vec<DriverRow> {
-    let row = |view: memlab_trace::DriverView| DriverRow {
-        device,
-        kind: view.kind.as_str(),
-        call: view.call.to_string(),
-        library: view.library.to_string(),
-        live_bytes_at_end: view.live_bytes,
-        live_allocations_at_end: view.live_allocations,
+fn driver(model: &Model, device: i32) -> Vec<Row<DriverCall, DriverFigures>> {
+    let row = |view: memlab_trace::DriverView| {
+        let figures =
+            DriverFigures { live_bytes_at_end: view.live_bytes, live_allocations_at_end: view.live_allocations };
+        Row { device, of: view.into(), figures }
     };
     model.driver_memory(device).into_iter().map(row).collect()
 }
