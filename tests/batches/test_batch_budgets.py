@@ -18,8 +18,7 @@ PROGRAM = Path(__file__).parent / "programs" / "budgets.py"
 @pytest.mark.parametrize("case", ["pieces", "replay", "dropout"])
 def test_batches_keep_within_their_budget(memlab, case):
     # GIVEN a small card, and batches whose outputs and gradients take a large part of what is allowed
-    env = {"PYTHONPATH": ROOT / "python", "SIMGPU_MEMORY": str(1 << 30)}
-    run = memlab.python(PROGRAM, case, preload=False, env=env)
+    run = memlab.python(PROGRAM, case, preload=False, memory="1GiB", env={"PYTHONPATH": ROOT / "python"})
     assert run.code == 0, run.errors[-3000:]
     # WHEN several steps are computed, with and without existing gradients; THEN all succeed, AND none takes more
     found = [json.loads(line) for line in run.output.splitlines()]

@@ -16,8 +16,8 @@ def answer(memlab):
     """What a program prints as JSON, on a simulated card with that much memory."""
 
     def answer(name, *arguments, gibibytes=8):
-        env = {"PYTHONPATH": ROOT / "python", "SIMGPU_MEMORY": str(gibibytes << 30)}
-        run = memlab.python(PROGRAMS / name, *arguments, preload=False, env=env)
+        env = {"PYTHONPATH": ROOT / "python"}
+        run = memlab.python(PROGRAMS / name, *arguments, preload=False, memory=f"{gibibytes}GiB", env=env)
         assert run.code == 0, run.errors[-3000:]
         return json.loads(run.output.splitlines()[-1])
 

@@ -3,7 +3,7 @@
     packaged.py make FOLDER                     makes FOLDER/net.pt2
     packaged.py run FOLDER OUT.json [LIBRARY]   runs it, after loading LIBRARY
 
-OUT: {"allocated": the live bytes at the end}.
+OUT: {"allocated": the live bytes at the end, "weights": those of the weights, which the package has from the driver}.
 """
 
 import ctypes
@@ -78,5 +78,6 @@ else:
     with torch.no_grad():
         held = package(images), Served(package).cuda()(images)
     torch.cuda.synchronize()
+    weights = sum(weight.nbytes for weight in Net().parameters())
     with open(sys.argv[3], "w") as file:
-        json.dump({"allocated": torch.cuda.memory_allocated()}, file)
+        json.dump({"allocated": torch.cuda.memory_allocated(), "weights": weights}, file)
