@@ -9,9 +9,9 @@
     with memlab.annotate("forward"):                # a name for what is allocated here, beside lines and layers
         loss = model(batch)
 
-The same names are in namespaces: `memlab.paging`, `memlab.batches`, `memlab.inspection` and `memlab.recording`; `memlab.compat`
-has the interfaces of older projects. The ``memlab`` command (``memlab run -- python train.py``) is in the same package. See
-the user guide.
+The same names are in namespaces: `memlab.paging`, `memlab.batches`, `memlab.inspection`, `memlab.recording`. The interfaces
+of older projects are in `memlab.compat`. The ``memlab`` command (``memlab run -- python train.py``) is in the same package.
+See the user guide.
 """
 
 from __future__ import annotations
