@@ -18,7 +18,7 @@ from memlab._batches.lockstep import Lockstep
 from memlab._batches.mixing import look_for_mixing
 from memlab._batches.model_loss import ModelLoss, labels_of, loss_in
 from memlab._batches.nested import Samples, is_stream
-from memlab._batches.observing import goes, keeper
+from memlab._batches.observers import keeper, note_strategy
 from memlab._batches.parameter_hooks import once_for_all_pieces
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay
@@ -132,7 +132,7 @@ def accumulate(
         )
     if strategy.inexact is not None:
         warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=2)
-    goes(strategy.name)
+    note_strategy(strategy.name)
     # (A wrapper of ranks averages a gradient when autograd has reached its parameter, which is after its hooks.)
     with (
         nullcontext()
@@ -217,7 +217,7 @@ def _at_once(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss
     try:
         return WholeBatch(batch).run(loss_of, scale)
     except TooLargeAtOnce:
-        goes(LOCKSTEP)
+        note_strategy(LOCKSTEP)
         return Lockstep(batch).run(loss_of, scale)
 
 

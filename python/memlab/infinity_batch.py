@@ -19,7 +19,7 @@ from memlab._batches.evaluation import evaluated
 from memlab._batches.kept_batches import KeptBatches, PieceOutputs
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples, beside, is_stream
-from memlab._batches.observing import Computation, goes, observing
+from memlab._batches.observers import Computation, note_strategy, observing
 from memlab._batches.parameter_table import ParameterTable, parameter_table
 from memlab._batches.replay import Replay
 from memlab._batches.settings import Settings
@@ -47,7 +47,7 @@ def _together(batch: Batch) -> Any:
     try:
         return WholeBatch(batch).outputs()
     except TooLargeAtOnce:
-        goes(LOCKSTEP)
+        note_strategy(LOCKSTEP)
         return Lockstep(batch).outputs()
 
 
@@ -404,7 +404,7 @@ class InfinityBatch(Settings):
         strategy = self._strategy(has_own_loop=True, samples=len(batch.samples))
         if strategy.inexact is not None:
             warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=3)
-        goes(strategy.name)
+        note_strategy(strategy.name)
         batch, device = strategy.prepared(batch), self.backward_device
         outputs = _OUTPUTS[strategy.name](batch)
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)

@@ -17,7 +17,7 @@ from memlab._batches.batchnorm import mixing_layers
 from memlab._batches.logged_values import LoggedValues
 from memlab._batches.model_loss import ModelLoss, loss_in
 from memlab._batches.nested import Samples
-from memlab._batches.observing import observing
+from memlab._batches.observers import observing
 from memlab._batches.parameter_hooks import held, once_for_all_pieces
 from memlab._batches.ranks import Ranks
 from memlab._batches.replay import Replay

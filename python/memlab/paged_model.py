@@ -16,7 +16,7 @@ from memlab._paging.module_patch import Mark, is_patched, mark_on
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.settings import OnChange, Settings
 from memlab._paging.sizes import readable
-from memlab._paging.start import refuse_patched, start_paging, start_spreading
+from memlab._paging.start import refuse_patched, start_paging, start_paging_to_several
 from memlab.plan import Plan
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -135,7 +135,7 @@ def _page_with_several(model: Model, settings: list[Settings]) -> Model:
     memory = arena_memory(model, weights, settings[0].shared)
     with torch.no_grad(), torch.inference_mode(False):
         fill_from_model(weights, memory)
-    pager = start_spreading(model, weights, residents, memory, settings)
+    pager = start_paging_to_several(model, weights, residents, memory, settings)
     pager.patch.mark(Plan(pager.state, pager.queries), pager.release, settings[0].device)
     return model
 

@@ -71,7 +71,7 @@ def ahead(request, monkeypatch):
     """Whether everything leaves, and begins to come back when the forward ends."""
     if request.param:
         made = OffloadSchedule.__init__
-        far = {"flying_nbytes": 0, "ahead_nbytes": 1 << 30, "keep_nbytes": 0, "offload_nbytes": 1 << 30}
+        far = {"pending_nbytes": 0, "ahead_nbytes": 1 << 30, "keep_nbytes": 0, "offload_nbytes": 1 << 30}
         monkeypatch.setattr(OffloadSchedule, "__init__", lambda self, **options: made(self, **options | far))
 
 

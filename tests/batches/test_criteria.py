@@ -21,7 +21,7 @@ from criteria import (
     whole,
 )
 from memlab._activations import offloaded_forward
-from memlab._batches.observing import Computation, observing
+from memlab._batches.observers import Computation, observing
 from torch import nn
 from torch.nn import functional
 

@@ -12,7 +12,7 @@ from conftest import microbatch_threads
 from memlab._batches.batch import Batch
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.microbatch_threads import MicrobatchThread
-from memlab._batches.observing import observing
+from memlab._batches.observers import observing
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint

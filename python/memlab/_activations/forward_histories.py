@@ -18,13 +18,13 @@ _MAX_RESTARTS = 3
 
 
 class ForwardHistory(Protocol):
-    """What is known of forwards of one kind."""
+    """The history of forwards of one kind."""
 
     #: The contents that the last backward read from the host; None: where it paused.
     order: list[Any]
 
     def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
-        """The plan for a forward, and where to note what is seen of it."""
+        """The schedule of a forward, and the profile that it is to be noted in."""
 
     def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
         """A forward has ended, after so many operations; whether autograd has saved something that can be moved, and bytes
@@ -32,7 +32,7 @@ class ForwardHistory(Protocol):
 
 
 class ForwardHistories(Protocol):
-    """What is known of forwards, by their kind."""
+    """The histories of forwards, by their kind."""
 
     def beginning_with(self, signature: Any) -> ForwardHistory:
         """Those that begin with the same operation on the same shapes."""
@@ -42,7 +42,7 @@ class SignatureHistory:
     """The forwards that begin with the same operation on the same shapes.
 
     The first one shows which contents the program holds anyway, and in which order they are read; the second, how long its
-    operations take. From the third on there is a plan.
+    operations take. From the third on there is a schedule.
     """
 
     def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:

@@ -1,4 +1,4 @@
-"""What is seen of a forward and its backward, and the plan for the next ones that follows from it."""
+"""The profile of a forward and its backward, and the schedule of the next ones that follows from it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class ForwardProfile:
     def schedule(
         self, budget: int, bytes_per_second: float | None, held: frozenset[Any], *, recompute: bool
     ) -> OffloadSchedule:
-        """The plan with the least time. Waits until the forward is done."""
+        """The schedule with the least time. Waits until the forward is done."""
         held |= self.held()
         values = [(0 if value.key in held else value.cost, value.is_saved) for value in self._values]
         fits = sum(nbytes for nbytes, is_saved in values if is_saved) <= budget

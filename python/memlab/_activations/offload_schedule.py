@@ -1,4 +1,4 @@
-"""What to do with the contents of a forward."""
+"""The schedule of a forward: which contents stay, leave, or are computed again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OffloadSchedule:
-    """A plan only says what is worth doing: a forward that it was not made for is computed as rightly, more slowly."""
+    """A schedule is advice: a forward that it was not made for is computed as rightly, more slowly."""
 
     def __init__(
         self,

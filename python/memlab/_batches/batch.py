@@ -1,4 +1,4 @@
-"""A batch that goes through a model in pieces: what both ways need to know of it."""
+"""A batch that goes through a model in pieces: what the strategies need to know of it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class MicrobatchHistory:
 
     def __init__(self, pending_nbytes: int) -> None:
         """`pending_nbytes`: bytes that may be on their way to the host, and back."""
-        self._flying = pending_nbytes
+        self._pending_nbytes = pending_nbytes
         #: Bytes that stay on the device.
         self.keep_nbytes = 0
         #: Bytes that autograd has saved and that could have been moved.
@@ -41,12 +41,12 @@ class MicrobatchHistory:
         return self
 
     def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
-        """The plan for a forward. What is made last is needed first, and stays."""
+        """The schedule of a forward. What is made last is needed first, and stays."""
         order, self.order = self.order, []
         leaving = max(self.saved_nbytes - self.keep_nbytes, 0)
         schedule = OffloadSchedule(
-            pending_nbytes=self._flying,
-            ahead_nbytes=self._flying,
+            pending_nbytes=self._pending_nbytes,
+            ahead_nbytes=self._pending_nbytes,
             keep_nbytes=self.keep_nbytes,
             offload_nbytes=leaving,
             order=order,

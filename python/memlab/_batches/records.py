@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from memlab._activations.copy_streams import copied_nbytes
-from memlab._batches.observing import Computation
+from memlab._batches.observers import Computation
 
 # Losses that stay on the GPU one by one, of 512 bytes each there, before they are put together.
 _TOGETHER = 64

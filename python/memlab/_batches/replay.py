@@ -20,7 +20,7 @@ from memlab._batches.gradients import PIECES_FOR_SUMS, Marks, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.mixing import look_for_mixing
 from memlab._batches.nested import Joining, call
-from memlab._batches.observing import observer
+from memlab._batches.observers import observer
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.parameter_hooks import held
 from memlab._batches.piece_prefetch import PiecePrefetcher

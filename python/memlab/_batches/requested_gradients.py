@@ -1,4 +1,4 @@
-"""What a backward of the caller's asks a batch for: the gradients of which parameters, and where they go."""
+"""The gradients that a backward of the caller's asks a batch for: of which parameters, and where they go."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from memlab._batches.callbacks import Callbacks
 from memlab._batches.containers import Containers
 from memlab._batches.lockstep_history import forget_lockstep_history
 from memlab._batches.monitor import Monitor
-from memlab._batches.observing import Computation
+from memlab._batches.observers import Computation
 from memlab._batches.strategies import check_exact
 from memlab._batches.traced_steps import TracedSteps
 from memlab._batches.tracked_loader import TrackedLoader

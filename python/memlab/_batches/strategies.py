@@ -1,4 +1,4 @@
-"""Which way a batch is computed: decided by looking at the model and the loss."""
+"""Strategies to compute a batch, and the choice of one from the model and the loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memlab._batches.criteria import Mean
 
 PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "lockstep"
 
-#: What each way is, for those who read a plan.
+#: Each strategy in words, for the plan that is printed.
 STRATEGIES = {
     PIECES: "each piece forward and backward, weighted by its part of the mean",
     REPLAY: "all pieces forward, the loss of all outputs, each piece forward again and backward",
@@ -51,7 +51,7 @@ class Strategy:
     pieces: str | None = None
 
     def prepared(self, batch: Batch) -> Batch:
-        """The batch, whose model's layers are as this way wants them while it is computed."""
+        """The batch, whose model's layers are as this strategy needs them while it is computed."""
         if self.batchnorm is None:
             return batch
         layers = (
@@ -61,7 +61,7 @@ class Strategy:
         return replace(batch, layers=layers, refuse=batch.refuse if self.batchnorm == "frozen" else None)
 
     def __str__(self) -> str:
-        """The ways, of which one is marked, the reason, why not the others, and how large pieces are."""
+        """The strategies, of which one is marked, the reason, why not the others, and how large pieces are."""
         rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in STRATEGIES.items()]
         others = [f"not {names}: {why}" for names, why in _INSTEAD[self.name].items()]
         pieces = [] if self.pieces is None else [f"pieces: {self.pieces}"]
@@ -85,8 +85,8 @@ def strategy_of(
     has_own_loop: bool = False,
     samples: int | None = None,
 ) -> Strategy:
-    """The way of a batch of so many samples (None: not known). `in_pieces`: that is what the caller wants; `has_own_loop`:
-    the caller computes the loss.
+    """The strategy of a batch of so many samples (None: not known). `in_pieces`: the caller wants pieces.
+    `has_own_loop`: the caller computes the loss.
 
     Raises:
         RuntimeError: none is right; it says what would make one possible.
@@ -122,7 +122,7 @@ def strategy_of(
 
 
 def _by_statistics(model: nn.Module, by_loss: Strategy, *, exact: bool, at_once: bool) -> Strategy:
-    """The way of a model without BatchNorm: by its loss, if no layer has running statistics of all samples."""
+    """The strategy of a model without BatchNorm: by its loss, if no layer has running statistics of all samples."""
     tracking = next(iter(tracking_layers(model).items()), None)
     if tracking is None:
         return by_loss

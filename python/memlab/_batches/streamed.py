@@ -10,13 +10,13 @@ from torch import Tensor
 
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
+from memlab._batches.gradient_accumulation import GradientAccumulation
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.mixing import look_for_mixing
 from memlab._batches.model_loss import ModelLoss, labels_of
 from memlab._batches.nested import Samples, joined
-from memlab._batches.observing import observer
+from memlab._batches.observers import observer
 from memlab._batches.output_leaves import as_output
-from memlab._batches.progress import Progress
 from memlab._batches.repeatability import FirstOutputs
 from memlab._batches.replay import ForwardRecord, Replay
 from memlab._batches.state import Autocast, Buffers
@@ -104,7 +104,7 @@ class StreamedMean:
         if self._loss_fn is not None:
             look_for_mixing(batch, joins=False)
         part: _Part | None = _Part(batch, WeightedBackward(batch, _targets(first, self._loss_fn), mean))
-        with batch.layers(), Progress(batch) as progress:
+        with batch.layers(), GradientAccumulation(batch) as progress:
             del first, batch
             while part is not None:
                 following = self._next(mean, part.batch)
@@ -134,7 +134,9 @@ class StreamedMean:
         batch = self._batch_of(given.inputs)
         return _Part(batch, WeightedBackward(batch, _targets(given, self._loss_fn), mean))
 
-    def _add(self, part: _Part, following: _Part | None, mean: Mean | ModelLoss, progress: Progress, scale: Scale) -> None:
+    def _add(
+        self, part: _Part, following: _Part | None, mean: Mean | ModelLoss, progress: GradientAccumulation, scale: Scale
+    ) -> None:
         batch, weighted = part.batch, part.weighted
         self._total = self._total + weighted.weight
         if self._loss is None:

@@ -19,7 +19,7 @@ from memlab._batches.interleaved import InterleavedBuffers, RandomNumbers
 from memlab._batches.lockstep_history import LockstepHistory
 from memlab._batches.microbatch_threads import Meeting, MicrobatchThread, MicrobatchThreads
 from memlab._batches.nested import call, joined
-from memlab._batches.observing import observer
+from memlab._batches.observers import observer
 from memlab._batches.spilling import MicrobatchMemory, Spilling
 from memlab._batches.thread_state import ThreadState
 from memlab._paging.torch_private import tree_flatten

@@ -1,4 +1,4 @@
-"""What no way of computing a batch is right for: decided by looking at the model."""
+"""Models for which no strategy computes the right gradients in pieces."""
 
 from __future__ import annotations
 

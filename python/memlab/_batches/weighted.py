@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from memlab._batches.batch import Batch
+from memlab._batches.gradient_accumulation import GradientAccumulation
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
-from memlab._batches.observing import Keeper, keeper, observer
+from memlab._batches.observers import Keeper, keeper, observer
 from memlab._batches.piece_prefetch import PiecePrefetcher
 from memlab._batches.pieces import Piece, run_pieces
-from memlab._batches.progress import Progress
 from memlab._batches.state import Autocast
 
 Scale = Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ class WeightedBackward:
         tell, count = observer(), len(self._batch.samples)
         self._keep = keeper()
         every = self._batch.ranks.part_of_all(self.weight, self._batch.device)
-        with self._batch.layers(), Progress(self._batch) as progress:
+        with self._batch.layers(), GradientAccumulation(self._batch) as progress:
             loss = self.add(scale, progress, every, lambda rows: tell(rows, count))
         self._inputs.backward()
         return loss
@@ -67,7 +67,7 @@ class WeightedBackward:
     def add(
         self,
         scale: Scale,
-        progress: Progress,
+        progress: GradientAccumulation,
         every: Tensor | int,
         tell: Callable[[range], None],
         after: WeightedBackward | None = None,

@@ -14,7 +14,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.gradients import Marks
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import call
-from memlab._batches.observing import observer
+from memlab._batches.observers import observer
 from memlab._batches.out_of_memory import is_out_of_memory, make_room
 from memlab._batches.sizing import room_on
 from memlab._batches.state import Autocast, Buffers, RandomState

@@ -8,20 +8,20 @@ from torch import nn
 from memlab._paging import compiled_code  # noqa: F401 (what a compiled model calls is marked on import)
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.module_patch import is_patched
+from memlab._paging.multi_device_pager import MultiDevicePager
 from memlab._paging.other_hooks import refuse_hooked
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.pager import Pager
 from memlab._paging.plan_state import NO_PLAIN_MEMORY, SMALL_BUFFERS, PlanState
 from memlab._paging.settings import Settings
+from memlab._paging.single_device_pager import SingleDevicePager
 from memlab._paging.sizes import readable
-from memlab._paging.spread_pager import SpreadPager
 from memlab._paging.tensor_memory import is_plain, move_together
 from memlab._paging.warn import warn
 
 
 def start_paging(
     model: nn.Module, weights: list[Weight], residents: list[list[torch.Tensor]], memory: ArenaMemory, settings: Settings
-) -> Pager:
+) -> SingleDevicePager:
     """Pins the arena, moves residents to the device, and wraps the model's forwards.
 
     `residents`: tensors that are on the device for good, those over one storage in one list. Warns where the arena is not
@@ -39,25 +39,25 @@ def start_paging(
                 f"{readable(state.resident_tensors[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}"
             )
         _map(weights, memory, settings, state)
-        pager = Pager(model, weights, memory, settings, state)
+        pager = SingleDevicePager(model, weights, memory, settings, state)
     pager.patch.residents.update(id(tensor) for tensors in residents for tensor in tensors)
     return pager
 
 
-def start_spreading(
+def start_paging_to_several(
     model: nn.Module,
     weights: list[Weight],
     residents: list[list[torch.Tensor]],
     memory: ArenaMemory,
     settings: list[Settings],
-) -> SpreadPager:
+) -> MultiDevicePager:
     """The same for several devices. `residents`: empty tensors, which are on the first device."""
     state = _pinned(", ".join(str(one.device) for one in settings), memory, settings[0])
     with torch.no_grad(), torch.inference_mode(False):
         for tensors in residents:
             move_together(tensors, settings[0].device)
         _map(weights, memory, settings[0], state)
-        pager = SpreadPager(model, weights, memory, settings, state)
+        pager = MultiDevicePager(model, weights, memory, settings, state)
     pager.patch.residents.update(id(tensor) for tensors in residents for tensor in tensors)
     return pager
 

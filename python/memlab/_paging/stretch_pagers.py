@@ -10,6 +10,7 @@ from torch import nn
 
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
+from memlab._paging.compute_speed import operations_per_second
 from memlab._paging.cut import Cut, Stretch, cut
 from memlab._paging.device_capacities import capacity_of, settings_for
 from memlab._paging.device_pager import DevicePager
@@ -19,7 +20,6 @@ from memlab._paging.plan_state import PlanState
 from memlab._paging.settings import Settings
 from memlab._paging.split import DeviceCapacity
 from memlab._paging.survey import Survey, SurveyTracer
-from memlab._paging.work import operations_per_second
 
 
 class SurveyPager(DevicePager):

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from memlab._paging.compute_speed import formulas, operations_of
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.torch_private import LIFT_FRESH, tensor_key
 from memlab._paging.tracing import Trace, Tracer, tensors_in, written_by
-from memlab._paging.work import formulas, operations_of
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import memlab
 import torch
-from memlab._paging import collect, device_pool, pager, planning, stages, units
+from memlab._paging import collect, device_pool, planning, single_device_pager, stages, units
 from memlab._paging.device_pool import DevicePool
 from memlab._paging.stages import Stages
 from torch import nn
@@ -293,7 +293,7 @@ def slow_host(real, first=140, second=140, samples_of_third=16):
     """Copies that the compute hides: 12 points of 10 ms. The host takes so many milliseconds for the forwards that check."""
     know_times(10_000_000)
     planning.HOST_COPY_NS = stages.HOST_COPY_NS = 2_000_000
-    pager.time = Clock([0, first, first, first + second])
+    single_device_pager.time = Clock([0, first, first, first + second])
     torch.manual_seed(3)
     twin = nn.Sequential(*(nn.Linear(512, 512) for _ in range(12))).cuda().eval()
     model = memlab.page(copy.deepcopy(twin), "cuda", max_layer_size=512 * 513)

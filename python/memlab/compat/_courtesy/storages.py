@@ -21,7 +21,7 @@ from memlab._paging.torch_private import (
     sparse_parts,
     storage_key,
 )
-from memlab._tools.heap import say_what_is_frozen
+from memlab._tools.frozen_objects import warn_of_frozen_objects
 from memlab._tools.safe_classes import is_subclass
 
 
@@ -65,7 +65,7 @@ _LAYOUT: Any = Tensor.layout.__get__  # type: ignore[attr-defined]
 
 def find_storages() -> ReachableStorages:
     """Searches all objects that Python's garbage collector knows."""
-    say_what_is_frozen()
+    warn_of_frozen_objects()
     found = ReachableStorages()
     kinds: dict[int, ObjectKind] = {}  # By the id of the class: its hash asks a metaclass of the program's.
     tensors: list[Tensor] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from memlab import _native
 from memlab._paging.torch_private import tensor_use_count
-from memlab._tools.heap import say_what_is_frozen
+from memlab._tools.frozen_objects import warn_of_frozen_objects
 
 
 class LiveTensors:
@@ -37,7 +37,7 @@ class LiveTensors:
     def all(self) -> list[Tensor]:
         """The tensors, the oldest first."""
         if not self._is_following:
-            say_what_is_frozen()
+            warn_of_frozen_objects()
             tensors = [tensor for age in (2, 1, 0) for tensor in _tensors_of_age(age)]
             if _COLLECTOR_SAYS:
                 self._follow(tensors)

@@ -1,4 +1,4 @@
-"""What stands in the place of each module's `forward`: reports where a thread is, and makes the outermost call a forward."""
+"""The base of pagers: wraps each module's `forward`, which reports where a thread is; the outermost call is a forward."""
 
 from __future__ import annotations
 
@@ -13,21 +13,43 @@ from torch import nn
 from memlab._paging.added_tensors import KnownTensors
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
+from memlab._paging.clock import Clock
+from memlab._paging.device_pager import DevicePager
 from memlab._paging.module_patch import ModulePatch, PatchedForward
-from memlab._paging.plan_state import PlanState, Stage
+from memlab._paging.plan_state import PlanQueries, PlanState, Stage
 
 
-class WatchedForwards:
-    """Forwards of a model that is paged to one device or to several. Until it is settled, one thread at a time runs them."""
+class ModelPager:
+    """A model that is paged to one device or to several. Until it is settled, one thread at a time runs its forwards."""
 
-    def __init__(self, memory: ArenaMemory, state: PlanState, patch: ModulePatch) -> None:
+    clock: Clock  # Of whole forwards.
+
+    def __init__(self, model: nn.Module, memory: ArenaMemory, state: PlanState) -> None:
+        self.model = model
         self.memory = memory
         self.state = state
-        self.patch = patch
-        self.known = KnownTensors(patch.model)
+        self.patch = ModulePatch(model, "paged", self._originals)
+        self.pagers: list[DevicePager] = []  # One for each device with weights.
+        self.known = KnownTensors(model)
         self.learning_lock = threading.RLock()  # Held while a forward that is learned from runs.
         self.released = False
         self.process = os.getpid()
+        sharing = PlanQueries.sharing if memory.share is None else memory.share.members
+        self.queries = PlanQueries(lambda: self.clock.last_ns(), self._counters, self._accept_edits, sharing)
+
+    def _originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for pager in self.pagers:
+            found |= pager.swap.originals(module)
+        return found
+
+    def _counters(self) -> dict[str, int]:
+        several = [pager.pipeline.counters() for pager in self.pagers]
+        return {name: sum(counters[name] for counters in several) for name in several[0]}
+
+    def _accept_edits(self) -> None:
+        for pager in self.pagers:
+            pager.pool.edits.accept()
 
     def _watch(self, wrapped_modules: Iterable[WrappedModule], thread: threading.local) -> None:
         """Puts the patch on modules. `thread.context` is what calls within a forward are reported to."""
@@ -73,12 +95,21 @@ class WatchedForwards:
                 "memlab.unpage(model) before tracing it"
             )
 
-    def _refuse_release(self) -> bool:
-        """Whether a forked child of the process that paged the model asks. Raises RuntimeError if it lacks the weights."""
+    def release(self) -> None:
+        """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
+        if any(pager.in_forward() for pager in self.pagers):
+            raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
         is_forked = os.getpid() != self.process
         if is_forked and not self.memory.arena.inherited:
             raise self._forked()
-        return is_forked
+        self.released = True
+        for pager in self.pagers:
+            pager.stop(is_forked)
+        self.patch.release()
+        for pager in self.pagers:
+            pager.drop_weights()
+        if not is_forked:
+            self.memory.arena.unpin()
 
     def _forked(self) -> RuntimeError:
         forked = "this process was forked from the one that paged the model, and has "

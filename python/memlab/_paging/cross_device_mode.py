@@ -12,7 +12,7 @@ from memlab._paging.torch_private import COPIES, OperationMode, tree_map_only
 from memlab._paging.tracing import tensors_in, written_by
 
 
-class MovingMode(OperationMode):
+class CrossDeviceMode(OperationMode):
     """Moves what an operation finds on another GPU to the one that the forward is on."""
 
     supports_higher_order_operators = True

@@ -1,4 +1,4 @@
-"""What the pieces of a batch have added up so far: gradients, and what is between pieces: buffers."""
+"""Gradients that the pieces of a batch have added up so far, and buffers between pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.state import Buffers
 
 
-class Progress:
+class GradientAccumulation:
     """A block in which pieces are computed. Afterwards buffers are as one forward leaves them, or as before if it raises."""
 
     def __init__(self, batch: Batch) -> None:
@@ -24,7 +24,7 @@ class Progress:
         # The gradients that were there before, while they are set aside.
         self._before: list[Tensor | None] | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> GradientAccumulation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -89,7 +89,7 @@ class SurveyContext:
         return result
 
 
-class SpreadContext:
+class MultiDeviceContext:
     """A thread in a forward for which each device loads the units of its stretch."""
 
     def __init__(

@@ -13,36 +13,33 @@ from torch import Tensor, nn
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.boundaries import WrappedModule
 from memlab._paging.clock import Clock
+from memlab._paging.cross_device_mode import CrossDeviceMode
 from memlab._paging.cut import Cut
-from memlab._paging.device_pager import DevicePager
 from memlab._paging.device_transfer import with_replaced, with_tensors
 from memlab._paging.forward_context import ForwardContext, TracedContext
-from memlab._paging.module_patch import ModulePatch
-from memlab._paging.moving import MovingMode
+from memlab._paging.model_pager import ModelPager
+from memlab._paging.multi_device_context import Hops, MultiDeviceContext, SurveyContext, inputs_on
+from memlab._paging.multi_device_plan import sum_up
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.plan_state import PlanQueries, PlanState, Stage
+from memlab._paging.plan_state import PlanState, Stage
 from memlab._paging.saved_tensors import SavedTensors
 from memlab._paging.settings import Settings
-from memlab._paging.spread_context import Hops, SpreadContext, SurveyContext, inputs_on
-from memlab._paging.spread_plan import sum_up
 from memlab._paging.stretch_pagers import SurveyPager, capacities_of, cut_into, share_touches, stretch_pager, survey_pager
 from memlab._paging.survey import Survey, SurveyTracer
 from memlab._paging.warn import warn
-from memlab._paging.watched_forwards import WatchedForwards
 
 
 class ThreadContext(threading.local):
-    context: SurveyContext | SpreadContext | None = None
+    context: SurveyContext | MultiDeviceContext | None = None
 
 
-class SpreadPager(WatchedForwards):
+class MultiDevicePager(ModelPager):
     """Wraps the forwards of a model that is paged to several devices."""
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], memory: ArenaMemory, settings: list[Settings], state: PlanState
     ) -> None:
-        super().__init__(memory, state, ModulePatch(model, "paged", self._originals))
-        self.model = model
+        super().__init__(model, memory, state)
         self.weights = weights
         self.settings = settings  # One for each device.
         self.clock = Clock(settings[0].device)
@@ -52,37 +49,23 @@ class SpreadPager(WatchedForwards):
         self.to_move: set[int] = set()  # Those whose first call after the survey is still to come.
         self.modules = list(model.modules())
         self.cut: Cut | None = None
-        self.pagers: list[DevicePager] = []  # One for each stretch, once there are some; before, the survey's.
         self.boundaries: list[list[WrappedModule]] = []
         self.saved: tuple[list[SavedTensors], SavedTensors] | None = None
         self._begin_survey()
         self._watch(self._wrapped(), self.thread)
-        sharing = PlanQueries.sharing if memory.share is None else memory.share.members
-        self.queries = PlanQueries(self.clock.last_ns, self._counters, self._accept_edits, sharing)
 
     def _begin_survey(self) -> None:
         self.surveyor: SurveyPager | None = survey_pager(
             self.model, self.weights, self._wrapped(), self.memory, self.settings[0], self.state, self.patch
         )
-        self.pagers = [self.surveyor]
+        self.pagers = [self.surveyor]  # Until there is one for each stretch.
 
     def _wrapped(self) -> list[WrappedModule]:
         return [WrappedModule(module, index) for index, module in enumerate(self.modules)]
 
-    def _originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for pager in self.pagers:
-            found |= pager.swap.originals(module)
-        return found
-
     def _counters(self) -> dict[str, int]:
-        several = [pager.pipeline.counters() for pager in self.pagers]
-        total = {name: sum(counters[name] for counters in several) for name in several[0]}
-        return total | {"forwards": self.hops.forwards, "hops": self.hops.count, "hop_bytes": self.hops.nbytes}
-
-    def _accept_edits(self) -> None:
-        for pager in self.pagers:
-            pager.pool.edits.accept()
+        of_hops = {"forwards": self.hops.forwards, "hops": self.hops.count, "hop_bytes": self.hops.nbytes}
+        return super()._counters() | of_hops
 
     def _refuse_call(self) -> None:
         super()._refuse_call()
@@ -115,7 +98,7 @@ class SpreadPager(WatchedForwards):
 
     def _advance(self) -> None:
         if self.surveyor is not None:
-            self._spread(self.surveyor)
+            self._page_stretches(self.surveyor)
             self.to_move = set(self.called_this_stage)
         else:
             for pager in self.pagers:
@@ -126,7 +109,7 @@ class SpreadPager(WatchedForwards):
     def _sum_up(self) -> None:
         sum_up(self.state, [pager.state for pager in self.pagers])
 
-    def _spread(self, surveyor: SurveyPager) -> None:
+    def _page_stretches(self, surveyor: SurveyPager) -> None:
         """Cuts the model by what its survey has shown, and pages each stretch to its device."""
         survey = surveyor.survey
         surveyor.stop()
@@ -177,8 +160,8 @@ class SpreadPager(WatchedForwards):
                 nullcontext() if torch.is_inference_mode_enabled() else self._saved_tensors()
             )
             moving: AbstractContextManager[Any] = nullcontext()
-            if wrapped.index in self.to_move and first.type == "cuda" and isinstance(context, SpreadContext):
-                moving = MovingMode(context.device)
+            if wrapped.index in self.to_move and first.type == "cuda" and isinstance(context, MultiDeviceContext):
+                moving = CrossDeviceMode(context.device)
             with hooks, moving:
                 result = context.call(wrapped, original, args, kwargs)
             for pager in self.pagers:
@@ -188,8 +171,8 @@ class SpreadPager(WatchedForwards):
             return result
 
     @contextmanager
-    def _scope(self, devices: list[torch.device], at: int, moves: bool) -> Iterator[SurveyContext | SpreadContext]:
-        """The calling thread is in a forward, which begins in the stretch `at`. See `SpreadContext` for `moves`."""
+    def _scope(self, devices: list[torch.device], at: int, moves: bool) -> Iterator[SurveyContext | MultiDeviceContext]:
+        """The calling thread is in a forward, which begins in the stretch `at`. See `MultiDeviceContext` for `moves`."""
         if self.cut is not None:
             share_touches(self.cut.stretches, self.pagers)
         with ExitStack() as stack:
@@ -198,14 +181,14 @@ class SpreadPager(WatchedForwards):
             for pager in self.pagers:
                 stack.enter_context(pager.forward_scope())
             contexts = [pager.thread_state.context for pager in self.pagers]
-            context: SurveyContext | SpreadContext
+            context: SurveyContext | MultiDeviceContext
             if isinstance(contexts[0], TracedContext):
                 assert isinstance(contexts[0].tracer, SurveyTracer)
                 context = SurveyContext(contexts[0].tracer)
             else:
                 assert self.cut is not None
                 of_devices = [c for c in contexts if isinstance(c, ForwardContext)]
-                context = SpreadContext(of_devices, self.boundaries, self.cut.homes, devices, at, self.hops, moves)
+                context = MultiDeviceContext(of_devices, self.boundaries, self.cut.homes, devices, at, self.hops, moves)
                 stack.callback(context.copies.clear)
             self.hops.begin_forward()
             self.thread.context = context
@@ -241,20 +224,6 @@ class SpreadPager(WatchedForwards):
         for pager in self.pagers:
             pager.make_trained_resident()
         self._sum_up()
-
-    def release(self) -> None:
-        """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
-        if any(pager.in_forward() for pager in self.pagers):
-            raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
-        is_forked = self._refuse_release()
-        self.released = True
-        for pager in self.pagers:
-            pager.stop(is_forked)
-        self.patch.release()
-        for pager in self.pagers:
-            pager.drop_weights()
-        if not is_forked:
-            self.memory.arena.unpin()
 
 
 def _back_on(tensor: Tensor, device: torch.device) -> Tensor:

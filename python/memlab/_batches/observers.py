@@ -1,4 +1,4 @@
-"""Who is told of each piece that is done, and of the way that a batch is computed."""
+"""Observers of each piece that is done, and of the strategy that a batch is computed by."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def keeper() -> Keeper | None:
     return _KEEPER.get()
 
 
-def goes(way: str) -> None:
-    """Says which way the batch goes that begins now."""
+def note_strategy(way: str) -> None:
+    """Notes the strategy of the batch that begins now."""
     computation = _COMPUTATION.get()
     if computation is not None:
         computation.way = way
@@ -57,7 +57,7 @@ def observing(tell: Observer, computation: Computation | None = None, keep: Keep
 
     >>> computation = Computation()
     >>> with observing(lambda rows, samples: print(rows, "of", samples), computation):
-    ...     goes("replay")
+    ...     note_strategy("replay")
     ...     observer()(range(4, 8), 20)
     range(4, 8) of 20
     >>> computation

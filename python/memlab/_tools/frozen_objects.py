@@ -8,7 +8,7 @@ import sys
 from memlab._tools.messages import warn_once
 
 
-def say_what_is_frozen() -> None:
+def warn_of_frozen_objects() -> None:
     """Reports once that the garbage collector does not list what `gc.freeze()` has set aside."""
     # CPython 3.12 freezes some objects itself, before it imports anything.
     torch = sys.modules.get("torch")

@@ -24,38 +24,37 @@ from memlab._paging.device_transfer import device_of_first, to_device, with_repl
 from memlab._paging.entry_methods import entry_methods
 from memlab._paging.forward_context import ForwardContext, RerunContext, TracedContext
 from memlab._paging.micro_batches import in_micro_batches, repeated_blocks
-from memlab._paging.module_patch import ModulePatch
+from memlab._paging.model_pager import ModelPager
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.plan_state import ADDED, PlanQueries, PlanState, Stage
+from memlab._paging.plan_state import ADDED, PlanState, Stage
 from memlab._paging.settings import Settings
 from memlab._paging.tensor_memory import move_together
 from memlab._paging.torch_private import tree_leaves, without_dispatch_modes
-from memlab._paging.watched_forwards import WatchedForwards
 
 
-class Pager(WatchedForwards, DevicePager):
-    """A model that is paged to one device: wraps its forwards, in which the pipeline loads units."""
+class SingleDevicePager(ModelPager):
+    """A model that is paged to one device: its forwards, in which the pipeline loads units."""
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], memory: ArenaMemory, settings: Settings, state: PlanState
     ) -> None:
+        super().__init__(model, memory, state)
+        self.settings = settings
         self.blocks = repeated_blocks(model) if settings.micro_batch else set()
         methods = [(module, "forward") for module in model.modules()]
         methods += [(module, name) for module in model.modules() for name in entry_methods(module)]
         wrapped_modules = [WrappedModule(module, index, name) for index, (module, name) in enumerate(methods)]
-        patch = ModulePatch(model, "paged", self._originals)
-        DevicePager.__init__(self, model, weights, wrapped_modules, self.blocks, memory, settings, state, patch)
-        WatchedForwards.__init__(self, memory, state, patch)
+        self.pager = DevicePager(model, weights, wrapped_modules, self.blocks, memory, settings, state, self.patch)
+        self.pagers = [self.pager]
+        self.clock = self.pager.clock
         self.called_this_stage: set[WrappedModule] = set()  # Modules of outermost calls in this stage.
         self.measured_call: tuple[WrappedModule, list[int]] | None = None  # The last one, and how large its input was.
-        self._watch(wrapped_modules, self.thread_state)
-        sharing = PlanQueries.sharing if memory.share is None else memory.share.members
-        self.queries = PlanQueries(self.clock.last_ns, self.pipeline.counters, self._accept, sharing)
+        self._watch(wrapped_modules, self.pager.thread_state)
 
-    def _accept(self) -> None:
+    def _accept_edits(self) -> None:
         """Takes edits, and what was added to the model."""
         self._keep_added()
-        self.pool.edits.accept()
+        super()._accept_edits()
 
     @torch.no_grad()
     @torch.inference_mode(False)
@@ -65,7 +64,7 @@ class Pager(WatchedForwards, DevicePager):
         Raises: RuntimeError for a weight that another module holds now, too.
         """
         added = self.known.added()
-        ours = {id(paged.tensor) for paged in self.pool.edits.tensors}
+        ours = {id(paged.tensor) for paged in self.pager.pool.edits.tensors}
         tied = next((name for name, tensor in added.items() if id(tensor) in ours), None)
         if tied is not None:
             raise RuntimeError(f"{tied} is a weight of the paged model: unpage the model before tying it to another module")
@@ -82,9 +81,6 @@ class Pager(WatchedForwards, DevicePager):
             f"call model.memlab.refresh() to move it to {self.settings.device} for good, or memlab.unpage(model) before "
             "adding to the model"
         )
-
-    def _originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
-        return self.swap.originals(module)
 
     def _wrapper(self, wrapped: WrappedModule, thread: threading.local) -> Callable[[Callable[..., Any]], Any]:
         if wrapped.method != "forward":
@@ -107,23 +103,27 @@ class Pager(WatchedForwards, DevicePager):
 
     def _rerun_context(self) -> AbstractContextManager[None] | None:
         """In the traced forward: a context in which nothing is traced. Needs weights that are mapped, as none is loaded."""
-        tensors = self.pool.edits.tensors
-        if self.stages.stage is not Stage.TRACING or any(paged.unloaded is None for paged in tensors) or self.model.training:
+        tensors = self.pager.pool.edits.tensors
+        if (
+            self.pager.stages.stage is not Stage.TRACING
+            or any(paged.unloaded is None for paged in tensors)
+            or self.model.training
+        ):
             return None
         return self._rerun_scope()
 
     @contextmanager
     def _rerun_scope(self) -> Iterator[None]:
-        context, self.thread_state.context = self.thread_state.context, RerunContext()
+        context, self.pager.thread_state.context = self.pager.thread_state.context, RerunContext()
         try:
             with without_dispatch_modes():
                 yield
         finally:
-            self.thread_state.context = context
+            self.pager.thread_state.context = context
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a tracing or measuring forward; one thread at a time."""
-        stages = self.stages
+        stages = self.pager.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "the first two forwards of a paged model are traced and timed: run it three times before capturing it in "
@@ -145,55 +145,46 @@ class Pager(WatchedForwards, DevicePager):
 
     def _checked_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a forward that checks the measured one, if it is a call of the same module with as large an input."""
-        stages = self.stages
-        with self.forwards_lock:
+        stages = self.pager.stages
+        with self.pager.forwards_lock:
             check = stages.next_check()
         is_comparable = (wrapped, _sizes(args, kwargs)) == self.measured_call
-        before, began = self.pipeline.counters(), time.perf_counter_ns()
+        before, began = self.pager.pipeline.counters(), time.perf_counter_ns()
         try:
             result = self._run(wrapped, original, args, kwargs)
         finally:
-            self.pipeline.timed(False)
+            self.pager.pipeline.timed(False)
         host_ns = time.perf_counter_ns() - began
-        with self.forwards_lock:
-            after = self.pipeline.counters()
-            was_alone = not self.active_forwards and after["forwards"] == before["forwards"] + 1
+        with self.pager.forwards_lock:
+            after = self.pager.pipeline.counters()
+            was_alone = not self.pager.active_forwards and after["forwards"] == before["forwards"] + 1
             if is_comparable and was_alone:
                 stages.check(check, host_ns, after["copies"] - before["copies"])
         return result
 
     def _advance(self) -> None:
-        self.stages.advance()
+        self.pager.stages.advance()
         self.called_this_stage.clear()
 
     def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        run = self._checked_forward if self.stages.checks > 0 else self._run
+        run = self._checked_forward if self.pager.stages.checks > 0 else self._run
         return run(wrapped, original, args, kwargs)
 
     def _run(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self.make_trained_resident()
+        self.pager.make_trained_resident()
         device = self.settings.device
         if device.type != "cpu":
             args, kwargs = to_device(args, device), to_device(kwargs, device)
         # In this order: the saved-tensor hooks depend on the placement, which the begin of a forward may change.
-        with self.forward_scope(), nullcontext() if torch.is_inference_mode_enabled() else self.stages.saved_tensors():
-            context = self.thread_state.context
+        with (
+            self.pager.forward_scope(),
+            nullcontext() if torch.is_inference_mode_enabled() else self.pager.stages.saved_tensors(),
+        ):
+            context = self.pager.thread_state.context
             if isinstance(context, ForwardContext | TracedContext):
                 context.enter(wrapped)
             # A weight that the model returns is returned in its mapped form, which no other weight overwrites.
-            return with_replaced(original(*args, **kwargs), self.pool.stable_results)
-
-    def release(self) -> None:
-        """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
-        if self.in_forward():
-            raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
-        is_forked = self._refuse_release()
-        self.released = True
-        self.stop(is_forked)
-        self.patch.release()
-        self.drop_weights()
-        if not is_forked:
-            self.memory.arena.unpin()
+            return with_replaced(original(*args, **kwargs), self.pager.pool.stable_results)
 
 
 def _sizes(args: Any, kwargs: Any) -> list[int]:
