@@ -182,11 +182,15 @@ bindings:
 		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
 	rustfmt --edition 2024 bindgen/src/bindings.rs
 
-# Hostile requests, files of compilers and traces against their readers; needs cargo-fuzz and a nightly compiler.
+# Hostile requests, files of compilers and traces against their readers, a minute each, from the seeds that the Rust tests replay.
+# Needs a nightly compiler.
+FUZZ_SECONDS ?= 60
 fuzz:
-	cd fuzz && $(CARGO) +nightly fuzz run request -- -max_total_time=60
-	cd fuzz && $(CARGO) +nightly fuzz run wrapper -- -max_total_time=60
-	cd fuzz && $(CARGO) +nightly fuzz run replay
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --quiet --locked cargo-fuzz
+	@mkdir -p fuzz/corpus/{request,wrapper,replay}
+	cd fuzz && $(CARGO) +nightly fuzz run request corpus/request seeds/request -- -max_total_time=$(FUZZ_SECONDS)
+	cd fuzz && $(CARGO) +nightly fuzz run wrapper corpus/wrapper seeds/wrapper -- -max_total_time=$(FUZZ_SECONDS)
+	cd fuzz && $(CARGO) +nightly fuzz run replay corpus/replay seeds/replay ../trace/tests/broken -- -max_total_time=$(FUZZ_SECONDS)
 
 $(VENV)/.installed: tests/requirements.txt
 	tests/venv.sh $(VENV) $< $(PYTHON)
