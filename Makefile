@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel ready packages test test-long test-full mutants test-rust test-python test-old lint bench peers fuzz clean
+.PHONY: all demo wheel ready packages test test-long test-full mutants test-rust test-python test-old coverage lint bench peers fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -131,6 +131,21 @@ $(MUTANTS_VENV)/.installed:
 	$(MUTANTS_VENV)/bin/pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
 	touch $@
 
+# Counts the lines that the tests run, into docs/coverage.md: tests/measure_coverage.py has the options. Its Python has the packages
+# of the tests, and coverage.py in every process.
+COVERAGE_VENV := target/coverage-venv
+coverage: packages $(COVERAGE_VENV)/.installed
+	@$(CARGO) llvm-cov --version >/dev/null 2>&1 || $(CARGO) install --quiet --locked cargo-llvm-cov
+	rustup component add llvm-tools
+	$(COVERAGE_VENV)/bin/python tests/measure_coverage.py $(COVERAGE)
+
+$(COVERAGE_VENV)/.installed: $(VENV)/.installed
+	$(VENV)/bin/python -m venv --clear $(COVERAGE_VENV)
+	$(VENV)/bin/python -c 'import sysconfig; print("import site; site.addsitedir(\"%s\")" % sysconfig.get_path("purelib"))' \
+		> $$($(COVERAGE_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	$(COVERAGE_VENV)/bin/pip install --quiet --disable-pip-version-check coverage==7.17.5
+	touch $@
+
 # Style, types, layers, the map of the repository and licences. Licences are checked where cargo-deny is installed (`cargo install cargo-deny`).
 lint: $(VENV)/.installed
 	$(CARGO) fmt --all --check
@@ -182,11 +197,15 @@ bindings:
 		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
 	rustfmt --edition 2024 bindgen/src/bindings.rs
 
-# Hostile requests, files of compilers and traces against their readers; needs cargo-fuzz and a nightly compiler.
+# Hostile requests, files of compilers and traces against their readers, a minute each, from the seeds that the Rust tests replay.
+# Needs a nightly compiler.
+FUZZ_SECONDS ?= 60
 fuzz:
-	cd fuzz && $(CARGO) +nightly fuzz run request -- -max_total_time=60
-	cd fuzz && $(CARGO) +nightly fuzz run wrapper -- -max_total_time=60
-	cd fuzz && $(CARGO) +nightly fuzz run replay
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --quiet --locked cargo-fuzz
+	@mkdir -p fuzz/corpus/{request,wrapper,replay}
+	cd fuzz && $(CARGO) +nightly fuzz run request corpus/request seeds/request -- -max_total_time=$(FUZZ_SECONDS)
+	cd fuzz && $(CARGO) +nightly fuzz run wrapper corpus/wrapper seeds/wrapper -- -max_total_time=$(FUZZ_SECONDS)
+	cd fuzz && $(CARGO) +nightly fuzz run replay corpus/replay seeds/replay ../trace/tests/broken -- -max_total_time=$(FUZZ_SECONDS)
 
 $(VENV)/.installed: tests/requirements.txt
 	tests/venv.sh $(VENV) $< $(PYTHON)

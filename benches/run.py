@@ -10,7 +10,6 @@ A figure is a line `= NAME: VALUE UNIT` of a benchmark's output. If a name is pr
 """
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -150,8 +149,7 @@ def run(bench):
     (ROOT / "target" / "bench").mkdir(parents=True, exist_ok=True)
     figures: dict[str, tuple[list[str], str]] = {}
     command = ["bash", "-euo", "pipefail", "-c", bench.commands]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             if found := FIGURE.fullmatch(line.strip()):

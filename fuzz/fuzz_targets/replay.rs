@@ -1,56 +1,6 @@
-//! Decodes any bytes as a trace: the decoder and the model must not panic or hang, the views must add up, and a
-//! keyframe of the model must replay to the same views.
-//!
-//! Run `cargo +nightly fuzz run replay` from the repository's root, with `trace/tests/broken` as the first corpus.
-
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use memlab_trace::{Model, decode_line};
+#[path = "../checks/replay.rs"]
+mod replay;
 
-fuzz_target!(|bytes: &[u8]| {
-    let mut model = Model::new();
-    let mut honest = true;
-    for line in bytes.split(|byte| *byte == b'\n') {
-        if let Ok(record) = decode_line(line) {
-            honest &= !matches!(record, memlab_trace::Record::Keyframe(_));
-            model.apply(record);
-        }
-    }
-    let shown = look(&model, honest);
-    let mut keyframe = Vec::new();
-    model.write_keyframe(&mut keyframe).expect("writing to a vector does not fail");
-    let mut restored = Model::new();
-    for line in keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        restored.apply(decode_line(line).expect("the keyframe decodes"));
-    }
-    if honest {
-        assert_eq!(look(&restored, true), shown);
-    } else {
-        look(&restored, false);
-    }
-});
-
-/// All views as text. Their sums are checked if no keyframe of the input could make them inconsistent.
-fn look(model: &Model, honest: bool) -> String {
-    let mut text = format!("{:?}{:?}{:?}", model.steps(), model.ooms(), model.anomalies());
-    for device in model.devices() {
-        let index = device.index;
-        let lines = model.lines(index);
-        let layers = model.layers(index);
-        if honest {
-            assert_eq!(lines.iter().map(|view| view.live_bytes).sum::<u64>(), device.allocated_bytes);
-            assert_eq!(layers.iter().map(|view| view.live_bytes).sum::<u64>(), device.allocated_bytes);
-            assert_eq!(lines.iter().map(|view| view.live_bytes_at_peak).sum::<u64>(), device.peak_allocated_bytes);
-        }
-        text += &format!(
-            "{device:?}{lines:?}{layers:?}{:?}{:?}{:?}{:?}{:?}",
-            model.categories(index),
-            model.timeline(index),
-            model.segments(index),
-            model.growth(index),
-            model.driver_memory(index),
-        );
-    }
-    text
-}
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| replay::check(bytes));

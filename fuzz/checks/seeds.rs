@@ -1,0 +1,15 @@
+//! The seeds of the fuzzer, for the tests that replay them.
+
+use std::path::Path;
+
+/// Gives each file of a folder to a check, and names it in a test that fails. Returns the number of files.
+pub fn check_each(folder: &Path, check: fn(&[u8])) -> usize {
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder can be listed") {
+        let path = entry.expect("the folder can be listed").path();
+        println!("{}", path.display());
+        check(&std::fs::read(&path).expect("the seed can be read"));
+        count += 1;
+    }
+    count
+}
