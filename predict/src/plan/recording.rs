@@ -1,8 +1,6 @@
 //! What PyTorch's allocator was asked for, in order, and where in the program.
 
-mod read;
-
-pub use read::RecordingReader;
+pub mod read;
 
 use std::fmt;
 use std::sync::Arc;
