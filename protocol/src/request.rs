@@ -74,22 +74,24 @@ impl ControlRequest {
         }
     }
 
-    /// The line that [`Self::parse`] reads, without its end.
+    /// The line that [`Self::parse`] reads, without its end. Settings that are to stay as they are have no key.
     pub fn to_json(&self) -> Value {
-        match self {
+        let mut request = match self {
             Self::Status => json!({"command": "status"}),
             Self::Offload { timeout } => json!({"command": "offload", "timeout_ms": milliseconds(*timeout)}),
             Self::Move { timeout, ranges } => {
                 json!({"command": "offload", "timeout_ms": milliseconds(*timeout), "ranges": ranges})
             }
-            Self::Restore { timeout, free_host } => {
-                json!({"command": "restore", "timeout_ms": milliseconds(*timeout), "free_host": free_host})
-            }
-            Self::Limit { device, bytes, on_limit } => {
-                json!({"command": "limit", "device": device, "bytes": bytes, "on_limit": on_limit})
-            }
+            Self::Restore { timeout, .. } => json!({"command": "restore", "timeout_ms": milliseconds(*timeout)}),
+            Self::Limit { device, bytes, .. } => json!({"command": "limit", "device": device, "bytes": bytes}),
             Self::Checkpointed(value) => json!({"command": "checkpointed", "value": value}),
+        };
+        match self {
+            Self::Restore { free_host: true, .. } => request["free_host"] = true.into(),
+            Self::Limit { on_limit: Some(on_limit), .. } => request["on_limit"] = json!(on_limit),
+            _ => {}
         }
+        request
     }
 }
 
