@@ -12,7 +12,7 @@ def zoo(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benches" / "on_gpu" / "programs")
     found = importlib.import_module("batch_zoo")
     monkeypatch.setattr(found, "DEVICE", "cpu")
-    monkeypatch.setattr(found.forward, "SMALLEST", 1)
+    monkeypatch.setattr(found.offloaded_forward, "SMALLEST", 1)
     return found
 
 

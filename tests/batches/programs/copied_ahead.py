@@ -93,7 +93,7 @@ for kind, (inputs, targets) in KINDS.items():
                 "kind": kind,
                 "way": way,
                 "pieces": len(model.seen),
-                "piece_prefetch": Counted.count,
+                "ahead": Counted.count,
                 "wrong": wrong,
                 "left": left,
             }
