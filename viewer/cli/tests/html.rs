@@ -59,9 +59,11 @@ fn parse(page: &str) -> (Vec<String>, String) {
     (names, text)
 }
 
-/// The values of `attribute` in the lines that contain `within`.
+/// The values of `attribute` in the rows, bars and frames that contain `within`.
 fn numbers(page: &str, within: &str, attribute: &str) -> Vec<u64> {
     let start = format!(" {attribute}=\"");
+    let ends = ["</tr>", "</summary>", "<div class=\"moment\"", "<div class=\"row\""];
+    let page = ends.iter().fold(page.to_owned(), |page, end| page.replace(end, &format!("\n{end}")));
     let lines = page.lines().filter(|line| line.contains(within));
     let values = lines.flat_map(|line| line.split(&start).skip(1));
     values.map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()

@@ -1,9 +1,9 @@
 //! A web page that needs nothing else, to look at, to print and to pass on.
 //!
-//! Nothing that a trace or a program says is trusted: every text goes through [`memlab_base::text::markup`], and the page's own policy
-//! lets no script run but its own and nothing be fetched.
+//! Nothing that a trace or a program says is trusted: every text is escaped where it is put into the page, and the page's
+//! own policy lets no script run but its own and nothing be fetched.
 
-pub(crate) mod axes;
+pub(crate) mod chart;
 pub mod elements;
 pub(crate) mod table;
 
@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher};
 
 use elements::name;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use memlab_trace::Category;
 use ratatui::style::Color;
 
@@ -20,37 +21,22 @@ use memlab_base::theme::{Depth, Palette, Theme};
 
 /// A whole page around what it says.
 ///
-/// `kind`: report or plan. `source`: from what it was made, as HTML, as is `body`.
-pub(crate) fn document(kind: &str, title: &str, source: &str, body: &str) -> String {
+/// `kind`: report or plan. `source`: from what it was made.
+pub(crate) fn document(kind: &str, title: &str, source: &str, body: &Markup) -> String {
     let nonce = nonce();
-    let title = name(title);
-    format!(
-        "<!DOCTYPE html>
-<html lang=\"en\">
-<head>
-<meta charset=\"utf-8\">
-<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; \
-         base-uri 'none'; form-action 'none'\">
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
-<meta name=\"color-scheme\" content=\"light dark\">
-<title>{title} – memlab {kind}</title>
-<style>
-{colors}{style}{flames}</style>
-</head>
-<body>
-{body}<footer>Made by memlab {version} {source}.</footer>
-<script nonce=\"{nonce}\">
-{script}{flame_script}</script>
-</body>
-</html>
-",
-        colors = colors(),
-        style = include_str!("page/style.css"),
-        flames = flamegraph::STYLE,
-        script = include_str!("page/script.js"),
-        flame_script = flamegraph::SCRIPT,
-        version = env!("CARGO_PKG_VERSION"),
-    )
+    let policy = format!(
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
+    );
+    let script = [include_str!("page/script.js"), flamegraph::SCRIPT].concat();
+    let body = html! {
+        body {
+            (body)
+            footer { "Made by memlab " (env!("CARGO_PKG_VERSION")) " " (source) "." }
+            script nonce=(nonce) { "\n" (PreEscaped(script)) }
+        }
+    };
+    let policy = html! { meta http-equiv="Content-Security-Policy" content=(policy); };
+    whole(&format!("{} – memlab {kind}", name(title)), &policy, "", &body)
 }
 
 /// A page whose content comes later, from its script.
@@ -59,42 +45,36 @@ pub struct Document<'d> {
     pub title: &'d str,
     /// Its style, beside that of every page.
     pub style: &'d str,
-    /// What is there from the beginning, as HTML.
-    pub body: &'d str,
+    /// Its first content.
+    pub body: &'d Markup,
     /// Its script, behind that of every page.
     pub script: &'d str,
 }
 
 /// Such a page; its policy, with this nonce, is the server's.
 pub fn live_document(document: &Document<'_>, nonce: &str) -> String {
-    format!(
-        "<!DOCTYPE html>
-<html lang=\"en\">
-<head>
-<meta charset=\"utf-8\">
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
-<meta name=\"color-scheme\" content=\"light dark\">
-<link rel=\"icon\" href=\"data:,\">
-<title>{title}</title>
-<style>
-{colors}{style}{flames}{more}</style>
-</head>
-<body class=\"live\">
-{body}<script nonce=\"{nonce}\">
-{flame_script}{script}{more_script}</script>
-</body>
-</html>
-",
-        title = name(document.title),
-        colors = colors(),
-        style = include_str!("page/style.css"),
-        flames = flamegraph::STYLE,
-        more = document.style,
-        body = document.body,
-        script = include_str!("page/script.js"),
-        flame_script = flamegraph::SCRIPT,
-        more_script = document.script,
-    )
+    let script = [flamegraph::SCRIPT, include_str!("page/script.js"), document.script].concat();
+    let body = html! { body.live { (document.body) script nonce=(nonce) { "\n" (PreEscaped(script)) } } };
+    whole(document.title, &html! { link rel="icon" href="data:,"; }, document.style, &body)
+}
+
+fn whole(title: &str, head: &Markup, style: &str, body: &Markup) -> String {
+    let style = [&colors(), include_str!("page/style.css"), flamegraph::STYLE, style].concat();
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                (head)
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { "\n" (PreEscaped(style)) }
+            }
+            (body)
+        }
+    };
+    page.into_string() + "\n"
 }
 
 /// A random word, so that only the scripts of this page run.

@@ -3,15 +3,16 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use maud::{Markup, html};
 use memlab_trace::{Model, SeekTarget, StepView};
 use serde::Serialize;
 
 use super::figures::id_of;
 use memlab_base::moment::{self, NamedMoment};
-use memlab_base::text::{fit_end, markup, missing_events, short_command};
+use memlab_base::text::{clean, missing_events, short_command};
 use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::ProcessState;
-use memlab_report::page::elements::{name, plural, short_name};
+use memlab_report::page::elements::{cut, facts, note, plural, short_name};
 pub use memlab_report::report::live::{self, PagePart, Shown};
 use memlab_units::format;
 
@@ -55,14 +56,15 @@ pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Frag
     let device = match moment::device_of(&path, followed.model(), request.device) {
         Ok(device) => device.index,
         Err(_) => {
-            let places = vec![
+            let places = [
                 ("head", head(followed.model(), state, &path, failure.as_deref())),
-                ("findings", String::new()),
-                ("moment", String::new()),
-                ("figures", String::new()),
-                ("chart", String::new()),
-                ("part", "<p class=\"note\">It has allocated no GPU memory yet.</p>".to_owned()),
+                ("findings", Markup::default()),
+                ("moment", Markup::default()),
+                ("figures", Markup::default()),
+                ("chart", Markup::default()),
+                ("part", note("It has allocated no GPU memory yet.")),
             ];
+            let places = places.map(|(place, html)| (place, html.into_string())).into();
             return Ok(Fragment { version, device: 0, places });
         }
     };
@@ -81,7 +83,7 @@ pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Frag
     let (run, then) = followed.models();
     let latest = if state.is_over() { "at the end" } else { "now" };
     let shown = Shown { run, then: at.and(then), latest };
-    let places = vec![
+    let places = [
         ("head", head(run, state, &path, failure.as_deref())),
         ("findings", live::findings(run)),
         ("moment", moments(shown, device, request, note)),
@@ -89,6 +91,7 @@ pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Frag
         ("chart", live::chart(shown, device)),
         ("part", live::part(shown, device, request.part)),
     ];
+    let places = places.map(|(place, html)| (place, html.into_string())).into();
     Ok(Fragment { version, device, places })
 }
 
@@ -103,98 +106,81 @@ fn target(path: &Path, model: &Model, typed: &str, device: i32) -> Result<SeekTa
 }
 
 /// Which process it is, and how it is.
-fn head(model: &Model, state: ProcessState, path: &Path, failure: Option<&str>) -> String {
+fn head(model: &Model, state: ProcessState, path: &Path, failure: Option<&str>) -> Markup {
     let header = model.header().cloned().unwrap_or_default();
-    let whole: Vec<&str> = header.command.iter().map(String::as_str).collect();
-    let mut facts = vec![format!("pid {}", header.pid)];
+    let mut said = vec![format!("pid {}", header.pid)];
     match (header.rank, header.world_size) {
-        (Some(rank), Some(size)) => facts.push(format!("rank {rank} of {size}")),
-        (Some(rank), None) => facts.push(format!("rank {rank}")),
+        (Some(rank), Some(size)) => said.push(format!("rank {rank} of {size}")),
+        (Some(rank), None) => said.push(format!("rank {rank}")),
         (None, _) => {}
     }
-    facts.push(state.short());
+    said.push(state.short());
     if header.start_unix_ns > 0 {
-        facts.push(format!("since {}", format::date(header.start_unix_ns)));
+        said.push(format!("since {}", format::date(header.start_unix_ns)));
     }
     if model.steps_ended() > 0 {
-        facts.push(plural(model.steps_ended(), "step"));
+        said.push(plural(model.steps_ended(), "step"));
     }
     if let Some(rate) = memlab_follow::snapshot::steps_per_second(model.steps()) {
-        facts.push(format!("{} steps/s", format::rate(rate)));
+        said.push(format!("{} steps/s", format::rate(rate)));
     }
-    facts.extend(model.software().iter().take(4).map(|software| format!("{} {}", software.software, software.version)));
-    facts.push(plural(model.events(), "event"));
-    facts.extend(missing_events(model.lost_events()));
-    facts.push(path.display().to_string());
-    let facts: String = facts.iter().map(|fact| format!("<li>{}</li>", name(fact))).collect();
-    let failure = failure.map(|why| format!("<p class=\"problem\">{}</p>", markup(why))).unwrap_or_default();
-    format!(
-        "<h1 title=\"{}\">{}</h1>\n<ul class=\"facts\">{facts}</ul>\n{failure}",
-        markup(&fit_end(&whole.join(" "), 1000, "…")),
-        markup(&fit_end(&short_command(&header.command), 200, "…")),
-    )
+    said.extend(model.software().iter().take(4).map(|software| format!("{} {}", software.software, software.version)));
+    said.push(plural(model.events(), "event"));
+    said.extend(missing_events(model.lost_events()));
+    said.push(path.display().to_string());
+    html! {
+        h1 title=(cut(&header.command.join(" "), 1000)) { (cut(&short_command(&header.command), 200)) }
+        (facts(&said))
+        @if let Some(why) = failure { p.problem { (clean(why)) } }
+    }
 }
 
 /// The devices, the moment that is shown, and those to go to.
-fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option<&str>) -> String {
-    let mut html = String::new();
+fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option<&str>) -> Markup {
     let devices = shown.run.devices();
-    if devices.len() > 1 {
-        html += "<span class=\"devices\" role=\"group\" aria-label=\"device\">";
-        for device in devices.iter().take(16) {
-            let pressed = device.index == index;
-            let _ = write!(
-                html,
-                "<button type=\"button\" data-device=\"{}\" aria-pressed=\"{pressed}\">{}</button>",
-                device.index,
-                short_name(device)
-            );
-        }
-        html += "</span>\n";
-    }
-    let mut button = |at: &str, label: &str, title: &str, is_shown: bool| {
-        let _ = writeln!(
-            html,
-            "<button type=\"button\" data-at=\"{at}\" aria-pressed=\"{is_shown}\" title=\"{title}\">{label}</button>"
-        );
+    let wished = request.at.as_deref().unwrap_or_default();
+    let button = |at: &str, label: &str, title: &str| {
+        // Steps are those before and after the shown moment.
+        let is_shown = at == wished && !at.starts_with("step:");
+        html! { button type="button" data-at=(at) aria-pressed=(is_shown) title=(title) { (label) } }
     };
     let live = if shown.latest == "now" { "● now" } else { "the end" };
-    button("", live, "the latest state, which follows the run (Esc)", request.at.is_none());
-    button("peak", "▼ peak", "when most was allocated", request.at.as_deref() == Some("peak"));
-    let steps = shown.run.device_steps(index);
-    let time = shown.then.map_or(u64::MAX, Model::time);
-    let (before, after) = around(steps, time);
-    if let Some(step) = before {
-        button(&format!("step:{}", step.index), "◀ step", "the end of the step before ([)", false);
-    }
-    if let Some(step) = after {
-        button(&format!("step:{}", step.index), "step ▶", "the end of the step after (])", false);
-    }
-    for (number, oom) in shown.run.ooms().iter().enumerate().take(4) {
-        let at = format!("oom:{}", number + 1);
-        let is_shown = request.at.as_deref() == Some(&at);
-        let title = format!("out of memory after {}", format::duration(oom.time));
-        button(
-            &at,
-            &format!("✖ out of memory{}", if number > 0 { format!(" {}", number + 1) } else { String::new() }),
-            &title,
-            is_shown,
-        );
-    }
-    let said = match shown.then {
-        None => String::new(),
-        Some(then) => {
-            let mut said = format!("shown: after {}", format::duration(then.time()));
-            if shown.run.steps_ended() > 0 {
-                let _ = write!(said, ", {}", format::step_reached(then.steps_ended()));
-            }
-            if let Some(note) = note {
-                let _ = write!(said, " ({note})");
-            }
-            said
+    let (before, after) = around(shown.run.device_steps(index), shown.then.map_or(u64::MAX, Model::time));
+    let mut said = String::new();
+    if let Some(then) = shown.then {
+        said = format!("shown: after {}", format::duration(then.time()));
+        if shown.run.steps_ended() > 0 {
+            let _ = write!(said, ", {}", format::step_reached(then.steps_ended()));
         }
-    };
-    format!("{html}<span class=\"shown\">{}</span>\n", markup(&said))
+        if let Some(note) = note {
+            let _ = write!(said, " ({note})");
+        }
+    }
+    html! {
+        @if devices.len() > 1 {
+            span.devices role="group" aria-label="device" {
+                @for device in devices.iter().take(16) {
+                    button type="button" data-device=(device.index) aria-pressed=(device.index == index) {
+                        (short_name(device))
+                    }
+                }
+            }
+        }
+        (button("", live, "the latest state, which follows the run (Esc)"))
+        (button("peak", "▼ peak", "when most was allocated"))
+        @if let Some(step) = before {
+            (button(&format!("step:{}", step.index), "◀ step", "the end of the step before ([)"))
+        }
+        @if let Some(step) = after {
+            (button(&format!("step:{}", step.index), "step ▶", "the end of the step after (])"))
+        }
+        @for (number, oom) in (1..).zip(shown.run.ooms()).take(4) {
+            @let which = if number > 1 { format!(" {number}") } else { String::new() };
+            @let title = format!("out of memory after {}", format::duration(oom.time));
+            (button(&format!("oom:{number}"), &format!("✖ out of memory{which}"), &title))
+        }
+        span.shown { (clean(&said)) }
+    }
 }
 
 /// The last step that ended before a time, and the first that ended after it.

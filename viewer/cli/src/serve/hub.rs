@@ -235,7 +235,7 @@ impl Hub {
         notices.drain(..too_many);
         let location = |pid: u32| moved.known.get(&pid).cloned();
         HubUpdate {
-            strip: strip::draw(figures, location),
+            strip: strip::draw(figures, location).into_string(),
             versions: figures
                 .processes
                 .iter()

@@ -51,7 +51,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    fn of(self, held: &AllocationTotals) -> u64 {
+    pub(crate) fn of(self, held: &AllocationTotals) -> u64 {
         match self {
             Self::Live => held.live_bytes,
             Self::AtPeak => held.live_bytes_at_peak,

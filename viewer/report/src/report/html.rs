@@ -15,10 +15,9 @@ mod ooms;
 mod run;
 mod tables;
 mod timeline;
-mod training;
 mod verdict;
 
 pub use at::write_html_at;
 pub(super) use document::notes;
 pub use run::write_html;
-pub(super) use verdict::markup_words;
+pub(super) use verdict::what_to_look_at;

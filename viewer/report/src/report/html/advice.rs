@@ -1,35 +1,34 @@
 //! What to change, as tried on the recorded run.
 
-use std::fmt::Write as _;
-
-use memlab_predict::advice::{Advice, AdviceReport};
+use maud::{Markup, html};
+use memlab_predict::advice::AdviceReport;
 
 use super::super::advice::{conclusions, place_of_tried, summary, title};
-use memlab_base::text::markup;
+use crate::page::elements::note;
+use memlab_base::text::clean;
 
 /// The chapter; nothing if there is nothing to change.
-pub(super) fn section(advices: Option<&AdviceReport>) -> String {
-    let Some(advices) = advices.filter(|advices| !advices.advice.is_empty()) else { return String::new() };
-    let mut section =
-        format!("<section id=\"advice\">\n<h2>Advice</h2>\n<p class=\"note\">{}</p>\n<ol>\n", markup(&title(advices)));
-    for advice in &advices.advice {
-        let Advice { because, how, .. } = advice;
-        let _ = write!(
-            section,
-            "<li><strong>{}</strong><br>{}\n<pre>{}</pre></li>\n",
-            markup(&summary(advice)),
-            markup(because),
-            how.lines().map(markup).collect::<Vec<_>>().join("\n")
-        );
+pub(super) fn section(advices: Option<&AdviceReport>) -> Markup {
+    let Some(advices) = advices.filter(|advices| !advices.advice.is_empty()) else { return Markup::default() };
+    html! {
+        section #advice {
+            h2 { "Advice" }
+            (note(&title(advices)))
+            ol {
+                @for advice in &advices.advice {
+                    li {
+                        strong { (clean(&summary(advice))) }
+                        br;
+                        (clean(&advice.because))
+                        pre { (advice.how.lines().map(clean).collect::<Vec<_>>().join("\n")) }
+                    }
+                }
+            }
+            @for line in conclusions(advices) { p { (clean(&line)) } }
+            @if !advices.tried.is_empty() {
+                h3 { "Tried, and not advised" }
+                ul { @for tried in &advices.tried { li { (clean(&place_of_tried(tried))) } } }
+            }
+        }
     }
-    section += "</ol>\n";
-    for line in conclusions(advices) {
-        let _ = writeln!(section, "<p>{}</p>", markup(&line));
-    }
-    if !advices.tried.is_empty() {
-        let tried: String =
-            advices.tried.iter().map(|tried| format!("<li>{}</li>\n", markup(&place_of_tried(tried)))).collect();
-        let _ = write!(section, "<h3>Tried, and not advised</h3>\n<ul>\n{tried}</ul>\n");
-    }
-    section + "</section>\n"
 }

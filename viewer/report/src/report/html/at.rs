@@ -3,18 +3,20 @@
 use std::io;
 use std::path::Path;
 
+use maud::{Markup, html};
 use memlab_trace::{Category, DeviceView, HOST, ResolvedSnapshot};
 
 use super::super::names::ReportNames;
 use super::super::text::notes_of;
-use super::document::{DEVICES, contents_of, document, header, notes};
+use super::document::{DEVICES, contents_of, document, header, host, left_out, notes};
+use super::verdict::markup_words;
 use super::{device, layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::Measure;
-use crate::page::elements::{short_name, size};
+use crate::page::elements::{self, note, short_name, size};
 use memlab_base::findings::{Words, mostly};
 use memlab_base::holdings::Holdings;
 use memlab_base::moment::{LoadedMoment, NamedMoment};
-use memlab_base::text::{markup, short_command};
+use memlab_base::text::short_command;
 use memlab_units::format;
 
 /// Writes what was held at a moment as an HTML page.
@@ -37,26 +39,18 @@ fn page(path: &Path, loaded: &LoadedMoment) -> String {
         .take(DEVICES)
         .map(|then| (whole.device(then.index).unwrap_or_default(), Holdings::at_moment(&loaded.snapshot, then.index)))
         .collect();
-    let mut body = header(whole, &command);
-    body += "<main>\n";
-    body += &summary(&names, loaded, &devices);
-    if devices.len() > 1 {
-        let held = devices.iter().map(|(device, held)| (device, format!("{} allocated", size(held.allocated_bytes))));
-        body += &contents_of(held);
-    }
-    for (device, held) in &devices {
-        body += &section(&names, loaded, device, held, devices.len());
-    }
-    let more = moment.devices().len().saturating_sub(devices.len());
-    if more > 0 {
-        body += &format!("<p class=\"note\">{more} more devices: see --json.</p>\n");
-    }
-    let pinned = tables::driver_at(moment, HOST, "at the moment");
-    if !pinned.is_empty() {
-        body += &format!("<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
-    }
-    body += &notes(&notes_of(whole, &loaded.through.skipped, loaded.through.truncated));
-    body += "</main>\n";
+    let held = |held: &Holdings| format!("{} allocated", size(held.allocated_bytes));
+    let body = html! {
+        (header(whole, &command))
+        main {
+            (summary(&names, loaded, &devices))
+            @if devices.len() > 1 { (contents_of(devices.iter().map(|(device, holdings)| (device, held(holdings))))) }
+            @for (device, held) in &devices { (section(&names, loaded, device, held, devices.len())) }
+            (left_out(moment.devices().len()))
+            (host(&tables::driver_at(moment, HOST, "at the moment")))
+            (notes(&notes_of(whole, &loaded.through.skipped, loaded.through.truncated)))
+        }
+    };
     document(path, &command, &body)
 }
 
@@ -75,7 +69,7 @@ fn when(loaded: &LoadedMoment) -> String {
 }
 
 /// Which moment this is, what was held then, and what is on another page.
-fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> String {
+fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> Markup {
     let mut when = when(loaded);
     if let Some(first) = when.get_mut(..1) {
         first.make_ascii_uppercase();
@@ -86,12 +80,15 @@ fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceVie
             Some((device, held)) => describe(names, words, device, held, devices.len()),
             None => words.and(": no GPU memory was allocated until then."),
         };
-    format!(
-        "<section class=\"verdict\" aria-label=\"the moment\">\n<p>{}</p>\n<p class=\"next\">This page is of that moment. What \
-         is worth looking at, growth, steps, and the most that lines and layers ever held are of the whole run, and on its page \
-         (without a moment).</p>\n</section>\n",
-        super::verdict::markup_words(&words)
-    )
+    html! {
+        section.verdict aria-label="the moment" {
+            p { (markup_words(&words)) }
+            p.next {
+                "This page is of that moment. What is worth looking at, growth, steps, and the most that lines and \
+                 layers ever held are of the whole run, and on its page (without a moment)."
+            }
+        }
+    }
 }
 
 fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
@@ -127,24 +124,17 @@ fn section(
     device: &DeviceView,
     held: &Holdings,
     devices: usize,
-) -> String {
+) -> Markup {
     let (snapshot, index) = (&loaded.snapshot, device.index);
     let away = snapshot.host_bytes(index);
     let time = snapshot.model.time();
-    let mut section = device::head(device);
-    section += &tiles(device, held, away);
-    if matches!(loaded.moment, NamedMoment::Oom(_)) {
-        section += &ooms::at(names, device, time);
-    }
     let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(loaded)) };
-    section += &timeline::figure(names.model, device, Some(&mark));
-    section += &memory::figure_at(device, &held.categories, away);
-    section += &fragmentation(snapshot, index);
     let blocks = snapshot.blocks.iter().filter(|(on, _)| *on == index).map(|(_, block)| block);
     let holders = layers::holders(names.model, index, blocks);
+    let measured = (Measure::Live, "was held at the moment");
     let parts = [
         ("Lines that held most", tables::lines_at(names, device, devices, held)),
-        ("Calls at the moment", calls(names, snapshot, device, devices)),
+        ("Calls at the moment", device::flamegraphs(names, device, devices, &snapshot.model.calls(index), measured)),
         ("Layers", layers::tree_of(&holders, "then", devices)),
         ("Ranges that the program names", tables::ranges_at(devices, held)),
         (
@@ -152,12 +142,18 @@ fn section(
             tables::driver_at(&snapshot.model, index, "at the moment"),
         ),
     ];
-    device::put(&mut section, parts);
-    section += "</section>\n";
-    section
+    let content = html! {
+        (tiles(device, held, away))
+        @if matches!(loaded.moment, NamedMoment::Oom(_)) { (ooms::at(names, device, time)) }
+        (timeline::figure(names.model, device, Some(&mark)))
+        (memory::figure_at(device, &held.categories, away))
+        (fragmentation(snapshot, index))
+        (device::titled(&parts))
+    };
+    device::around(device, &content)
 }
 
-fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> String {
+fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> Markup {
     let of_peak = match device.allocations {
         0 => String::new(),
         _ => format!("{} at the peak", size(device.peak_allocated_bytes)),
@@ -174,28 +170,19 @@ fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> String {
     if away > 0 || device.peak_host_bytes > 0 {
         tiles.push(("in host memory", away, format!("at most {}", size(device.peak_host_bytes))));
     }
-    device::tiled(&tiles)
+    elements::tiles(&tiles)
 }
 
-fn fragmentation(snapshot: &ResolvedSnapshot, device: i32) -> String {
+fn fragmentation(snapshot: &ResolvedSnapshot, device: i32) -> Markup {
     let map = snapshot.model.segments(device);
     if map.free_bytes == 0 {
-        return String::new();
+        return Markup::default();
     }
-    let said = format!(
+    note(&format!(
         "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
         size(map.free_bytes),
         size(map.reserved_bytes),
         format::percent(map.free_bytes, map.reserved_bytes),
         size(map.largest_free_bytes)
-    );
-    format!("<p class=\"note\">{}</p>\n", markup(&said))
-}
-
-fn calls(names: &ReportNames<'_>, snapshot: &ResolvedSnapshot, device: &DeviceView, devices: usize) -> String {
-    let all = snapshot.model.calls(device.index);
-    if all.total().live_bytes == 0 {
-        return String::new();
-    }
-    device::flamegraphs(names, device, devices, &all, (Measure::Live, "was held at the moment"))
+    ))
 }

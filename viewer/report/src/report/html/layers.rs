@@ -1,9 +1,9 @@
 //! The layers as a tree: what every module and all inside it held at the peak, by what it was for.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::sync::Arc;
 
+use maud::{Markup, html};
 use memlab_trace::{BlockLayer, BlockView, Category, DeviceView, LayerView, Model};
 
 use super::super::names::ReportNames;
@@ -135,27 +135,33 @@ impl Node {
 }
 
 /// The tree, with all layers as a table below it.
-pub(super) fn tree(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> String {
+pub(super) fn tree(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let layers = names.model.layers(device.index);
-    if layers.iter().all(|layer| layer.name.is_none()) {
-        return String::new();
-    }
     let held: Vec<Holder> = layers.iter().map(|layer| Holder::new(layer, &layer.categories_at_peak)).collect();
-    let mut html = tree_of(&held, "at the peak", devices);
-    html += &each(names, device, devices);
-    html
+    tree_and_each(names, device, &held, "at the peak", devices)
 }
 
-/// Every layer by itself, for who asks.
-pub(super) fn each(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> String {
-    let table = tables::layers(names, device, devices);
-    format!("<details class=\"more\"><summary>every layer by itself</summary>\n{table}</details>\n")
+/// The tree of what these layers hold, with every layer by itself below it; nothing where there are no layers.
+pub(super) fn tree_and_each(
+    names: &ReportNames<'_>,
+    device: &DeviceView,
+    layers: &[Holder],
+    when: &str,
+    devices: usize,
+) -> Markup {
+    let tree = tree_of(layers, when, devices);
+    html! {
+        @if !tree.0.is_empty() {
+            (tree)
+            details.more { summary { "every layer by itself" } (tables::layers(names, device, devices)) }
+        }
+    }
 }
 
 /// The tree alone; nothing where there are no layers.
-pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> String {
+pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
     if layers.iter().all(|layer| layer.name.is_none()) {
-        return String::new();
+        return Markup::default();
     }
     let held: Vec<&Holder> = layers.iter().filter(|layer| layer.held.all > 0).collect();
     // Which layers are shown is decided by what they hold themselves.
@@ -201,25 +207,30 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> String {
         sum
     });
 
-    let mut html = format!(
-        "<div class=\"buttons\"><button type=\"button\" data-open=\"all\">open all</button> \
-         <button type=\"button\" data-open=\"none\">close all</button></div>\n<div class=\"scroll\"><div class=\"tree\">\n\
-         <div class=\"row head\" aria-hidden=\"true\"><span>layer, with those inside it</span><span class=\"num\">{when}</span>",
-    );
-    COLUMNS.iter().for_each(|(_, title)| html += &format!("<span class=\"num\">{title}</span>"));
-    html += "<span class=\"num\">others</span></div>\n";
-    for (label, node) in &top {
-        branch(&mut html, label, node, 0, &most);
+    html! {
+        div.buttons {
+            button type="button" data-open="all" { "open all" }
+            " "
+            button type="button" data-open="none" { "close all" }
+        }
+        div.scroll {
+            div.tree {
+                div.row.head aria-hidden="true" {
+                    span { "layer, with those inside it" }
+                    span.num { (when) }
+                    @for (_, title) in COLUMNS { span.num { (title) } }
+                    span.num { "others" }
+                }
+                @for (label, node) in &top { (branch(label, node, 0, &most)) }
+                @if left_out.0 > 0 {
+                    (leaf(&html! { em { (plural(left_out.0, "smaller layer")) } }, &left_out.1, 0, &most))
+                }
+            }
+        }
     }
-    if left_out.0 > 0 {
-        let label = plural(left_out.0, "smaller layer");
-        html += &row("div", &format!("<em>{label}</em>"), &left_out.1, 0, &most);
-    }
-    html += "</div></div>\n";
-    html
 }
 
-fn branch(html: &mut String, label: &str, node: &Node, depth: usize, most: &Sums) {
+fn branch(label: &str, node: &Node, depth: usize, most: &Sums) -> Markup {
     let (mut label, mut node) = (label.to_owned(), node);
     // A module that is only around another one, as wrappers are, shares its row. The outermost has a class for a label.
     while depth > 0
@@ -231,47 +242,41 @@ fn branch(html: &mut String, label: &str, node: &Node, depth: usize, most: &Sums
         node = child;
     }
     let class = node.class.as_deref().filter(|class| *class != label).unwrap_or("");
-    let label = format!("{} <em>{}</em>", name(&label), name(class));
+    let label = html! { (name(&label)) " " em { (name(class)) } };
     if node.children.is_empty() {
-        *html += &row("div", &label, &node.inclusive, depth, most);
-        return;
+        return leaf(&label, &node.inclusive, depth, most);
     }
-    let open = if depth < OPEN_DEPTH { " open" } else { "" };
-    let _ = writeln!(html, "<details{open}>{}", row("summary", &label, &node.inclusive, depth, most).trim_end());
-    if node.own.all > 0 {
-        *html += &row("div", "<em>itself</em>", &node.own, depth + 1, most);
+    html! {
+        details open[depth < OPEN_DEPTH] {
+            summary.row style={ "--d:" (depth) } data-d=(depth) data-b=(node.inclusive.all) {
+                (cells(&label, &node.inclusive, most))
+            }
+            @if node.own.all > 0 { (leaf(&html! { em { "itself" } }, &node.own, depth + 1, most)) }
+            @for (part, child) in &node.children { (branch(&part.1, child, depth + 1, most)) }
+        }
     }
-    for (part, child) in &node.children {
-        branch(html, &part.1, child, depth + 1, most);
-    }
-    *html += "</details>\n";
 }
 
-fn row(element: &str, label: &str, sums: &Sums, depth: usize, most: &Sums) -> String {
-    let mut row = format!(
-        "<{element} class=\"row\" style=\"--d:{depth}\" data-d=\"{depth}\" data-b=\"{all}\"><span class=\"what\">{label}</span>\
-         <span class=\"num heat\" style=\"--h:{:.1}%\">{}</span>",
-        share(sums.all, most.all),
-        size(sums.all),
-        all = sums.all,
-    );
-    for (index, (category, title)) in COLUMNS.iter().enumerate() {
-        let part = sums.parts[index];
-        // For those who do not see the columns.
-        let title = format!("<span class=\"aside\">{title} </span>");
-        let (class, text) = match part {
-            0 => (" none", "–".to_owned()),
-            part => ("", size(part)),
-        };
-        let _ = write!(
-            row,
-            "<span class=\"num heat c{}{class}\" style=\"--h:{:.1}%\">{title}{text}</span>",
-            category_index(*category),
-            share(part, most.parts[index])
-        );
+fn leaf(label: &Markup, sums: &Sums, depth: usize, most: &Sums) -> Markup {
+    html! {
+        div.row style={ "--d:" (depth) } data-d=(depth) data-b=(sums.all) { (cells(label, sums, most)) }
     }
-    let others = sums.others();
-    let text = if others == 0 { "–".to_owned() } else { size(others) };
-    let _ = writeln!(row, "<span class=\"num{}\">{text}</span></{element}>", if others == 0 { " none" } else { "" });
-    row
+}
+
+fn cells(label: &Markup, sums: &Sums, most: &Sums) -> Markup {
+    let bytes = |bytes| if bytes == 0 { "–".to_owned() } else { size(bytes) };
+    let heat = |part, most| format!("--h:{:.1}%", share(part, most));
+    html! {
+        span.what { (label) }
+        span.num.heat style=(heat(sums.all, most.all)) { (size(sums.all)) }
+        @for (index, (category, title)) in COLUMNS.into_iter().enumerate() {
+            @let part = sums.parts[index];
+            span.num.heat.{ "c" (category_index(category)) }.none[part == 0] style=(heat(part, most.parts[index])) {
+                // For those who do not see the columns.
+                span.aside { (title) " " }
+                (bytes(part))
+            }
+        }
+        span.num.none[sums.others() == 0] { (bytes(sums.others())) }
+    }
 }

@@ -3,16 +3,14 @@
 //! The parts are those of the report, drawn from the model as it was at the shown moment. Only the chart, the findings and the
 //! steps are always of the whole run.
 
-use std::fmt::Write as _;
-
+use maud::{Markup, html};
 use memlab_trace::{DeviceView, HOST, Model};
 
 use super::super::names::ReportNames;
-use super::device::{flamegraphs, put, tiled};
+use super::device::{flamegraphs, limit_tile, peak_moment, titled};
 use super::{gpu_time, layers, map, memory, ooms, tables, timeline};
 use crate::export::flamegraph::Measure;
-use crate::page::elements::size;
-use memlab_base::text::markup;
+use crate::page::elements::{note, size, tiles};
 use memlab_units::format;
 
 /// A part of the page, one of which is shown at a time.
@@ -88,10 +86,6 @@ pub struct Shown<'m> {
 }
 
 impl<'m> Shown<'m> {
-    fn model(self) -> &'m Model {
-        self.then.unwrap_or(self.run)
-    }
-
     fn names(self) -> ReportNames<'m> {
         match self.then {
             Some(then) => ReportNames::until(then, "then"),
@@ -114,13 +108,13 @@ impl<'m> Shown<'m> {
 }
 
 /// The findings of the run.
-pub fn findings(run: &Model) -> String {
+pub fn findings(run: &Model) -> Markup {
     super::verdict::verdict(&ReportNames::new(run))
 }
 
 /// The chart of the run, with a mark at the moment.
-pub fn chart(shown: Shown<'_>, index: i32) -> String {
-    let Some(device) = shown.run.device(index) else { return String::new() };
+pub fn chart(shown: Shown<'_>, index: i32) -> Markup {
+    let Some(device) = shown.run.device(index) else { return Markup::default() };
     let mark = shown.then.map(|then| timeline::Mark {
         time: then.time(),
         text: format!("{} allocated", size(then.totals(index).allocated_bytes)),
@@ -129,69 +123,58 @@ pub fn chart(shown: Shown<'_>, index: i32) -> String {
 }
 
 /// The figures that matter most.
-pub fn figures(shown: Shown<'_>, index: i32) -> String {
+pub fn figures(shown: Shown<'_>, index: i32) -> Markup {
     let device = shown.device(index);
     let of_total = |bytes| match device.total_bytes {
         0 => String::new(),
         total => format!("{} of {}", format::percent(bytes, total), size(total)),
     };
     let most = |bytes| format!("at most {}", size(bytes));
-    let mut tiles = Vec::new();
+    let mut figures = Vec::new();
     if device.allocations > 0 {
-        tiles.push(("allocated", device.allocated_bytes, of_total(device.allocated_bytes)));
-        tiles.push(("reserved", device.reserved_bytes, most(device.peak_reserved_bytes)));
+        figures.push(("allocated", device.allocated_bytes, of_total(device.allocated_bytes)));
+        figures.push(("reserved", device.reserved_bytes, most(device.peak_reserved_bytes)));
     }
-    tiles.push(("in use on the device", device.used_bytes, most(device.peak_used_bytes)));
+    figures.push(("in use on the device", device.used_bytes, most(device.peak_used_bytes)));
     if device.allocations > 0 {
-        let mut when = format!("after {}", format::duration(device.peak_time));
-        if shown.model().steps_ended() > 0 {
-            let _ = write!(when, ", {}", format::step_reached(device.peak_step));
-        }
-        tiles.push(("peak allocated", device.peak_allocated_bytes, when));
+        figures.push(("peak allocated", device.peak_allocated_bytes, peak_moment(&shown.names(), &device)));
     }
     if device.peak_host_bytes > 0 {
-        tiles.push(("in host memory", device.host_bytes, most(device.peak_host_bytes)));
+        figures.push(("in host memory", device.host_bytes, most(device.peak_host_bytes)));
     }
-    if let Some(limit) = device.limit_bytes {
-        let beyond = if device.spills { "beyond it memory is put on the host" } else { "beyond it allocations fail" };
-        tiles.push(("limit", limit, beyond.to_owned()));
-    }
-    tiled(&tiles)
+    figures.extend(limit_tile(&device));
+    tiles(&figures)
 }
 
 /// One part, of one device.
-pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> String {
+pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> Markup {
     let (names, device) = (shown.names(), shown.device(index));
     let html = match part {
-        PagePart::Memory => ooms::section(&names, &device) + &memory::figure(&names, &device),
+        PagePart::Memory => html! { (ooms::section(&names, &device)) (memory::figure(&names, &device)) },
         PagePart::Lines => tables::lines_until(&names, &device),
         PagePart::Layers => {
             let blocks = names.model.blocks(index);
-            let tree = layers::tree_of(&layers::holders(names.model, index, blocks.iter()), names.latest, 1);
-            if tree.is_empty() { tree } else { tree + &layers::each(&names, &device, 1) }
+            let holders = layers::holders(names.model, index, blocks.iter());
+            layers::tree_and_each(&names, &device, &holders, names.latest, 1)
         }
-        PagePart::Calls => calls(&names, &device),
+        PagePart::Calls => {
+            let held = if names.latest == "now" { "is held now" } else { "was held then" };
+            flamegraphs(&names, &device, 1, &names.model.calls(index), (Measure::Live, held))
+        }
         PagePart::Map => map::figure(&names, &device),
         PagePart::Steps => {
             let run = ReportNames::until(shown.run, shown.latest);
-            let mut section = String::new();
             let steps = tables::steps(&run, &device, 1);
-            put(&mut section, [("Growth between steps", tables::growth(&run, &device)), ("Steps", steps)]);
-            section
+            titled(&[("Growth between steps", tables::growth(&run, &device)), ("Steps", steps)])
         }
         PagePart::Time => gpu_time::chapter(&names, &device, 1),
-        PagePart::Others => {
-            let mut section = String::new();
-            let parts = [
-                ("Ranges that the program names", tables::ranges(&names, &device, 1)),
-                ("Driver memory taken by others than PyTorch’s allocator", tables::driver(&names, index)),
-                ("Pinned host memory", tables::driver(&names, HOST)),
-            ];
-            put(&mut section, parts);
-            section
-        }
+        PagePart::Others => titled(&[
+            ("Ranges that the program names", tables::ranges(&names, &device, 1)),
+            ("Driver memory taken by others than PyTorch’s allocator", tables::driver(&names, index)),
+            ("Pinned host memory", tables::driver(&names, HOST)),
+        ]),
     };
-    if html.is_empty() { format!("<p class=\"note\">{}</p>\n", markup(nothing(part))) } else { html }
+    if html.0.is_empty() { note(nothing(part)) } else { html }
 }
 
 /// What a part without content means, and how to get some.
@@ -208,14 +191,4 @@ fn nothing(part: PagePart) -> &'static str {
             "The program names no ranges, and nobody but PyTorch’s allocator has memory of this device."
         }
     }
-}
-
-/// Who called whom, of what was held at the moment.
-fn calls(names: &ReportNames<'_>, device: &DeviceView) -> String {
-    let all = names.model.calls(device.index);
-    if all.total().live_bytes == 0 {
-        return String::new();
-    }
-    let held = if names.latest == "now" { "is held now" } else { "was held then" };
-    flamegraphs(names, device, 1, &all, (Measure::Live, held))
 }

@@ -1,17 +1,17 @@
 //! The memory map: the allocator's segments one after the other, and the blocks in them, by category.
 
 use std::cmp::Reverse;
-use std::fmt::Write as _;
 
-use memlab_trace::{BlockView, DeviceView, Segment, SegmentMap};
+use maud::{Markup, html};
+use memlab_trace::{BlockView, Category, DeviceView, Segment, SegmentMap};
 
 use super::super::names::ReportNames;
-use crate::page::elements::{MAX_NAME_COLUMNS, plural, size};
-use memlab_base::category::{LETTERS, category_index, category_names};
-use memlab_base::text::{fit_end, markup};
+use crate::page::chart::{self, WIDTH, px};
+use crate::page::elements::{MAX_NAME_COLUMNS, note, plural, size, swatch};
+use memlab_base::category::{category_index, category_names};
+use memlab_base::text::{clean, fit_end};
 use memlab_units::format;
 
-const WIDTH: f64 = 1200.0;
 const ROW: f64 = 18.0;
 const GAP: f64 = 4.0;
 
@@ -35,29 +35,21 @@ struct Run<'s> {
 }
 
 /// The map of a device; nothing where the allocator has no segments.
-pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> String {
+pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let map = names.model.segments(device.index);
     if map.segments.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let row_bytes = (map.reserved_bytes / ROWS).max(MIN_ROW_BYTES).checked_next_power_of_two().unwrap_or(u64::MAX);
     let runs = runs(&map, row_bytes);
     let rows = runs.last().map_or(0, |run| run.row + 1);
-    let height = rows as f64 * (ROW + GAP);
-    let mut svg = format!(
-        "<svg class=\"map\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n",
-        markup(&format!("{} in {}", size(map.reserved_bytes), plural(map.segments.len() as u64, "segment")))
-    );
     let least = least_told(&map);
-    for run in &runs {
-        draw(&mut svg, names, run, row_bytes, least);
-    }
-    svg += "</svg>\n";
-    format!(
-        "<p class=\"note\">{}</p>\n<figure>\n<div class=\"scroll\">{svg}</div>\n<figcaption>{}</figcaption>\n</figure>\n",
-        markup(&said(&map, row_bytes)),
-        legend(&map)
-    )
+    let what = format!("{} in {}", size(map.reserved_bytes), plural(map.segments.len() as u64, "segment"));
+    let drawn = html! {
+        @for run in &runs { (draw(names, run, row_bytes, least)) }
+    };
+    let svg = chart::svg("map", rows as f64 * (ROW + GAP), &what, &drawn);
+    html! { (note(&said(&map, row_bytes))) (chart::figure(&svg, &legend(&map))) }
 }
 
 fn said(map: &SegmentMap, row_bytes: u64) -> String {
@@ -103,36 +95,31 @@ fn least_told(map: &SegmentMap) -> u64 {
     sizes.get(MAX_DESCRIBED_BLOCKS).map_or(0, |bytes| bytes + 1)
 }
 
-fn draw(svg: &mut String, names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64, least: u64) {
+fn draw(names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64, least: u64) -> Markup {
     let (from, to) = run.addresses;
     let x = |address: u64| WIDTH * ((run.at + (address - from)) as f64 / row_bytes as f64);
     let y = run.row as f64 * (ROW + GAP);
-    let _ = writeln!(
-        svg,
-        "<rect class=\"hole\" x=\"{:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{ROW}\"><title>free, in a segment of {}{}</title></rect>",
-        x(from) + 0.5,
-        (x(to) - x(from) - 1.0).max(0.5),
-        size(run.segment.bytes),
-        if run.segment.is_expandable { " that can grow" } else { "" },
-    );
     let blocks = &run.segment.blocks;
     let first = blocks.partition_point(|block| block.address.saturating_add(block.bytes) <= from);
     let mut drawn_to = f64::MIN;
-    for block in blocks[first..].iter().take_while(|block| block.address < to) {
+    // Of blocks that would be drawn on the same spot, the first stands for all.
+    let drawn = blocks[first..].iter().take_while(|block| block.address < to).filter_map(|block| {
         let (left, right) = (x(block.address.max(from)), x(block.address.saturating_add(block.bytes).min(to)));
-        // Of those that would be drawn on the same spot, the first stands for all.
-        if right - drawn_to < MIN_BLOCK_WIDTH {
-            continue;
-        }
-        let left = left.max(drawn_to);
-        let width = (right - left - 0.4).max(0.8);
+        let left = (right - drawn_to >= MIN_BLOCK_WIDTH).then(|| left.max(drawn_to))?;
         drawn_to = right.max(left + MIN_BLOCK_WIDTH);
-        let class = category_index(block.category);
-        let _ = write!(svg, "<rect class=\"c{class}\" x=\"{left:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{ROW}\"");
-        let _ = match block.bytes >= least {
-            true => writeln!(svg, "><title>{}</title></rect>", markup(&told(names, block))),
-            false => writeln!(svg, "/>"),
-        };
+        Some((block, left, (right - left - 0.4).max(0.8)))
+    });
+    html! {
+        rect.hole x=(px(x(from) + 0.5)) y=(y) width=(px((x(to) - x(from) - 1.0).max(0.5))) height=(ROW) {
+            title {
+                "free, in a segment of " (size(run.segment.bytes)) @if run.segment.is_expandable { " that can grow" }
+            }
+        }
+        @for (block, left, width) in drawn {
+            rect.{ "c" (category_index(block.category)) } x=(px(left)) y=(y) width=(px(width)) height=(ROW) {
+                @if block.bytes >= least { title { (clean(&told(names, block))) } }
+            }
+        }
     }
 }
 
@@ -152,21 +139,23 @@ fn told(names: &ReportNames<'_>, block: &BlockView) -> String {
 }
 
 /// The categories that are on the map, the largest first.
-fn legend(map: &SegmentMap) -> String {
-    let mut held: Vec<(usize, &str, u64)> = Vec::new();
+fn legend(map: &SegmentMap) -> Markup {
+    let mut held: Vec<(Category, u64)> = Vec::new();
     for block in map.segments.iter().flat_map(|segment| &segment.blocks) {
-        let index = category_index(block.category);
-        match held.iter_mut().find(|(other, ..)| *other == index) {
-            Some((.., bytes)) => *bytes = bytes.saturating_add(block.bytes),
-            None => held.push((index, category_names(block.category).0, block.bytes)),
+        match held.iter_mut().find(|(other, _)| *other == block.category) {
+            Some((_, bytes)) => *bytes = bytes.saturating_add(block.bytes),
+            None => held.push((block.category, block.bytes)),
         }
     }
-    held.sort_by_key(|(index, _, bytes)| (Reverse(*bytes), *index));
-    let entry = |(index, name, bytes): &(usize, &str, u64)| {
-        format!("<li><span class=\"swatch c{index}\">{}</span>{name} {}</li>", LETTERS[*index], size(*bytes))
-    };
-    let free = format!("<li><span class=\"swatch hole\"></span>free {}</li>", size(map.free_bytes));
-    format!("<ul class=\"legend\">{}{free}</ul>", held.iter().map(entry).collect::<String>())
+    held.sort_by_key(|(category, bytes)| (Reverse(*bytes), category_index(*category)));
+    html! {
+        ul.legend {
+            @for (category, bytes) in &held {
+                li { (swatch(*category)) (category_names(*category).0) " " (size(*bytes)) }
+            }
+            li { span.swatch.hole {} "free " (size(map.free_bytes)) }
+        }
+    }
 }
 
 #[cfg(test)]

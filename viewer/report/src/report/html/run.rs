@@ -1,17 +1,17 @@
 //! The page of a whole run.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use memlab_trace::{DeviceView, HOST};
+use maud::html;
+use memlab_trace::HOST;
 
 use super::super::names::ReportNames;
 use super::super::text::notes_on;
-use super::document::{DEVICES, contents_of, document, header, notes};
+use super::document::{DEVICES, contents_of, document, header, host, left_out, notes};
 use super::{advice, device, tables, verdict};
 use crate::advice::AdvisedTrace;
-use crate::page::elements::size;
+use crate::page::elements::{note, size};
 use memlab_base::text::short_command;
 
 /// Writes the report of a trace as an HTML page.
@@ -31,31 +31,21 @@ fn page(path: &Path, run: &AdvisedTrace) -> String {
     let told = &devices[..devices.len().min(DEVICES)];
     let command = model.header().map_or_else(String::new, |header| short_command(&header.command));
 
-    let mut body = header(model, &command);
-    body += "<main>\n";
-    body += &verdict::verdict(&names);
-    if told.len() > 1 {
-        body += &contents(told);
-    }
-    for device in told {
-        body += &device::section(&names, device, told.len());
-    }
-    if devices.is_empty() {
-        body += "<p class=\"note\">No GPU memory was allocated.</p>\n";
-    }
-    if devices.len() > told.len() {
-        let _ = writeln!(body, "<p class=\"note\">{} more devices: see --json.</p>", devices.len() - told.len());
-    }
     let pinned = tables::driver(&names, HOST);
-    if !pinned.is_empty() {
-        let _ = write!(body, "<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
-    }
-    body += &advice::section(run.advice.as_ref());
-    body += &notes(&notes_on(loaded));
-    body += "</main>\n";
+    let body = html! {
+        (header(model, &command))
+        main {
+            (verdict::verdict(&names))
+            @if told.len() > 1 {
+                (contents_of(told.iter().map(|device| (device, format!("peak {}", size(device.peak_allocated_bytes))))))
+            }
+            @for device in told { (device::section(&names, device, told.len())) }
+            @if devices.is_empty() { (note("No GPU memory was allocated.")) }
+            (left_out(devices.len()))
+            (host(&pinned))
+            (advice::section(run.advice.as_ref()))
+            (notes(&notes_on(loaded)))
+        }
+    };
     document(path, &command, &body)
-}
-
-fn contents(devices: &[DeviceView]) -> String {
-    contents_of(devices.iter().map(|device| (device, format!("peak {}", size(device.peak_allocated_bytes)))))
 }

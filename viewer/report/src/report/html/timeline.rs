@@ -2,19 +2,17 @@
 
 use std::fmt::Write as _;
 
+use maud::{Markup, html};
 use memlab_trace::{DeviceView, Model, Range, StepView, Timeline};
 
-use crate::page::axes::{bytes_step, decimal_step};
+use crate::page::chart::{Chart, HEIGHT, LEFT, RIGHT, WIDTH, decimal_step, entry, px, steps, ticks};
 use crate::page::elements::size;
-use memlab_base::text::markup;
+use memlab_base::text::clean;
 use memlab_units::format;
 
-const WIDTH: f64 = 1200.0;
-const HEIGHT: f64 = 330.0;
-const LEFT: f64 = 74.0;
-const RIGHT: f64 = 14.0;
+/// The upper edge, below marks, and the lower one, above the strip of steps.
 const TOP: f64 = 44.0;
-const BOTTOM: f64 = 62.0;
+const AXIS: f64 = HEIGHT - 62.0;
 
 /// Into how many stretches of time the run is cut.
 const COLUMNS: usize = 900;
@@ -76,22 +74,6 @@ impl Columns {
     }
 }
 
-/// Where things are in the picture.
-struct Scale {
-    until: u64,
-    top: f64,
-}
-
-impl Scale {
-    fn x(&self, time: u64) -> f64 {
-        LEFT + (WIDTH - LEFT - RIGHT) * (time as f64 / self.until as f64).min(1.0)
-    }
-
-    fn y(&self, bytes: u64) -> f64 {
-        TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - (bytes as f64 / self.top).min(1.0))
-    }
-}
-
 /// A moment to be marked.
 pub(super) struct Mark {
     /// When, in nanoseconds since the trace's start.
@@ -101,68 +83,59 @@ pub(super) struct Mark {
 }
 
 /// The chart of a device; with a mark at the moment that the page is of.
-pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) -> String {
+pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) -> Markup {
     let timeline = model.timeline(device.index);
     if timeline.points.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let columns = Columns::new(&timeline, model.time());
     let most = device.peak_used_bytes.max(device.peak_reserved_bytes).max(device.peak_allocated_bytes).max(1);
     // The device's size is drawn where the run came near it.
     let shows_total = device.total_bytes > 0 && most > device.total_bytes / 2;
     let top = if shows_total { most.max(device.total_bytes) } else { most } as f64 * 1.04;
-    let scale = Scale { until: columns.until, top };
-
+    let chart = Chart { until: columns.until as f64, most: top, top: TOP, axis: AXIS };
     let said = format!("memory over {}, peak {}", format::duration(columns.until), size(device.peak_allocated_bytes));
-    let mut svg = format!(
-        "<svg class=\"timeline\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" tabindex=\"0\" role=\"img\" \
-         aria-label=\"{}\" data-left=\"{LEFT}\" data-right=\"{}\" data-width=\"{}\" data-columns=\"{}\">\n",
-        markup(&said),
-        WIDTH - RIGHT,
-        columns.width,
-        figures(&columns)
-    );
-    grid(&mut svg, &scale, top);
-    for (band, low, high) in bands(&columns) {
-        let _ = writeln!(svg, "<path class=\"band{band}\" d=\"{}\"/>", area(&scale, &columns, &low, &high));
+    let total = size(device.total_bytes);
+    html! {
+        h3 { "Memory over time" }
+        figure {
+            div.scroll {
+                svg.timeline xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) tabindex="0"
+                    role="img" aria-label=(said) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
+                    data-columns=(figures(&columns)) {
+                    (chart.grid())
+                    @for (band, bytes) in bands() { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
+                    @if shows_total { (chart.total(device.total_bytes, &format!("the device’s {total}"))) }
+                    @if let Some(limit) = device.limit_bytes.filter(|limit| *limit < most) {
+                        @let y = chart.y(limit);
+                        g.limit {
+                            path d=(format!("M{LEFT} {y:.1}H{RIGHT}")) {}
+                            text.end x=(RIGHT - 6.0) y=(px(y - 5.0)) {
+                                "the limit of " (size(limit))
+                                @if device.spills { ", beyond it memory lies on the host" }
+                            }
+                        }
+                    }
+                    (time_axis(&chart, columns.until))
+                    (steps_ended(&chart, model.device_steps(device.index)))
+                    (marks(&chart, model, device, moment))
+                    path.cursor d=(format!("M0 {TOP}V{AXIS}")) {}
+                }
+            }
+            output.readout { "\u{a0}" }
+            figcaption {
+                ul.legend {
+                    (entry("band0", "allocated throughout"))
+                    (entry("band1", "allocated for a while"))
+                    (entry("band2", "reserved"))
+                    (entry("band3", "in use on the device"))
+                    li { "▼ the peak" }
+                    @if moment.is_some() { li { "◆ the moment of this page" } }
+                    @if model.oom_count() > 0 { li.bad { "✖ out of memory" } }
+                }
+            }
+        }
     }
-    if shows_total {
-        let y = scale.y(device.total_bytes);
-        let _ = writeln!(
-            svg,
-            "<path class=\"total\" d=\"M{LEFT} {y:.1}H{}\"/><text x=\"{}\" y=\"{:.1}\">the device’s {}</text>",
-            WIDTH - RIGHT,
-            LEFT + 6.0,
-            y - 5.0,
-            size(device.total_bytes)
-        );
-    }
-    if let Some(limit) = device.limit_bytes.filter(|limit| *limit < most) {
-        let y = scale.y(limit);
-        let beyond = if device.spills { ", beyond it memory lies on the host" } else { "" };
-        let _ = writeln!(
-            svg,
-            "<g class=\"limit\"><path d=\"M{LEFT} {y:.1}H{}\"/><text class=\"end\" x=\"{}\" y=\"{:.1}\">the limit of {}{beyond}</text></g>",
-            WIDTH - RIGHT,
-            WIDTH - RIGHT - 6.0,
-            y - 5.0,
-            size(limit)
-        );
-    }
-    time_axis(&mut svg, &scale);
-    steps(&mut svg, &scale, model.device_steps(device.index));
-    marks(&mut svg, &scale, model, device, moment);
-    let _ = write!(svg, "<path class=\"cursor\" d=\"M0 {TOP}V{}\"/>\n</svg>\n", HEIGHT - BOTTOM);
-
-    let legend = ["allocated throughout", "allocated for a while", "reserved", "in use on the device"];
-    let entry = |(band, what): (usize, &&str)| format!("<li><span class=\"swatch band{band}\"></span>{what}</li>");
-    format!(
-        "<h3>Memory over time</h3>\n<figure>\n<div class=\"scroll\">{svg}</div><output class=\"readout\">&nbsp;</output>\n<figcaption><ul \
-         class=\"legend\">{}<li>▼ the peak</li>{}{}</ul></figcaption>\n</figure>\n",
-        legend.iter().enumerate().map(entry).collect::<String>(),
-        if moment.is_some() { "<li>◆ the moment of this page</li>" } else { "" },
-        if model.oom_count() > 0 { "<li class=\"bad\">✖ out of memory</li>" } else { "" }
-    )
 }
 
 /// For the script: allocated at least and at most, reserved and used of every column, in numbers and commas only.
@@ -175,70 +148,33 @@ fn figures(columns: &Columns) -> String {
     text
 }
 
-/// The bands from the back to the front: their number in the theme, where they begin and where they end.
-fn bands(columns: &Columns) -> [(usize, Vec<u64>, Vec<u64>); 4] {
-    let all = |of: fn(&Column) -> u64| columns.columns.iter().map(of).collect::<Vec<u64>>();
-    let nothing = vec![0; columns.columns.len()];
+/// The bands from the back to the front: their number in the theme, and where they end.
+fn bands() -> [(usize, fn(&Column) -> u64); 4] {
     [
-        (3, nothing.clone(), all(|column| column.used)),
-        (2, nothing.clone(), all(|column| column.reserved)),
-        (1, nothing.clone(), all(|column| column.allocated.1)),
-        (0, nothing, all(|column| column.allocated.0)),
+        (3, |column| column.used),
+        (2, |column| column.reserved),
+        (1, |column| column.allocated.1),
+        (0, |column| column.allocated.0),
     ]
 }
 
-/// The area between two lines of steps.
-fn area(scale: &Scale, columns: &Columns, low: &[u64], high: &[u64]) -> String {
-    let at = |index: usize| scale.x((index as u64).saturating_mul(columns.width));
-    let mut path = format!("M{LEFT} {:.1}", scale.y(low[0]));
-    let mut before = f64::NAN;
-    for (index, bytes) in high.iter().enumerate() {
-        let y = scale.y(*bytes);
-        // Points in the same column need no corner.
-        if (y - before).abs() < 0.05 {
-            continue;
+/// The area below a line of steps.
+fn area(chart: &Chart, columns: &Columns, bytes: fn(&Column) -> u64) -> String {
+    let mut path = format!("M{LEFT} {:.1}", chart.y(0));
+    let x = |index: usize| chart.x((index as u64).saturating_mul(columns.width) as f64);
+    let heights = columns.columns.iter().enumerate().map(|(index, column)| (x(index), chart.y(bytes(column))));
+    steps(&mut path, f64::NAN, heights);
+    path + &format!("V{:.1}Z", chart.y(0))
+}
+
+fn time_axis(chart: &Chart, until: u64) -> Markup {
+    let step = time_step(until);
+    html! {
+        (chart.axis())
+        @for time in ticks(step).take_while(|time| *time <= until) {
+            @let x = chart.x(time as f64);
+            (chart.tick(x, if x > WIDTH - 40.0 { "end" } else { "middle" }, &format::moment(time, step)))
         }
-        let _ = write!(path, "H{:.1}V{y:.1}", at(index));
-        before = y;
-    }
-    let _ = write!(path, "H{:.1}V{:.1}Z", WIDTH - RIGHT, scale.y(0));
-    path
-}
-
-fn grid(svg: &mut String, scale: &Scale, top: f64) {
-    let step = bytes_step(top);
-    let mut bytes = 0_u64;
-    while (bytes as f64) < top {
-        let y = scale.y(bytes);
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{}\"/><text class=\"end\" x=\"{}\" y=\"{:.1}\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-            format::tick(bytes)
-        );
-        let Some(next) = bytes.checked_add(step) else { break };
-        bytes = next;
-    }
-}
-
-fn time_axis(svg: &mut String, scale: &Scale) {
-    let axis = HEIGHT - BOTTOM;
-    let step = time_step(scale.until);
-    let _ = writeln!(svg, "<path class=\"axis\" d=\"M{LEFT} {axis}H{}\"/>", WIDTH - RIGHT);
-    let mut time = 0_u64;
-    while time <= scale.until {
-        let x = scale.x(time);
-        let anchor = if x > WIDTH - 40.0 { "end" } else { "middle" };
-        let _ = writeln!(
-            svg,
-            "<path class=\"axis\" d=\"M{x:.1} {axis}v5\"/><text class=\"{anchor}\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-            axis + 19.0,
-            format::moment(time, step)
-        );
-        let Some(next) = time.checked_add(step) else { break };
-        time = next;
     }
 }
 
@@ -259,49 +195,38 @@ fn time_step(until: u64) -> u64 {
 }
 
 /// Where steps ended: a strip below the axis.
-fn steps(svg: &mut String, scale: &Scale, steps: &[StepView]) {
-    let Some(last) = steps.last() else { return };
-    let y = HEIGHT - BOTTOM + 30.0;
+fn steps_ended(chart: &Chart, steps: &[StepView]) -> Markup {
+    let Some(last) = steps.last() else { return Markup::default() };
+    let y = AXIS + 30.0;
+    let x = |step: &StepView| chart.x(step.end_time as f64);
     // Only as many as can be distinguished.
     let every = steps.len().div_ceil(STEPS).max(1);
-    let mut path = String::new();
-    for step in steps.iter().step_by(every) {
-        let _ = write!(path, "M{:.1} {y}v6", scale.x(step.end_time));
-    }
-    let _ = writeln!(
-        svg,
-        "<path class=\"step\" d=\"{path}\"/><text class=\"end\" x=\"{}\" y=\"{}\">steps</text>",
-        LEFT - 8.0,
-        y + 8.0
-    );
+    let path: String = steps.iter().step_by(every).map(|step| format!("M{:.1} {y}v6", x(step))).collect();
     // A number for every so many of them, round ones.
     let stride = decimal_step(last.index.saturating_add(1), 9);
     let mut free_from = LEFT - 20.0;
-    for step in steps.iter().filter(|step| step.index.is_multiple_of(stride)) {
-        let x = scale.x(step.end_time);
-        if x >= free_from && x < WIDTH - 30.0 {
-            let _ = writeln!(
-                svg,
-                "<text class=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>",
-                y + 20.0,
-                format::count(step.index)
-            );
-            free_from = x + 50.0;
+    let mut numbered: Vec<&StepView> = steps.iter().filter(|step| step.index.is_multiple_of(stride)).collect();
+    numbered.retain(|step| {
+        let has_room = x(step) >= free_from && x(step) < WIDTH - 30.0;
+        if has_room {
+            free_from = x(step) + 50.0;
         }
-    }
-    if every > 1 {
-        let _ = writeln!(
-            svg,
-            "<text class=\"end\" x=\"{}\" y=\"{}\">a mark for every {every} of {} steps</text>",
-            WIDTH - RIGHT,
-            TOP - 28.0,
-            format::grouped(last.index.saturating_add(1))
-        );
+        has_room
+    });
+    html! {
+        path.step d=(path) {}
+        text.end x=(LEFT - 8.0) y=(y + 8.0) { "steps" }
+        @for step in numbered { text.middle x=(px(x(step))) y=(y + 20.0) { (format::count(step.index)) } }
+        @if every > 1 {
+            text.end x=(RIGHT) y=(TOP - 28.0) {
+                "a mark for every " (every) " of " (format::grouped(last.index.saturating_add(1))) " steps"
+            }
+        }
     }
 }
 
 /// The peak and the out-of-memory errors, each with a label in a separate row.
-fn marks(svg: &mut String, scale: &Scale, model: &Model, device: &DeviceView, moment: Option<&Mark>) {
+fn marks(chart: &Chart, model: &Model, device: &DeviceView, moment: Option<&Mark>) -> Markup {
     // From above: the peak, the moment of the page, out-of-memory errors.
     let (at_peak, at_moment, at_oom) =
         if moment.is_some() { (TOP - 32.0, TOP - 18.0, TOP - 4.0) } else { (TOP - 24.0, 0.0, TOP - 8.0) };
@@ -309,34 +234,18 @@ fn marks(svg: &mut String, scale: &Scale, model: &Model, device: &DeviceView, mo
         0 => (device.used_bytes_at_peak, "in use"),
         _ => (device.peak_allocated_bytes, "allocated"),
     };
-    let mut mark = |class: &str, time: u64, y: f64, sign: char, text: &str| {
-        let x = scale.x(time);
-        let right = x > WIDTH / 2.0;
-        let (anchor, at) = if right { ("end", x - 9.0) } else { ("start", x + 9.0) };
-        let _ = writeln!(
-            svg,
-            "<g class=\"{class}\"><path d=\"M{x:.1} {:.1}V{:.1}\"/><text class=\"middle\" x=\"{x:.1}\" y=\"{y:.1}\">{sign}</text>\
-             <text class=\"{anchor}\" x=\"{at:.1}\" y=\"{y:.1}\">{}</text></g>",
-            y + 3.0,
-            HEIGHT - BOTTOM,
-            markup(text)
-        );
+    let mark = |class: &str, time: u64, y: f64, sign: char, said: &str| {
+        chart.mark(class, chart.x(time as f64), [y + 3.0, y], Some(sign), &clean(said))
     };
-    let ooms: Vec<_> = model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
-    for (index, oom) in ooms.iter().take(OOMS).enumerate() {
-        let text =
-            if index == 0 { format!("out of memory: {} asked for", size(oom.requested_bytes)) } else { String::new() };
-        mark("oom", oom.time, at_oom, '✖', &text);
-    }
-    mark(
-        "peak",
-        device.peak_time,
-        at_peak,
-        '▼',
-        &format!("{} {what} after {}", size(peak), format::duration(device.peak_time)),
-    );
-    if let Some(Mark { time, text }) = moment {
-        mark("here", *time, at_moment, '◆', text);
+    let ooms = model.ooms().into_iter().filter(|oom| oom.device == device.index).take(OOMS);
+    let at = format!("{} {what} after {}", size(peak), format::duration(device.peak_time));
+    html! {
+        @for (index, oom) in ooms.enumerate() {
+            @let said = format!("out of memory: {} asked for", size(oom.requested_bytes));
+            (mark("oom", oom.time, at_oom, '✖', if index == 0 { &said } else { "" }))
+        }
+        (mark("peak", device.peak_time, at_peak, '▼', &at))
+        @if let Some(Mark { time, text }) = moment { (mark("here", *time, at_moment, '◆', text)) }
     }
 }
 

@@ -1,35 +1,40 @@
 //! What one would say if there were only a few sentences.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
 use super::super::names::ReportNames;
-use crate::page::elements::MAX_NAME_COLUMNS;
-use memlab_base::findings::{self, Finding, Kind, Word, Words};
-use memlab_base::text::{fit_end, markup};
+use crate::page::elements::name;
+use memlab_base::findings::{self, Kind, Word, Words};
+use memlab_base::text::clean;
 
 /// The findings, each with what to do next, and what the memory was used for.
-pub(super) fn verdict(names: &ReportNames<'_>) -> String {
-    let Some(headline) = findings::headline(names.model) else { return String::new() };
+pub(super) fn verdict(names: &ReportNames<'_>) -> Markup {
+    let Some(headline) = findings::headline(names.model) else { return Markup::default() };
     let findings = findings::of(names.model);
-    let class = match findings.first().map(|finding| finding.kind) {
-        Some(Kind::OutOfMemory) => "verdict bad",
-        Some(_) => "verdict warn",
-        None => "verdict",
-    };
-    let mut section = format!("<section class=\"{class}\" aria-label=\"what to look at\">\n");
-    for Finding { what, next, .. } in &findings {
-        let _ = writeln!(section, "<p>{}<br><span class=\"next\">→ {}</span></p>", markup_words(what), markup(next));
+    let is_bad = findings.first().is_some_and(|finding| finding.kind == Kind::OutOfMemory);
+    let found: Vec<_> = findings.iter().map(|finding| (&finding.what, finding.next.as_str())).collect();
+    what_to_look_at(is_bad, &found, Some(markup_words(&headline)))
+}
+
+/// Findings, each with what to do next, and a last sentence. `is_bad`: the first is what the run ended with.
+pub(in crate::report) fn what_to_look_at(is_bad: bool, found: &[(&Words, &str)], last: Option<Markup>) -> Markup {
+    html! {
+        section.verdict.bad[is_bad].warn[!is_bad && !found.is_empty()] aria-label="what to look at" {
+            @for (what, next) in found { p { (markup_words(what)) br; span.next { "→ " (clean(next)) } } }
+            @if let Some(last) = last { p { (last) } }
+        }
     }
-    let _ = write!(section, "<p>{}</p>\n</section>\n", markup_words(&headline));
-    section
 }
 
 /// Words as HTML.
-pub(in crate::report) fn markup_words(words: &Words) -> String {
-    let word = |word: &Word| match word {
-        Word::Plain(text) => markup(text).into_owned(),
-        Word::Code(text) => format!("<code>{}</code>", markup(&fit_end(text, MAX_NAME_COLUMNS, "…"))),
-        Word::Strong(text) => format!("<strong>{}</strong>", markup(text)),
-    };
-    words.parts().iter().map(word).collect()
+pub(super) fn markup_words(words: &Words) -> Markup {
+    html! {
+        @for word in words.parts() {
+            @match word {
+                Word::Plain(text) => (clean(text)),
+                Word::Code(text) => code { (name(text)) },
+                Word::Strong(text) => strong { (clean(text)) },
+            }
+        }
+    }
 }

@@ -1,16 +1,13 @@
 //! All ranks over time: a row for each, the stronger its colour the more it had allocated.
 
-use std::fmt::Write as _;
-
+use maud::{Markup, html};
 use memlab_job::{FigureKind, Job, RankSummary, STRIP_PARTS};
 
-use crate::page::axes::decimal_step;
+use crate::page::chart::{self, LEFT, WIDTH, decimal_step, px, ticks};
 use crate::page::elements::{name, size};
 use memlab_units::format;
 
-/// The width of the picture and of its left margin, in its own units.
-const WIDTH: f64 = 1200.0;
-const LEFT: f64 = 74.0;
+/// The right margin.
 const RIGHT: f64 = 12.0;
 
 /// The height of all rows together, and of one row at most.
@@ -30,62 +27,51 @@ const MARK: f64 = 8.0;
 const TOP: f64 = 8.0;
 
 /// The picture; nothing if no rank allocated anything.
-pub(super) fn heat_map(job: &Job) -> String {
-    let Some(most) = job.figure(FigureKind::Allocated).map(|figure| figure.most.value) else { return String::new() };
+pub(super) fn heat_map(job: &Job) -> Markup {
+    let Some(figure) = job.figure(FigureKind::Allocated) else { return Markup::default() };
+    let most = figure.most.value;
     let (begin, end) = job.span_unix_ns();
     let row = (HEIGHT / job.ranks.len() as f64).min(ROW);
     let bottom = TOP + row * job.ranks.len() as f64 + 4.0;
     let x_of = |unix_ns: u64| {
         LEFT + (WIDTH - LEFT - RIGHT) * unix_ns.saturating_sub(begin) as f64 / (end - begin).max(1) as f64
     };
-    let mut svg = format!(
-        "<svg class=\"timeline ranks\" style=\"--row:{row:.1}\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"memory of the ranks over time\">\n",
-        bottom + 24.0
-    );
-    let mut marks = String::new();
     let apart = (LABELS / row).ceil().max(1.0) as usize;
-    for (at, rank) in job.ranks.iter().enumerate() {
-        let (middle, since) = (TOP + (at as f64 + 0.5) * row, job.begin_unix_ns(rank));
-        if at.is_multiple_of(apart) {
-            let (x, y) = (LEFT - 8.0, middle + 4.0);
-            let _ = write!(svg, "<text class=\"end\" x=\"{x:.0}\" y=\"{y:.1}\">{}</text>", rank.rank());
-        }
-        let _ = write!(svg, "<g><title>{}</title>", name(&told(job, rank)));
-        svg += &shades(
-            rank,
-            most,
-            |part| x_of(since.saturating_add(rank.duration / STRIP_PARTS as u64 * part as u64)),
-            middle,
-        );
-        if let Some(oom) = &rank.first_oom {
-            let (x, height) = (x_of(since.saturating_add(oom.time)) - 1.5, row.max(MARK));
-            let y = middle - height / 2.0;
-            let _ =
-                write!(marks, "<rect class=\"failed\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"3\" height=\"{height:.1}\"/>");
-        }
-        svg += "</g>\n";
-    }
-    svg += &marks;
+    let rows = || job.ranks.iter().enumerate().map(|(at, rank)| (at, rank, TOP + (at as f64 + 0.5) * row));
+    let at = |rank: &RankSummary, time: u64| x_of(job.begin_unix_ns(rank).saturating_add(time));
+    let failed = rows().filter_map(|(_, rank, middle)| Some((at(rank, rank.first_oom.as_ref()?.time), middle)));
     let step = decimal_step(end - begin, 8);
-    for time in (0..=(end - begin) / step).map(|tick| tick * step) {
-        let _ = write!(
-            svg,
-            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x_of(begin.saturating_add(time)),
-            bottom + 16.0,
-            format::moment(time, step)
-        );
-    }
-    let shown = format!(
-        "The stronger the colour, the more was allocated; the strongest is {}. A red mark is an out-of-memory.",
-        size(most)
-    );
-    format!("<figure><div class=\"scroll\">{svg}</svg></div>\n<figcaption>{shown}</figcaption></figure>\n")
+    let svg = html! {
+        svg.timeline.ranks style=(format!("--row:{row:.1}")) viewBox=(format!("0 0 {WIDTH} {:.0}", bottom + 24.0))
+            role="img" aria-label="memory of the ranks over time" {
+            @for (index, rank, middle) in rows() {
+                @if index.is_multiple_of(apart) { text.end x=(LEFT - 8.0) y=(px(middle + 4.0)) { (rank.rank()) } }
+                g {
+                    title { (name(&told(job, rank))) }
+                    (shades(rank, most, |part| at(rank, rank.duration / STRIP_PARTS as u64 * part as u64), middle))
+                }
+            }
+            @for (x, middle) in failed {
+                @let height = row.max(MARK);
+                rect.failed x=(px(x - 1.5)) y=(px(middle - height / 2.0)) width="3" height=(px(height)) {}
+            }
+            @for time in ticks(step).take_while(|time| *time <= end - begin) {
+                text.middle x=(px(x_of(begin.saturating_add(time)))) y=(px(bottom + 16.0)) {
+                    (format::moment(time, step))
+                }
+            }
+        }
+    };
+    let caption = html! {
+        "The stronger the colour, the more was allocated; the strongest is " (size(most))
+        ". A red mark is an out-of-memory."
+    };
+    chart::figure(&svg, &caption)
 }
 
 /// The row of a rank, a path for each shade.
-fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f64) -> String {
-    let Some(device) = rank.own_device() else { return String::new() };
+fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f64) -> Markup {
+    let Some(device) = rank.own_device() else { return Markup::default() };
     let shade = |bytes: u64| (u128::from(bytes) * u128::from(SHADES)).div_ceil(u128::from(most.max(1))) as usize;
     let shades: Vec<usize> = device.strip.iter().map(|bytes| shade(*bytes)).collect();
     let stretch = |from: f64, to: f64| format!("M{from:.1} {middle:.1}h{:.1}", (to - from).max(0.5));
@@ -95,11 +81,12 @@ fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f6
         paths[run[0]] += &stretch(x_of(first), x_of(first + run.len()));
         first += run.len();
     }
-    let mut svg = format!("<path class=\"ground\" d=\"{}\"/>", stretch(x_of(0), x_of(STRIP_PARTS)));
-    for (shade, path) in paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty()) {
-        let _ = write!(svg, "<path stroke-opacity=\"{:.2}\" d=\"{path}\"/>", shade as f64 / SHADES as f64);
+    html! {
+        path.ground d=(stretch(x_of(0), x_of(STRIP_PARTS))) {}
+        @for (shade, path) in paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty()) {
+            path stroke-opacity=(format!("{:.2}", shade as f64 / SHADES as f64)) d=(path) {}
+        }
     }
-    svg
 }
 
 /// What is said of a rank where one points at it.

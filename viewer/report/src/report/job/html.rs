@@ -1,20 +1,20 @@
 //! The report on a job as a page.
 
-use std::fmt::Write as _;
 use std::io;
 
-use memlab_job::{FigureKind, FirstOom, Job, MemoryAtOom, RankSummary};
+use maud::{Markup, html};
+use memlab_job::{Difference, Figure, FigureKind, FirstOom, Job, MemoryAtOom, RankSummary};
 
 use super::findings::findings;
 use super::heat::heat_map;
 use super::names::{RankNames, ranges};
 use super::text::{compared, devices, endings, figure_name, notes, parallel, ranks_and_hosts, signed, then_row};
 use crate::page;
-use crate::page::elements::{name, plural, size};
-use crate::page::table::{Column, Table, bytes, number, rest, text};
-use crate::report::html::{markup_words, notes as notes_section};
+use crate::page::elements::{self, cut, name, plural, size};
+use crate::page::table::{Column, Kind, bytes, capped, count, number, table, text};
+use crate::report::html::{notes as notes_section, what_to_look_at};
 use memlab_base::parallel::short;
-use memlab_base::text::{fit_end, markup, short_command};
+use memlab_base::text::short_command;
 use memlab_units::format;
 
 /// The most rows of what differs.
@@ -28,33 +28,37 @@ const ROWS: usize = 400;
 pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
     let names = RankNames::new(job);
     let command = job.ranks.first().map_or_else(String::new, |rank| short_command(&rank.header.command));
-    let mut body = header(&names, &command);
-    body += "<main>\n";
-    body += &verdict(&names);
-    let _ = write!(body, "<section id=\"over-time\">\n<h2>Ranks over time</h2>\n{}</section>\n", heat_map(job));
-    let _ = write!(body, "<section id=\"side-by-side\">\n<h2>Side by side</h2>\n{}", figures(&names));
-    let _ = write!(body, "<h3>Every rank</h3>\n{}</section>\n", ranks(&names));
     let differences = differences(&names);
-    if !differences.is_empty() {
-        let compared = compared(&names);
-        let what = format!(
-            "From the median over the {compared}, each at its peak; the figure is of the rank that differs most."
-        );
-        let _ = write!(
-            body,
-            "<section id=\"differences\">\n<h2>What differs</h2>\n<p class=\"note\">{what}</p>\n{differences}</section>\n"
-        );
-    }
-    if let Some(first) = &job.first_oom {
-        body += &then(&names, first);
-    }
-    body += &notes_section(&notes(&names).into_iter().map(|note| vec![note]).collect::<Vec<_>>());
-    body += "</main>\n";
+    let body = html! {
+        (header(&names, &command))
+        main {
+            (verdict(&names))
+            section #over-time { h2 { "Ranks over time" } (heat_map(job)) }
+            section #side-by-side {
+                h2 { "Side by side" }
+                (figures(&names))
+                h3 { "Every rank" }
+                (ranks(&names))
+            }
+            @if !differences.0.is_empty() {
+                section #differences {
+                    h2 { "What differs" }
+                    p.note {
+                        "From the median over the " (compared(&names))
+                        ", each at its peak; the figure is of the rank that differs most."
+                    }
+                    (differences)
+                }
+            }
+            @if let Some(first) = &job.first_oom { (then(&names, first)) }
+            (notes_section(&notes(&names).into_iter().map(|note| vec![note]).collect::<Vec<_>>()))
+        }
+    };
     let source = format!("from {}", plural(job.ranks.len() as u64, "trace"));
     out.write_all(page::document("report", &command, &source, &body).as_bytes())
 }
 
-fn header(names: &RankNames<'_>, command: &str) -> String {
+fn header(names: &RankNames<'_>, command: &str) -> Markup {
     let job = names.job;
     let (begin, end) = job.span_unix_ns();
     let mut facts = vec![ranks_and_hosts(job)];
@@ -66,141 +70,107 @@ fn header(names: &RankNames<'_>, command: &str) -> String {
     }
     facts.extend(parallel(names));
     facts.push(endings(names));
-    let facts: String = facts.iter().map(|fact| format!("<li>{}</li>", name(fact))).collect();
-    format!(
-        "<header>\n<p class=\"brand\">memlab report</p>\n<h1>{}</h1>\n<ul class=\"facts\">{facts}</ul>\n</header>\n",
-        markup(&fit_end(command, 400, "…")),
-    )
+    elements::header("report", &cut(command, 400), None, &facts)
 }
 
-fn verdict(names: &RankNames<'_>) -> String {
+fn verdict(names: &RankNames<'_>) -> Markup {
     let found = findings(names);
-    let class = match found.first().map(|finding| finding.kind) {
-        Some("out_of_memory") => "verdict bad",
-        Some(_) => "verdict warn",
-        None => "verdict",
+    let is_bad = found.first().is_some_and(|finding| finding.kind == "out_of_memory");
+    let alike = || html! { "The ranks are alike: none holds more than the others, grows or failed." };
+    let found: Vec<_> = found.iter().map(|finding| (&finding.what, finding.next.as_str())).collect();
+    what_to_look_at(is_bad, &found, found.is_empty().then(alike))
+}
+
+fn figures(names: &RankNames<'_>) -> Markup {
+    let value = |figure: &Figure, value: u64| match figure.kind {
+        FigureKind::Steps => count(value),
+        _ => bytes(value, None),
     };
-    let mut section = format!("<section class=\"{class}\" aria-label=\"what to look at\">\n");
-    for finding in &found {
-        let (what, next) = (markup_words(&finding.what), markup(&finding.next));
-        let _ = writeln!(section, "<p>{what}<br><span class=\"next\">→ {next}</span></p>");
-    }
-    if found.is_empty() {
-        section += "<p>The ranks are alike: none holds more than the others, grows or failed.</p>\n";
-    }
-    section + "</section>\n"
-}
-
-fn figures(names: &RankNames<'_>) -> String {
-    let head = ["least", "rank", "median", "most", "rank"].map(|title| (title, Column::Number));
-    let mut table = Table::new("figures", &[&head[..], &[("of each rank’s fullest device", Column::Name)]].concat());
-    for figure in &names.job.figures {
-        let value = |value: u64| match figure.kind {
-            FigureKind::Steps => number(value, &format::grouped(value)),
-            _ => bytes(value, None),
-        };
+    let rank = |figure: &Figure, at: usize| {
         let is_same = figure.least.value == figure.most.value;
-        let rank = |at: usize| {
-            let rank = names.rank(at);
-            number(rank.into(), &if is_same { "all".to_owned() } else { rank.to_string() })
-        };
-        table.row(&[
-            value(figure.least.value),
-            rank(figure.least.at),
-            value(figure.median),
-            value(figure.most.value),
-            rank(figure.most.at),
-            text(figure_name(figure.kind)),
-        ]);
-    }
-    table.finish(None)
-}
-
-fn ranks(names: &RankNames<'_>) -> String {
-    let job = names.job;
-    let columns = ["rank", "peak", "reserved", "used", "context", "at the end", "a step more", "steps", "pid"];
-    let head = columns.map(|title| (title, Column::Number));
-    let mut table = Table::new(
-        "ranks",
-        &[&head[..], &[("place", Column::Name), ("host", Column::Name), ("trace", Column::Name)]].concat(),
-    );
-    let most = |kind: FigureKind| job.figure(kind).map(|figure| figure.most.value);
-    for rank in &job.ranks {
-        let cell = |kind: FigureKind| bytes(kind.of(rank, job.scope).unwrap_or(0), most(kind));
-        table.row(&[
-            number(rank.rank().into(), &rank.rank().to_string()),
-            cell(FigureKind::Allocated),
-            cell(FigureKind::Reserved),
-            cell(FigureKind::Used),
-            cell(FigureKind::Context),
-            cell(FigureKind::AtEnd),
-            cell(FigureKind::GrowthPerStep),
-            number(rank.steps_ended, &format::grouped(rank.steps_ended)),
-            number(rank.header.pid.into(), &rank.header.pid.to_string()),
-            text(&short(&rank.mesh, &rank.stages)),
-            text(&rank.header.host),
-            text(&rank.path.display().to_string()),
-        ]);
-    }
-    table.finish(None)
-}
-
-fn differences(names: &RankNames<'_>) -> String {
-    let found = &names.job.differences;
-    let head = [
-        ("difference", Column::Number),
-        ("median", Column::Number),
-        ("ranks", Column::Name),
-        ("kind", Column::Name),
-        ("what", Column::Name),
+        let rank = names.rank(at);
+        number(rank.into(), &if is_same { "all".to_owned() } else { rank.to_string() })
+    };
+    let columns: [Column<'_, Figure>; 6] = [
+        ("least", Kind::Number, &|figure| value(figure, figure.least.value)),
+        ("rank", Kind::Number, &|figure| rank(figure, figure.least.at)),
+        ("median", Kind::Number, &|figure| value(figure, figure.median)),
+        ("most", Kind::Number, &|figure| value(figure, figure.most.value)),
+        ("rank", Kind::Number, &|figure| rank(figure, figure.most.at)),
+        ("of each rank’s fullest device", Kind::Name, &|figure| text(figure_name(figure.kind))),
     ];
-    let mut table = Table::new("differences", &head);
-    for difference in found.iter().take(ROWS) {
-        let (kind, what) = names.held(&difference.held);
-        table.row(&[
-            number(difference.bytes(), &signed(difference)),
-            bytes(difference.median_bytes, None),
-            text(&ranges(difference.ranks.iter().map(|rank| names.rank(rank.at)).collect())),
-            text(kind),
-            text(&what),
-        ]);
-    }
-    let left_out: Vec<u64> = found.iter().skip(ROWS).map(|difference| difference.bytes()).collect();
-    table.finish(rest(&left_out))
+    table("figures", &names.job.figures, &columns)
+}
+
+fn ranks(names: &RankNames<'_>) -> Markup {
+    let job = names.job;
+    let cell = |rank: &RankSummary, kind: FigureKind| {
+        bytes(kind.of(rank, job.scope).unwrap_or(0), job.figure(kind).map(|figure| figure.most.value))
+    };
+    let columns: [Column<'_, RankSummary>; 12] = [
+        ("rank", Kind::Number, &|rank| number(rank.rank().into(), &rank.rank().to_string())),
+        ("peak", Kind::Number, &|rank| cell(rank, FigureKind::Allocated)),
+        ("reserved", Kind::Number, &|rank| cell(rank, FigureKind::Reserved)),
+        ("used", Kind::Number, &|rank| cell(rank, FigureKind::Used)),
+        ("context", Kind::Number, &|rank| cell(rank, FigureKind::Context)),
+        ("at the end", Kind::Number, &|rank| cell(rank, FigureKind::AtEnd)),
+        ("a step more", Kind::Number, &|rank| cell(rank, FigureKind::GrowthPerStep)),
+        ("steps", Kind::Number, &|rank| count(rank.steps_ended)),
+        ("pid", Kind::Number, &|rank| number(rank.header.pid.into(), &rank.header.pid.to_string())),
+        ("place", Kind::Name, &|rank| text(&short(&rank.mesh, &rank.stages))),
+        ("host", Kind::Name, &|rank| text(&rank.header.host)),
+        ("trace", Kind::Name, &|rank| text(&rank.path.display().to_string())),
+    ];
+    table("ranks", &job.ranks, &columns)
+}
+
+fn differences(names: &RankNames<'_>) -> Markup {
+    let ranks = |found: &Difference| ranges(found.ranks.iter().map(|rank| names.rank(rank.at)).collect());
+    let columns: [Column<'_, Difference>; 5] = [
+        ("difference", Kind::Number, &|found| number(found.bytes(), &signed(found))),
+        ("median", Kind::Number, &|found| bytes(found.median_bytes, None)),
+        ("ranks", Kind::Name, &|found| text(&ranks(found))),
+        ("kind", Kind::Name, &|found| text(names.held(&found.held).0)),
+        ("what", Kind::Name, &|found| text(&names.held(&found.held).1)),
+    ];
+    capped("differences", &names.job.differences, ROWS, Difference::bytes, &columns)
 }
 
 /// What all ranks held when the first one ran out of memory.
-fn then(names: &RankNames<'_>, first: &FirstOom) -> String {
+fn then(names: &RankNames<'_>, first: &FirstOom) -> Markup {
     let oom = &first.oom;
-    let head = ["rank", "allocated", "reserved", "used"].map(|title| (title, Column::Number));
-    let mut table = Table::new("then", &[&head[..], &[("at that moment", Column::Name)]].concat());
-    let rank_cell = |at: usize| number(names.rank(at).into(), &names.rank(at).to_string());
-    let most = first.allocated_by_others().map_or(0, |[_, _, most]| most).max(oom.allocated_bytes);
-    table.row(&[
-        rank_cell(first.at),
-        bytes(oom.allocated_bytes, Some(most)),
-        bytes(oom.reserved_bytes, None),
-        bytes(oom.used_bytes, None),
-        text(&format!("asked for {}", size(oom.requested_bytes))),
-    ]);
-    for rank in &first.others {
+    let asked = format!("asked for {}", size(oom.requested_bytes));
+    let failed = (first.at, Some([oom.allocated_bytes, oom.reserved_bytes, oom.used_bytes]), asked);
+    let others = first.others.iter().map(|rank| {
         let [.., words] = then_row(&rank.held);
-        let cells = match rank.held {
+        let held = match rank.held {
             MemoryAtOom::Bytes { allocated_bytes, reserved_bytes, used_bytes, .. } => {
-                [bytes(allocated_bytes, Some(most)), bytes(reserved_bytes, None), bytes(used_bytes, None)]
+                Some([allocated_bytes, reserved_bytes, used_bytes])
             }
-            _ => ["–"; 3].map(|dash| number(0, dash)),
+            _ => None,
         };
-        let [allocated, reserved, used] = cells;
-        table.row(&[rank_cell(rank.at), allocated, reserved, used, text(&words)]);
+        (rank.at, held, words)
+    });
+    type Row = (usize, Option<[u64; 3]>, String);
+    let rows: Vec<Row> = std::iter::once(failed).chain(others).collect();
+    let most = first.allocated_by_others().map_or(0, |[_, _, most]| most).max(oom.allocated_bytes);
+    let held =
+        |(_, held, _): &Row, index: usize, most| held.map_or_else(|| number(0, "–"), |held| bytes(held[index], most));
+    let columns: [Column<'_, Row>; 5] = [
+        ("rank", Kind::Number, &|(at, ..)| number(names.rank(*at).into(), &names.rank(*at).to_string())),
+        ("allocated", Kind::Number, &|row| held(row, 0, Some(most))),
+        ("reserved", Kind::Number, &|row| held(row, 1, None)),
+        ("used", Kind::Number, &|row| held(row, 2, None)),
+        ("at that moment", Kind::Name, &|(.., words)| text(words)),
+    ];
+    html! {
+        section #out-of-memory {
+            h2 { "When rank " (names.job.ranks[first.at].rank()) " ran out of memory" }
+            p.note {
+                "After " (format::duration(oom.time)) " of its run, " (format::step_reached(oom.step)) "; by "
+                code { (name(&names.line(oom.line.as_ref()))) } "."
+            }
+            (table("then", &rows, &columns))
+        }
     }
-    let rank: &RankSummary = &names.job.ranks[first.at];
-    format!(
-        "<section id=\"out-of-memory\">\n<h2>When rank {} ran out of memory</h2>\n<p class=\"note\">After {} of its run, {}; by <code>{}</code>.</p>\n{}</section>\n",
-        rank.rank(),
-        format::duration(oom.time),
-        format::step_reached(oom.step),
-        name(&names.line(oom.line.as_ref())),
-        table.finish(None)
-    )
 }
