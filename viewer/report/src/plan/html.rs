@@ -11,14 +11,9 @@ use maud::{Markup, html};
 use super::answer::Answer;
 use super::pictures::Pictures;
 use crate::page;
-use crate::page::chart::HEIGHT;
 use crate::page::elements::{self, name, size};
 use memlab_base::text::clean;
 use memlab_units::format;
-
-/// The upper edge of its charts, below marks, and the lower one, above labels.
-const TOP: f64 = 34.0;
-const AXIS: f64 = HEIGHT - 44.0;
 
 /// Writes a plan as an HTML page. `command`: what was planned.
 ///
@@ -41,7 +36,7 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, pictures:
                 (tables::batches(answer))
             }
             section #peak {
-                h2 { "The steps" (at_batch(answer)) }
+                h2 { "The steps" (tables::at_batch(answer)) }
                 (course::figure(answer, &pictures.course))
                 (tables::phases(answer))
                 (tables::held(answer))
@@ -64,11 +59,6 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, pictures:
 
 fn listed(batches: &[u64]) -> String {
     batches.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// ` at batch 8`, if there is a batch.
-fn at_batch(answer: &Answer) -> String {
-    answer.peak.batch.map_or(String::new(), |batch| format!(" at batch {}", format::grouped(batch)))
 }
 
 fn header(command: &str, answer: &Answer) -> Markup {
@@ -107,7 +97,7 @@ fn verdict(answer: &Answer) -> Markup {
 fn tiles(answer: &Answer) -> Markup {
     let Some(row) = answer.batches.iter().find(|row| row.batch == answer.peak.batch) else { return Markup::default() };
     elements::tiles(&[
-        ("allocated at most", row.peak_allocated_bytes, at_batch(answer).trim_start().to_owned()),
+        ("allocated at most", row.peak_allocated_bytes, tables::at_batch(answer).trim_start().to_owned()),
         ("reserved at most", row.peak_reserved_bytes, "on a card that is never full".to_owned()),
         ("smallest card", row.needed_bytes, "context and libraries included".to_owned()),
         ("the card", answer.card_bytes, answer.card.name.clone()),

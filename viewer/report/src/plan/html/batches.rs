@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{AXIS, TOP};
+use super::course::{AXIS, TOP};
 use crate::page::chart::{self, Chart, HEIGHT, RIGHT, decimal_step, entry, px, ticks};
 use crate::page::elements::{name, size};
 use crate::plan::answer::{Answer, BatchRow};

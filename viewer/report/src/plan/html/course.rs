@@ -6,12 +6,15 @@ use maud::{Markup, html};
 use memlab_predict::plan::{PlannedTimeline, Stretch};
 use memlab_trace::Category;
 
-use super::{AXIS, TOP};
 use crate::page::chart::{self, Chart, HEIGHT, LEFT, RIGHT, entry, px};
 use crate::page::elements::size;
 use crate::plan::answer::Answer;
 use memlab_base::category::category_names;
 use memlab_units::format;
+
+/// The upper edge of a plan's charts, below marks, and the lower one, above labels.
+pub(super) const TOP: f64 = 34.0;
+pub(super) const AXIS: f64 = HEIGHT - 44.0;
 
 /// Categories with less than this share of the peak are drawn, but not in the legend.
 const MIN_NAMED_SHARE: f64 = 0.002;

@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use super::at_batch;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, number, percent, table, text};
 use crate::plan::answer::{Answer, BatchRow, HoldingRow, SettingsRow};
@@ -13,6 +12,11 @@ use memlab_units::format;
 
 /// The most rows of lines and of layers.
 const ROWS: usize = 400;
+
+/// ` at batch 8`, if there is a batch.
+pub(super) fn at_batch(answer: &Answer) -> String {
+    answer.peak.batch.map_or(String::new(), |batch| format!(" at batch {}", format::grouped(batch)))
+}
 
 /// Batch sizes.
 pub(super) fn batches(answer: &Answer) -> Markup {

@@ -104,7 +104,7 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
                     role="img" aria-label=(said) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
                     data-columns=(figures(&columns)) {
                     (chart.grid())
-                    @for (band, bytes) in bands() { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
+                    @for (band, bytes) in BANDS { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
                     @if shows_total { (chart.total(device.total_bytes, &format!("the device’s {total}"))) }
                     @if let Some(limit) = device.limit_bytes.filter(|limit| *limit < most) {
                         @let y = chart.y(limit);
@@ -148,15 +148,16 @@ fn figures(columns: &Columns) -> String {
     text
 }
 
-/// The bands from the back to the front: their number in the theme, and where they end.
-fn bands() -> [(usize, fn(&Column) -> u64); 4] {
-    [
-        (3, |column| column.used),
-        (2, |column| column.reserved),
-        (1, |column| column.allocated.1),
-        (0, |column| column.allocated.0),
-    ]
-}
+/// A band: its number in the theme, and where it ends.
+type Band = (usize, fn(&Column) -> u64);
+
+/// From the back to the front.
+const BANDS: [Band; 4] = [
+    (3, |column| column.used),
+    (2, |column| column.reserved),
+    (1, |column| column.allocated.1),
+    (0, |column| column.allocated.0),
+];
 
 /// The area below a line of steps.
 fn area(chart: &Chart, columns: &Columns, bytes: fn(&Column) -> u64) -> String {
