@@ -211,6 +211,7 @@ mod tests {
             r#""bytes": 18446744073709551615"#,
             r#""bytes": 1, "on_limit": "explode""#,
             r#""bytes": 1, "on_limit": 1"#,
+            r#""bytes": 1, "on_limit": "OOM""#,
             r#""on_limit": "spill""#,
         ] {
             let refused = ControlRequest::parse(format!(r#"{{"command": "limit", {wrong}}}"#).as_bytes());

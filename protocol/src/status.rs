@@ -247,9 +247,9 @@ pub enum OnLimit {
 }
 
 impl OnLimit {
-    /// `oom` or `spill`, in any case.
+    /// `oom` or `spill`.
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Oom, Self::Spill].into_iter().find(|on_limit| text.eq_ignore_ascii_case(on_limit.as_str()))
+        [Self::Oom, Self::Spill].into_iter().find(|on_limit| text == on_limit.as_str())
     }
 
     pub const fn spilling(spills: bool) -> Self {

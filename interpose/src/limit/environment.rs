@@ -23,7 +23,7 @@ pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (LimitSettings, Op
     });
     let on_limit = match on_limit.map(str::trim).unwrap_or_default() {
         "" => OnLimit::Oom,
-        text => OnLimit::parse(text).unwrap_or_else(|| {
+        text => OnLimit::parse(&text.to_ascii_lowercase()).unwrap_or_else(|| {
             complaints.push(format!("MEMLAB_ON_LIMIT={text} is neither oom nor spill: using oom"));
             OnLimit::Oom
         }),

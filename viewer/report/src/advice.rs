@@ -1,5 +1,4 @@
-//! What to change in a program so that it takes less: what `memlab-advice` has tried on the recorded run, with the findings
-//! on it that say what to do.
+//! Advice on a program: the changes that `predict` tried on the recorded run, and the findings that say what to do.
 
 use std::ops::ControlFlow;
 use std::path::Path;
