@@ -12,12 +12,7 @@ use memlab_paging::{Arena, ByteRange, DeviceMemory, Pipeline, Stream, WeightRang
 
 /// Runs one of the scenarios below on simulated cards, with these environment variables.
 fn run_scenario(scenario: &str, variables: &[(&str, &str)]) -> String {
-    let mut command = simgpu_tests::simgpu();
-    let scenario = format!("cuda::{scenario}");
-    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", &scenario]);
-    let out = simgpu_tests::succeed(command.envs(variables.iter().copied()));
-    assert!(out.contains("1 passed"), "{out}");
-    out
+    simgpu_tests::run_scenario(&format!("cuda::{scenario}"), variables)
 }
 
 #[test]

@@ -10,11 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// Runs one of the scenarios below on a simulated card, with these environment variables.
 fn run_scenario(scenario: &str, variables: &[(&str, &str)]) {
-    let mut command = simgpu_tests::simgpu();
-    let scenario = format!("lane::{scenario}");
-    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", &scenario]);
-    let out = simgpu_tests::succeed(command.envs(variables.iter().copied()));
-    assert!(out.contains("1 passed"), "{out}");
+    simgpu_tests::run_scenario(&format!("lane::{scenario}"), variables);
 }
 
 #[test]

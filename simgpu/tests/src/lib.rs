@@ -100,6 +100,17 @@ pub fn succeed(command: &mut Command) -> String {
     out
 }
 
+/// Runs one ignored test of the test program that calls this, on simulated cards and with these environment variables. Returns
+/// its standard output.
+pub fn run_scenario(test: &str, variables: &[(&str, &str)]) -> String {
+    let mut command = simgpu();
+    command.arg(std::env::current_exe().expect("the test's own path"));
+    command.args(["--ignored", "--exact", "--nocapture", test]).envs(variables.iter().copied());
+    let out = succeed(&mut command);
+    assert!(out.contains("1 passed"), "{out}");
+    out
+}
+
 /// Runs a command to its end.
 pub fn run(command: &mut Command) -> Output {
     command.output().expect("the command starts")
