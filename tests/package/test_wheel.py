@@ -160,7 +160,7 @@ def test_binaries(wheel, unpacked, name):
     sections = readelf("--section-headers", file)
     assert ".dynsym" in sections
     assert not re.search(r"\.debug_(info|line|str)|\.symtab", sections)
-    assert file.stat().st_size < 17 << 20  # 16.2 MiB with the calendar of jiff and the templates of maud.
+    assert file.stat().st_size < 17 << 20  # The command takes 16.2 MiB.
     # AND it needs only the C library, in no newer version than the wheel's name says
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", readelf("--dynamic", file)))
     assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
