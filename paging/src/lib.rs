@@ -54,8 +54,8 @@
 //! pipeline::ring, pipeline::timing            which units are on the device; how long points compute
 //! pipeline::checked_configuration, pipeline::counters, pipeline::unit_set
 //! pipeline::configuration, pipeline::unlocked
-//! lane                                        copies to the host and back, for activations
-//! lane::places                                the host memory of these
+//! offload_stream                                        copies to the host and back, for activations
+//! offload_stream::host_ranges                                the host memory of these
 //! events                                      a pool of events
 //! recomputation                               what to compute again instead of copying it
 //! memory, plan                                device memory; which units stay, and where the others go
@@ -88,8 +88,8 @@ pub mod checkpoint;
 pub mod cuda_driver;
 pub mod error;
 mod events;
-pub mod lane;
 pub mod memory;
+pub mod offload_stream;
 mod parallel;
 mod pieces;
 pub mod pipeline;

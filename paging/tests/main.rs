@@ -9,7 +9,7 @@ mod common;
 mod cuda;
 mod faults;
 mod graphs;
-mod lane;
+mod offload_stream;
 mod plan;
 mod reference;
 mod schedule;

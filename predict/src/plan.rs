@@ -29,4 +29,4 @@ pub use search::{Needs, SETTINGS_FOR_LENGTHS, SETTINGS_TO_TRY, Search};
 pub use sequence::{Sequence, SequenceNeeds, SequenceRun};
 pub use stage::{Stage, StagePeak, Stages};
 pub use steady::{Planned, Steadiness};
-pub use timeline::{PlannedTimeline, Stretch};
+pub use timeline::{PlannedTimeline, TimelineBucket};

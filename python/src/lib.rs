@@ -10,7 +10,7 @@
 //! paging::holder
 //! paging::counters, paging::dictionaries, paging::placed
 //! paging::reads
-//! checkpoint, lane, pipeline, plan, recomputation         one file for each part of the loader
+//! checkpoint, offload_stream, pipeline, plan, recomputation         one file for each part of the loader
 //! line_marks, line_profiles, tracker                what the tools in the program ask
 //! reporter                                          reports of all tensors
 //! reporter::table                                   tensors with names and memory, by device
@@ -28,11 +28,11 @@ mod allocator;
 mod arena;
 mod checkpoint;
 mod error;
-mod lane;
 mod library;
 mod line_marks;
 mod line_profiles;
 mod live_books;
+mod offload_stream;
 mod paging;
 mod pipeline;
 mod plan;
@@ -71,8 +71,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<paging::holder::Boundaries>()?;
     module.add_class::<paging::holder::UnitHolder>()?;
     module.add_class::<paging::forward::WatchedForward>()?;
-    module.add_class::<lane::Lane>()?;
-    module.add_class::<lane::HostCopy>()?;
+    module.add_class::<offload_stream::OffloadStream>()?;
+    module.add_class::<offload_stream::HostCopy>()?;
     module.add_function(wrap_pyfunction!(recomputation::choose_recomputation, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;

@@ -22,10 +22,10 @@ block = pytest.fixture(params=WAYS)(around_forwards)
 
 
 @pytest.fixture
-def slow_lane(monkeypatch):
+def slow_stream(monkeypatch):
     """A copy stream of its own, whose copies take long; and those copies."""
     copy_stream = copy_streams.CopyStream(torch.device("cpu"))
-    copy_stream.native = _native.Lane(None, 20e6)
+    copy_stream.native = _native.OffloadStream(None, 20e6)
     monkeypatch.setattr(copy_streams, "_COPY_STREAMS", {torch.device("cpu"): copy_stream})
     copy_stream.begun = []
     save = copy_streams.CopyStream.save
@@ -77,7 +77,7 @@ def ahead(request, monkeypatch):
 
 @pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("then", ["nothing", "a part of it", "all of it"])
-def test_everything_comes_back(block, slow_lane, then):
+def test_everything_comes_back(block, slow_stream, then):
     """GIVEN forwards whose backward does not run, runs in part, or runs
     WHEN their graphs are gone
     THEN so is all memory, without a garbage collection, no copy is on its way, and the host's places are used again."""
@@ -98,9 +98,9 @@ def test_everything_comes_back(block, slow_lane, then):
             elif then == "all of it":
                 loss.backward()
             del loss
-            places.append(slow_lane.native.host_nbytes)
+            places.append(slow_stream.native.host_nbytes)
             assert all(storage.expired() for storage in storages)
-            assert not slow_lane.open and not [copy for copy in slow_lane.begun if copy() is not None]
+            assert not slow_stream.open and not [copy for copy in slow_stream.begun if copy() is not None]
     finally:
         gc.enable()
     assert len(set(places)) == 1

@@ -42,7 +42,7 @@ def returns(monkeypatch):
     )
     monkeypatch.setattr(torch.UntypedStorage, "resize_", filled)
     monkeypatch.setattr(MicrobatchMemory, "expect", counting)
-    monkeypatch.setattr(CopyStream.of(torch.device("cpu")), "native", _native.Lane(None, 200e6))
+    monkeypatch.setattr(CopyStream.of(torch.device("cpu")), "native", _native.OffloadStream(None, 200e6))
     return counts
 
 

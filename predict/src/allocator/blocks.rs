@@ -29,8 +29,8 @@ pub(crate) struct Block {
     pub address: u64,
     pub size: u64,
     pub requested: u64,
-    /// The pool and stream that it belongs to: index of a lane.
-    pub lane: u32,
+    /// The pool and stream that it belongs to: index of a `StreamPool`.
+    pub stream_pool: u32,
     pub previous: BlockId,
     pub next: BlockId,
     /// The address of the expandable segment that it is part of.
@@ -45,12 +45,12 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub fn new(address: u64, size: u64, lane: u32) -> Block {
+    pub fn new(address: u64, size: u64, stream_pool: u32) -> Block {
         Block {
             address,
             size,
             requested: 0,
-            lane,
+            stream_pool,
             previous: BlockId::NONE,
             next: BlockId::NONE,
             expandable: None,

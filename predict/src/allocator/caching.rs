@@ -65,7 +65,7 @@ pub struct SegmentState {
 #[derive(Debug)]
 pub struct Allocator {
     state: AllocatorState,
-    /// The first lane of each place.
+    /// The first stream pool of each place.
     places: Vec<u32>,
     /// The block of each id.
     blocks: Vec<BlockId>,
@@ -79,7 +79,7 @@ impl Allocator {
 
     /// Makes a place known: its index for requests.
     pub fn place(&mut self, place: PoolKey) -> u16 {
-        self.places.push(self.state.add_lanes(place));
+        self.places.push(self.state.add_stream_pools(place));
         self.places.len() as u16 - 1
     }
 
@@ -106,7 +106,7 @@ impl Allocator {
             Request::FreeCompleted { id } => self.complete_free(id),
             Request::EmptyCache => self.state.release_unused(),
             Request::ReleasePool { place } => {
-                let pool = self.state.lane(self.places[usize::from(place)]).pool;
+                let pool = self.state.stream_pool(self.places[usize::from(place)]).pool;
                 self.state.pools[pool].is_releasable = true;
             }
             Request::Outside { change } => self.state.card.change_outside(change),
@@ -121,8 +121,8 @@ impl Allocator {
     /// If the card has no room for it.
     pub fn allocate(&mut self, id: u32, place: u16, requested: u64) -> Result<(), OutOfMemory> {
         let size = self.state.settings.round(requested);
-        let lane = self.places[usize::from(place)] + u32::from(size <= SMALL_ALLOCATION);
-        let found = self.state.find(lane, size).or_else(|| self.take_from_card(lane, size));
+        let stream_pool = self.places[usize::from(place)] + u32::from(size <= SMALL_ALLOCATION);
+        let found = self.state.find(stream_pool, size).or_else(|| self.take_from_card(stream_pool, size));
         let index = id as usize;
         if self.blocks.len() <= index {
             self.blocks.resize(index + 1, BlockId::NONE);
@@ -142,22 +142,22 @@ impl Allocator {
     }
 
     /// A block of a new or grown segment. If the card is full, memory that is unused goes back to it first.
-    fn take_from_card(&mut self, lane: u32, size: u64) -> Option<BlockId> {
+    fn take_from_card(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let state = &mut self.state;
         if state.collects_garbage() {
             state.collect_garbage();
         }
-        if let Some(block) = new_block(state, lane, size) {
+        if let Some(block) = new_block(state, stream_pool, size) {
             return Some(block);
         }
-        if state.release_oversize(lane, size)
-            && let Some(block) = new_block(state, lane, size)
+        if state.release_oversize(stream_pool, size)
+            && let Some(block) = new_block(state, stream_pool, size)
         {
             return Some(block);
         }
         state.release_unused();
         state.counters.retries += 1;
-        new_block(state, lane, size)
+        new_block(state, stream_pool, size)
     }
 
     /// The tensor is gone, and its memory can be reused.
@@ -204,7 +204,7 @@ impl Allocator {
         let state = &self.state;
         let held =
             self.blocks.iter().filter_map(|block| block.some()).chain(state.pending.iter().map(|(_, block)| *block));
-        let all = state.lanes.iter().flat_map(|lane| lane.free.iter()).chain(held);
+        let all = state.stream_pools.iter().flat_map(|stream_pool| stream_pool.free.iter()).chain(held);
         let begins_a_segment = |id: &BlockId| {
             let previous = state.blocks[*id].previous.some();
             previous.is_none_or(|previous| !state.blocks[previous].is_mapped)
@@ -217,7 +217,7 @@ impl Allocator {
 
     fn segment_from(&self, first: BlockId) -> SegmentState {
         let state = &self.state;
-        let Block { address, lane, expandable, .. } = state.blocks[first];
+        let Block { address, stream_pool, expandable, .. } = state.blocks[first];
         let mut blocks = Vec::new();
         let mut next = Some(first);
         while let Some(block) = next.map(|id| &state.blocks[id]).filter(|block| block.is_mapped) {
@@ -229,11 +229,11 @@ impl Allocator {
             blocks.push(SegmentBlock { size: block.size, requested, state });
             next = block.next.some();
         }
-        let lane = state.lane(lane);
+        let stream_pool = state.stream_pool(stream_pool);
         SegmentState {
             address,
-            place: lane.place,
-            is_small: lane.is_small,
+            place: stream_pool.place,
+            is_small: stream_pool.is_small,
             is_expandable: expandable.is_some(),
             blocks,
         }
@@ -241,13 +241,13 @@ impl Allocator {
 }
 
 /// A block of a new segment, or of an expandable segment that has grown (`alloc_block`). It is not among the free ones.
-fn new_block(state: &mut AllocatorState, lane: u32, size: u64) -> Option<BlockId> {
+fn new_block(state: &mut AllocatorState, stream_pool: u32, size: u64) -> Option<BlockId> {
     let segment = state.settings.segment_size(size);
     if state.counters.reserved.current.saturating_add(segment) > state.allowed {
         return None;
     }
     if state.settings.expandable_segments {
-        return state.grow(lane, size);
+        return state.grow(stream_pool, size);
     }
     if !state.card.take(segment) {
         return None;
@@ -258,5 +258,5 @@ fn new_block(state: &mut AllocatorState, lane: u32, size: u64) -> Option<BlockId
     };
     state.counters.reserved.add(segment);
     state.counters.device_allocations += 1;
-    Some(state.add_segment(address, segment, lane))
+    Some(state.add_segment(address, segment, stream_pool))
 }

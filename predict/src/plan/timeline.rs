@@ -8,9 +8,9 @@ use crate::plan::family::Family;
 use crate::plan::recording::Event;
 use crate::plan::steady::Position;
 
-/// Some requests that follow each other.
+/// Consecutive requests of the recording.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
+pub struct TimelineBucket {
     /// The most bytes allocated.
     pub allocated: u64,
     /// What these were, in the order of [`Category::ALL`].
@@ -24,23 +24,23 @@ pub struct Stretch {
 /// Memory over the recorded steps.
 #[derive(Clone, Debug)]
 pub struct PlannedTimeline {
-    /// Stretches of equally many requests.
-    pub stretches: Vec<Stretch>,
+    /// Buckets of equally many requests.
+    pub buckets: Vec<TimelineBucket>,
     /// In which of them an optimizer's step ended.
     pub steps: Vec<usize>,
 }
 
 impl Family {
     /// Carries out the recording once with allocations of these sizes ([`Family::sizes`]), on a card that is never full, and cuts
-    /// it into at most `count` stretches.
+    /// it into at most `count` buckets.
     pub fn timeline(&self, sizes: &[u64], settings: &Settings, count: usize) -> PlannedTimeline {
         let events = &self.recording.events;
         let count = count.clamp(1, events.len().max(1));
-        let stretch_of = |event: usize| (event * count / events.len().max(1)).min(count - 1);
+        let bucket_of = |event: usize| (event * count / events.len().max(1)).min(count - 1);
         let mut allocator = self.allocator(settings, Card::UNLIMITED);
         let mut held = [0; Category::COUNT];
         let mut phase = Phase::Other;
-        let mut stretches: Vec<Stretch> = Vec::with_capacity(count);
+        let mut buckets: Vec<TimelineBucket> = Vec::with_capacity(count);
         for (event, what) in events.iter().enumerate() {
             // Before it is gone, the block is known.
             if let Event::Free(id) | Event::FreeRequested(id) = *what {
@@ -56,20 +56,19 @@ impl Family {
             }
             let counters = allocator.counters();
             let (allocated, reserved) = (counters.allocated.current, counters.reserved.current);
-            if stretches.len() <= stretch_of(event) {
-                stretches.push(Stretch { allocated, categories: held, reserved, phase });
+            if buckets.len() <= bucket_of(event) {
+                buckets.push(TimelineBucket { allocated, categories: held, reserved, phase });
             }
-            if let Some(stretch) = stretches.last_mut() {
-                if allocated > stretch.allocated {
-                    (stretch.allocated, stretch.categories) = (allocated, held);
+            if let Some(bucket) = buckets.last_mut() {
+                if allocated > bucket.allocated {
+                    (bucket.allocated, bucket.categories) = (allocated, held);
                 }
-                stretch.reserved = stretch.reserved.max(reserved);
-                stretch.phase = phase;
+                bucket.reserved = bucket.reserved.max(reserved);
+                bucket.phase = phase;
             }
         }
-        let steps =
-            self.recording.steps.iter().map(|event| stretch_of((*event).min(events.len().max(1) - 1))).collect();
-        PlannedTimeline { stretches, steps }
+        let steps = self.recording.steps.iter().map(|event| bucket_of((*event).min(events.len().max(1) - 1))).collect();
+        PlannedTimeline { buckets, steps }
     }
 
     fn category(&self, id: u32) -> usize {

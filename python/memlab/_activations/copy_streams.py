@@ -34,7 +34,7 @@ class CopyStream:
     """The stream of copies of a device, and the host memory that they use. It lives as long as the process."""
 
     def __init__(self, device: torch.device) -> None:
-        self.native = _native.Lane(device.index if device.type == "cuda" else None)
+        self.native = _native.OffloadStream(device.index if device.type == "cuda" else None)
         self._refused = False
         self._bytes_per_second: float | None = None
         #: All that was ever copied to the host.

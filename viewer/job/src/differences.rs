@@ -19,9 +19,9 @@ use crate::summary::{DeviceSummary, RankSummary};
 /// A difference is at least this part of the median peak.
 const MIN_DIFFERENCE_DIVISOR: u64 = 100;
 
-/// What holds memory.
+/// Memory that is compared between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum ComparedMemory {
     /// All that PyTorch allocated.
     Peak,
     /// Memory of a category.
@@ -45,7 +45,7 @@ pub struct RankBytes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Of what.
-    pub held: Held,
+    pub held: ComparedMemory,
     /// The median over all ranks, or over those at the same stages.
     pub median_bytes: u64,
     /// The ranks that hold more, or those that hold less; the most different first.
@@ -94,10 +94,10 @@ fn within_task(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Differ
     let peak = |device: &DeviceSummary| vec![((), device.view.peak_allocated_bytes)];
     let categories = |device: &DeviceSummary| std::iter::zip(Category::ALL, device.categories).collect();
     [
-        among(devices, least, peak, |()| Held::Peak),
-        among(devices, least, categories, Held::Category),
-        among(devices, least, |device| device.lines[scope].clone(), Held::Line),
-        among(devices, least, |device| device.layers.clone(), Held::Layer),
+        among(devices, least, peak, |()| ComparedMemory::Peak),
+        among(devices, least, categories, ComparedMemory::Category),
+        among(devices, least, |device| device.lines[scope].clone(), ComparedMemory::Line),
+        among(devices, least, |device| device.layers.clone(), ComparedMemory::Layer),
     ]
 }
 
@@ -106,7 +106,7 @@ fn among<K: Clone + Eq + Hash + Ord>(
     devices: &[(usize, &DeviceSummary)],
     least: u64,
     rows: impl Fn(&DeviceSummary) -> Vec<(K, u64)>,
-    held: impl Fn(K) -> Held,
+    held: impl Fn(K) -> ComparedMemory,
 ) -> Vec<Difference> {
     let mut by_name: HashMap<K, Vec<(usize, u64)>> = HashMap::new();
     for (place, (_, device)) in devices.iter().enumerate() {

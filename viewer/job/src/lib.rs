@@ -32,7 +32,7 @@ mod strip;
 mod summary;
 
 pub use clocks::HostClock;
-pub use differences::{Difference, Held, RankBytes};
+pub use differences::{ComparedMemory, Difference, RankBytes};
 pub use figures::{Figure, FigureKind, RankValue};
 pub use foreign_contexts::ForeignContext;
 pub use interned::{Interned, Layer};

@@ -2,14 +2,14 @@
 
 mod made;
 
-use memlab_job::{FigureKind, Held, Job, MemoryAtOom, RankBytes};
+use memlab_job::{ComparedMemory, FigureKind, Job, MemoryAtOom, RankBytes};
 use memlab_trace::{Category, Line, Scope};
 
 use crate::made::{KEPT, MIB, MODEL, MS, Rank, SECOND, START, trained};
 
-fn line_of(held: &Held) -> Option<u32> {
+fn line_of(held: &ComparedMemory) -> Option<u32> {
     match held {
-        Held::Line(line) => line.as_deref().and_then(|Line { line, .. }| *line),
+        ComparedMemory::Line(line) => line.as_deref().and_then(|Line { line, .. }| *line),
         _ => None,
     }
 }
@@ -25,8 +25,8 @@ fn a_rank_that_keeps_tensors_is_named_with_its_line_and_bytes() {
     assert_eq!(job.figure(FigureKind::GrowthPerStep).unwrap().most.value, 5 * MIB);
     // AND all that differs is said of rank 3: the peak, the line and the layer, to the byte, and categories
     let expected = [RankBytes { at: 3, bytes: 126 * MIB }];
-    assert_eq!((&job.differences[0].held, &*job.differences[0].ranks), (&Held::Peak, &expected[..]));
-    let is_category = |held: &Held| matches!(held, Held::Category(_));
+    assert_eq!((&job.differences[0].held, &*job.differences[0].ranks), (&ComparedMemory::Peak, &expected[..]));
+    let is_category = |held: &ComparedMemory| matches!(held, ComparedMemory::Category(_));
     let (categories, others): (Vec<_>, Vec<_>) = job.differences.iter().partition(|it| is_category(&it.held));
     assert!(others.len() == 3 && others.iter().all(|it| it.bytes() == 30 * MIB && it.is_more()), "{others:?}");
     assert!(categories.iter().all(|it| it.ranks.iter().all(|rank| rank.at == 3)), "{categories:?}");
@@ -60,7 +60,7 @@ fn ranks_that_differ_by_their_task_are_not_told_apart() {
 fn of_two_ranks_the_fuller_one_is_compared_with_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let job = Job::read(&trained(folder.path(), 2, |rank| u64::from(rank) * 5 * MIB), None).unwrap();
-    let peak = job.differences.iter().find(|difference| difference.held == Held::Peak).unwrap();
+    let peak = job.differences.iter().find(|difference| difference.held == ComparedMemory::Peak).unwrap();
     assert_eq!((peak.median_bytes, &*peak.ranks), (96 * MIB, &[RankBytes { at: 1, bytes: 126 * MIB }][..]));
 }
 
@@ -73,7 +73,7 @@ fn ranks_that_hold_less_are_told_apart_from_those_that_hold_more() {
     idle.step(0, 0);
     traces[4] = idle.write(folder.path());
     let job = Job::read(&traces, None).unwrap();
-    let peaks: Vec<_> = job.differences.iter().filter(|difference| difference.held == Held::Peak).collect();
+    let peaks: Vec<_> = job.differences.iter().filter(|difference| difference.held == ComparedMemory::Peak).collect();
     // THEN there are two differences of the peak, the larger first
     let told: Vec<_> = peaks.iter().map(|peak| (peak.is_more(), peak.ranks[0].at, peak.bytes())).collect();
     assert_eq!(told, [(true, 1, 48 * MIB), (false, 4, 32 * MIB)]);

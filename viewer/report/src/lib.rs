@@ -5,7 +5,7 @@
 //! ```text
 //! plan                                                             how much memory a program will take
 //! plan::html, plan::text, plan::sequence_text                      a plan, as a page and printed
-//! plan::pictures                                                   what the page draws
+//! plan::charts                                                   what the page draws
 //! plan::answer                                                     a plan, as values
 //! plan::phases, plan::ranks, plan::sequence                        evaluation, saving; one rank of several; steps of different lengths
 //! diff, report                                                     what is printed

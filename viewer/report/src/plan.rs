@@ -1,9 +1,9 @@
 //! The plan: how much memory a program will take, and what of it fits a card.
 
 pub mod answer;
+pub mod charts;
 pub mod html;
 pub mod phases;
-pub mod pictures;
 pub mod ranks;
 pub mod sequence;
 pub mod sequence_text;

@@ -10,8 +10,8 @@ use crate::allocator::sizes::round_up;
 impl AllocatorState {
     /// A block of at least `size` bytes at the lowest address where there is room, given memory where it has none. It is not
     /// among the free ones. `None` if the card or the address space is full.
-    pub fn grow(&mut self, lane: u32, size: u64) -> Option<BlockId> {
-        let mut block = self.lowest_room(lane, size)?;
+    pub fn grow(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
+        let mut block = self.lowest_room(stream_pool, size)?;
         if !self.blocks[block].is_mapped && !self.map(block, size) {
             return None;
         }
@@ -28,9 +28,9 @@ impl AllocatorState {
 
     /// The first of adjacent free blocks, with and without memory, that together have room; those of a new segment if there are
     /// none.
-    fn lowest_room(&mut self, lane: u32, size: u64) -> Option<BlockId> {
+    fn lowest_room(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let is_free = |id: BlockId| self.blocks[id].used == Use::Free;
-        for &unmapped in self.lane(lane).unmapped.values() {
+        for &unmapped in self.stream_pool(stream_pool).unmapped.values() {
             let before = self.blocks[unmapped].previous.some();
             let first = before.filter(|before| is_free(*before)).unwrap_or(unmapped);
             let mut room = 0;
@@ -45,31 +45,33 @@ impl AllocatorState {
                 return Some(first);
             }
         }
-        let page = self.settings.page_size(self.lane(lane).is_small);
+        let page = self.settings.page_size(self.stream_pool(stream_pool).is_small);
         let room = round_up(self.card.total() + self.card.total() / 8, page);
         if size > room {
             return None;
         }
         let base = self.card.address(room)?;
-        let id = self.blocks.add(Block { expandable: Some(base), is_mapped: false, ..Block::new(base, room, lane) });
-        self.lane_mut(lane).unmapped.insert(base, id);
+        let id =
+            self.blocks.add(Block { expandable: Some(base), is_mapped: false, ..Block::new(base, room, stream_pool) });
+        self.stream_pool_mut(stream_pool).unmapped.insert(base, id);
         Some(id)
     }
 
     /// Gives the beginning of an unmapped block memory for up to `size` bytes, joins it with its neighbours and makes it free.
     fn map(&mut self, id: BlockId, size: u64) -> bool {
-        let Block { address, size: room, lane, expandable, .. } = self.blocks[id];
-        let mapped = round_up(size.min(room), self.settings.page_size(self.lane(lane).is_small));
+        let Block { address, size: room, stream_pool, expandable, .. } = self.blocks[id];
+        let mapped = round_up(size.min(room), self.settings.page_size(self.stream_pool(stream_pool).is_small));
         if !self.card.take(mapped) {
             return false;
         }
-        self.lane_mut(lane).unmapped.remove(&address);
+        self.stream_pool_mut(stream_pool).unmapped.remove(&address);
         self.blocks[id].is_mapped = true;
         if mapped < room {
-            let rest = Block { expandable, is_mapped: false, ..Block::new(address + mapped, room - mapped, lane) };
+            let rest =
+                Block { expandable, is_mapped: false, ..Block::new(address + mapped, room - mapped, stream_pool) };
             let rest = self.blocks.add_after(id, rest);
             self.blocks[id].size = mapped;
-            self.lane_mut(lane).unmapped.insert(address + mapped, rest);
+            self.stream_pool_mut(stream_pool).unmapped.insert(address + mapped, rest);
         }
         self.join_neighbours(id);
         self.insert_free(id);
@@ -80,8 +82,8 @@ impl AllocatorState {
 
     /// Gives the whole pages of a free block back to the card, and the addresses too if nothing is left in the segment.
     pub fn unmap(&mut self, id: BlockId) {
-        let Block { address, size, lane, expandable, .. } = self.blocks[id];
-        let page = self.settings.page_size(self.lane(lane).is_small);
+        let Block { address, size, stream_pool, expandable, .. } = self.blocks[id];
+        let page = self.settings.page_size(self.stream_pool(stream_pool).is_small);
         let base = expandable.expect("only blocks of expandable segments are unmapped");
         let begin = base + round_up(address - base, page);
         let end = base + (address + size - base) / page * page;
@@ -90,12 +92,12 @@ impl AllocatorState {
         }
         self.remove_free(id);
         if begin > address {
-            let front = Block { expandable, ..Block::new(address, begin - address, lane) };
+            let front = Block { expandable, ..Block::new(address, begin - address, stream_pool) };
             let front = self.blocks.add_before(id, front);
             self.insert_free(front);
         }
         if end < address + size {
-            let back = Block { expandable, ..Block::new(end, address + size - end, lane) };
+            let back = Block { expandable, ..Block::new(end, address + size - end, stream_pool) };
             let back = self.blocks.add_after(id, back);
             self.insert_free(back);
         }
@@ -103,12 +105,12 @@ impl AllocatorState {
         (block.address, block.size, block.is_mapped) = (begin, end - begin, false);
         self.join_neighbours(id);
         let address = self.blocks[id].address;
-        self.lane_mut(lane).unmapped.insert(address, id);
+        self.stream_pool_mut(stream_pool).unmapped.insert(address, id);
         self.card.give_back(end - begin);
         self.counters.reserved.subtract(end - begin);
         self.counters.device_frees += 1;
         if !self.blocks[id].is_split() {
-            self.lane_mut(lane).unmapped.remove(&address);
+            self.stream_pool_mut(stream_pool).unmapped.remove(&address);
             self.blocks.remove(id);
             self.card.forget_address(base);
         }

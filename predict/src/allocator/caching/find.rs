@@ -6,11 +6,11 @@ use crate::allocator::free_blocks::{Cursor, FreeBlocks};
 
 impl AllocatorState {
     /// Takes the free block that fits best, if one may be used.
-    pub fn find(&mut self, lane: u32, size: u64) -> Option<BlockId> {
+    pub fn find(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         if self.collects_garbage() {
-            *self.searches(lane) += 1;
+            *self.searches(stream_pool) += 1;
         }
-        let free = &self.lane(lane).free;
+        let free = &self.stream_pool(stream_pool).free;
         let mut cursor = free.best_fit(size)?;
         if self.blocks[free.at(cursor)].expandable.is_some() {
             cursor = self.prefer_holes(free, cursor);
@@ -26,7 +26,7 @@ impl AllocatorState {
         if !is_allowed {
             return None;
         }
-        self.lane_mut(lane).free.remove_at(cursor);
+        self.stream_pool_mut(stream_pool).free.remove_at(cursor);
         Some(id)
     }
 

@@ -20,11 +20,11 @@ impl AllocatorState {
         for (_, id) in std::mem::take(&mut self.pending) {
             self.free(id);
         }
-        for lane in 0..self.lanes.len() as u32 {
-            if !self.pools[self.lane(lane).pool].is_releasable {
+        for stream_pool in 0..self.stream_pools.len() as u32 {
+            if !self.pools[self.stream_pool(stream_pool).pool].is_releasable {
                 continue;
             }
-            let free: Vec<BlockId> = self.lane(lane).free.iter().collect();
+            let free: Vec<BlockId> = self.stream_pool(stream_pool).free.iter().collect();
             let (expandable, whole): (Vec<_>, Vec<_>) =
                 free.into_iter().partition(|id| self.blocks[*id].expandable.is_some());
             for id in whole {
@@ -40,13 +40,13 @@ impl AllocatorState {
 
     /// With `max_split_size_mb`: gives back one unsplittable block that is large enough, or several, largest first, until they
     /// are together (`release_available_cached_blocks`). False if that would not make enough room.
-    pub fn release_oversize(&mut self, lane: u32, size: u64) -> bool {
+    pub fn release_oversize(&mut self, stream_pool: u32, size: u64) -> bool {
         let limit = self.settings.max_split_size;
         if limit == u64::MAX {
             return false;
         }
         let wanted = size.max(limit);
-        let free = &self.lane(lane).free;
+        let free = &self.stream_pool(stream_pool).free;
         if let Some(cursor) = free.best_fit(wanted) {
             let id = free.at(cursor);
             self.release(id);
@@ -72,8 +72,8 @@ impl AllocatorState {
             return;
         };
         let searches = self.pools[0].searches[0];
-        let large = self.lanes.iter().filter(|lane| lane.pool == 0 && !lane.is_small);
-        let unused = large.flat_map(|lane| lane.free.iter()).filter(|id| {
+        let large = self.stream_pools.iter().filter(|stream_pool| stream_pool.pool == 0 && !stream_pool.is_small);
+        let unused = large.flat_map(|stream_pool| stream_pool.free.iter()).filter(|id| {
             let block = &self.blocks[*id];
             !block.is_split() && block.expandable.is_none()
         });

@@ -9,9 +9,9 @@ use crate::allocator::free_blocks::{FreeBlocks, Key};
 use crate::allocator::request::PoolKey;
 use crate::allocator::settings::Settings;
 
-/// The small or the large blocks of one pool on one stream. Blocks never change their lane.
+/// The small or the large blocks of one pool on one stream. Blocks never change their stream pool.
 #[derive(Debug)]
-pub struct Lane {
+pub struct StreamPool {
     pub place: PoolKey,
     pub pool: usize,
     pub is_small: bool,
@@ -35,7 +35,7 @@ pub struct AllocatorState {
     pub settings: Settings,
     pub card: CardMemory,
     pub blocks: Blocks,
-    pub lanes: Vec<Lane>,
+    pub stream_pools: Vec<StreamPool>,
     pub pools: Vec<Pool>,
     /// Blocks that wait for other streams, with their ids, in the order of their frees.
     pub pending: Vec<(u32, BlockId)>,
@@ -53,7 +53,7 @@ impl AllocatorState {
             settings,
             card: CardMemory::new(card),
             blocks: Blocks::default(),
-            lanes: Vec::new(),
+            stream_pools: Vec::new(),
             pools: vec![Pool { id: (0, 0), is_releasable: true, searches: [0; 2] }],
             pending: Vec::new(),
             counters: Counters::default(),
@@ -62,29 +62,35 @@ impl AllocatorState {
         }
     }
 
-    /// The two lanes of a place: its large and, after them, its small blocks.
-    pub fn add_lanes(&mut self, place: PoolKey) -> u32 {
+    /// The two stream pools of a place: its large and, after them, its small blocks.
+    pub fn add_stream_pools(&mut self, place: PoolKey) -> u32 {
         let pool = self.pools.iter().position(|pool| pool.id == place.pool).unwrap_or_else(|| {
             self.pools.push(Pool { id: place.pool, is_releasable: false, searches: [0; 2] });
             self.pools.len() - 1
         });
         for is_small in [false, true] {
-            self.lanes.push(Lane { place, pool, is_small, free: FreeBlocks::default(), unmapped: BTreeMap::new() });
+            self.stream_pools.push(StreamPool {
+                place,
+                pool,
+                is_small,
+                free: FreeBlocks::default(),
+                unmapped: BTreeMap::new(),
+            });
         }
-        self.lanes.len() as u32 - 2
+        self.stream_pools.len() as u32 - 2
     }
 
-    pub fn lane(&self, lane: u32) -> &Lane {
-        &self.lanes[lane as usize]
+    pub fn stream_pool(&self, stream_pool: u32) -> &StreamPool {
+        &self.stream_pools[stream_pool as usize]
     }
 
-    pub fn lane_mut(&mut self, lane: u32) -> &mut Lane {
-        &mut self.lanes[lane as usize]
+    pub fn stream_pool_mut(&mut self, stream_pool: u32) -> &mut StreamPool {
+        &mut self.stream_pools[stream_pool as usize]
     }
 
-    /// How often the lane's pool has been searched.
-    pub fn searches(&mut self, lane: u32) -> &mut u64 {
-        let Lane { pool, is_small, .. } = *self.lane(lane);
+    /// How often the pool of a stream pool has been searched.
+    pub fn searches(&mut self, stream_pool: u32) -> &mut u64 {
+        let StreamPool { pool, is_small, .. } = *self.stream_pool(stream_pool);
         &mut self.pools[pool].searches[usize::from(is_small)]
     }
 
@@ -95,34 +101,34 @@ impl AllocatorState {
 
     /// Puts a free block among those that can be found.
     pub fn insert_free(&mut self, id: BlockId) {
-        let lane = self.blocks[id].lane;
-        self.blocks[id].searches_before = *self.searches(lane);
+        let stream_pool = self.blocks[id].stream_pool;
+        self.blocks[id].searches_before = *self.searches(stream_pool);
         let key = key(&self.blocks[id]);
-        self.lane_mut(lane).free.insert(key, id);
+        self.stream_pool_mut(stream_pool).free.insert(key, id);
     }
 
     pub fn remove_free(&mut self, id: BlockId) {
-        let (lane, key) = (self.blocks[id].lane, key(&self.blocks[id]));
-        self.lane_mut(lane).free.remove(key);
+        let (stream_pool, key) = (self.blocks[id].stream_pool, key(&self.blocks[id]));
+        self.stream_pool_mut(stream_pool).free.remove(key);
     }
 
     /// A block that is a whole new segment.
-    pub fn add_segment(&mut self, address: u64, size: u64, lane: u32) -> BlockId {
+    pub fn add_segment(&mut self, address: u64, size: u64, stream_pool: u32) -> BlockId {
         self.segments_taken += u32::from(self.settings.oldest_first);
         let segment_age = self.segments_taken;
-        self.blocks.add(Block { segment_age, ..Block::new(address, size, lane) })
+        self.blocks.add(Block { segment_age, ..Block::new(address, size, stream_pool) })
     }
 
     /// Hands out a block that was found or made, and that is not among the free ones any more. What it has beyond `size` may
     /// become a block of its own.
     pub fn hand_out(&mut self, id: BlockId, size: u64, requested: u64) -> BlockId {
         let block = &self.blocks[id];
-        let (lane, is_expandable, was_split) = (block.lane, block.expandable.is_some(), block.is_split());
+        let (stream_pool, is_expandable, was_split) = (block.stream_pool, block.expandable.is_some(), block.is_split());
         let remaining = block.size - size;
         let mut handed_out = id;
-        if self.settings.splits(self.lane(lane).is_small, size, remaining) {
+        if self.settings.splits(self.stream_pool(stream_pool).is_small, size, remaining) {
             let (expandable, segment_age) = (block.expandable, block.segment_age);
-            let front = Block { expandable, segment_age, ..Block::new(block.address, size, lane) };
+            let front = Block { expandable, segment_age, ..Block::new(block.address, size, stream_pool) };
             self.blocks[id].address += size;
             self.blocks[id].size = remaining;
             handed_out = self.blocks.add_before(id, front);
@@ -176,14 +182,14 @@ impl AllocatorState {
 
     fn join(&mut self, id: BlockId, neighbour: BlockId) -> u64 {
         let Some(neighbour) = neighbour.some() else { return 0 };
-        let Block { size, address, lane, used, is_mapped, .. } = self.blocks[neighbour];
+        let Block { size, address, stream_pool, used, is_mapped, .. } = self.blocks[neighbour];
         if used != Use::Free || is_mapped != self.blocks[id].is_mapped {
             return 0;
         }
         if is_mapped {
             self.remove_free(neighbour);
         } else {
-            self.lane_mut(lane).unmapped.remove(&address);
+            self.stream_pool_mut(stream_pool).unmapped.remove(&address);
         }
         self.blocks.absorb(id, neighbour);
         size

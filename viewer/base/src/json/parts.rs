@@ -179,12 +179,12 @@ impl Process {
     }
 }
 
-/// Makes places of lines: files become absolute.
-pub struct Places {
+/// Resolves lines to absolute source files.
+pub struct LineResolver {
     directory: String,
 }
 
-impl Places {
+impl LineResolver {
     /// Relative files are relative to the directory of this run.
     pub fn of_run(model: &Model) -> Self {
         Self::in_directory(model.header().map_or("", |header| header.directory.as_str()))

@@ -22,7 +22,7 @@ use memlab_base::simulation::Simulation;
 use memlab_base::text::{Style, short_command};
 use memlab_base::{json, output};
 use memlab_report::plan::answer::{Answer, PlannedCard, Question};
-use memlab_report::plan::pictures::Pictures;
+use memlab_report::plan::charts::PlanCharts;
 use memlab_report::plan::sequence::{SequenceAnswer, SequenceQuestion};
 use memlab_report::plan::{html, sequence_text, text};
 
@@ -176,8 +176,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let answer = Answer { sequence, ..Answer::to(&question)? };
     if let Some(page) = &page {
         let command: Vec<String> = options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let pictures = Pictures::of(&question, &answer)?;
-        page.write(|mut out| html::write(&mut out, &short_command(&command), &answer, &pictures))?;
+        let charts = PlanCharts::of(&question, &answer)?;
+        page.write(|mut out| html::write(&mut out, &short_command(&command), &answer, &charts))?;
         if *page == Destination::Output {
             return Ok(());
         }

@@ -38,7 +38,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 struct Server {
     hub: Hub,
     access: Access,
-    /// Places of pages. Other users of this machine have no token, and cannot take those of the owner.
+    /// LineResolver of pages. Other users of this machine have no token, and cannot take those of the owner.
     own_pages: Arc<Semaphore>,
     guest_pages: Arc<Semaphore>,
 }

@@ -18,7 +18,7 @@ use memlab_base::text::{Color, Style, clean, fit_end, short_command};
 use memlab_units::format::{self, size};
 
 /// How many rows a table has.
-const ROWS: usize = 12;
+const MAX_ROWS: usize = 12;
 
 /// Writes it, in colour with more in red and less in green. No character in it steers a terminal, but for the colours.
 ///
@@ -163,7 +163,7 @@ fn table(
     let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(change, _)| is_all || change.by() != 0);
     writeln!(out, "\n{title}")?;
     let mut table = Table::new(&["before", "after", "change", "", last]);
-    for (change, name) in changed.iter().take(ROWS) {
+    for (change, name) in changed.iter().take(MAX_ROWS) {
         let painted = |cell: String| match change.by() {
             1.. if style.colored => Color::Red.paint(&cell),
             ..=-1 if style.colored => Color::Green.paint(&cell),
@@ -175,9 +175,9 @@ fn table(
     if !table.is_empty() {
         table.lines(style.columns).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
-    if changed.len() > ROWS {
-        let rest = changed[ROWS..].iter().fold(0_i64, |sum, (change, _)| sum.saturating_add(change.by()));
-        let count = format::grouped((changed.len() - ROWS) as u64);
+    if changed.len() > MAX_ROWS {
+        let rest = changed[MAX_ROWS..].iter().fold(0_i64, |sum, (change, _)| sum.saturating_add(change.by()));
+        let count = format::grouped((changed.len() - MAX_ROWS) as u64);
         writeln!(out, "  and {count} more, together {}", figure.change(rest))?;
     }
     if !same.is_empty() {

@@ -11,7 +11,7 @@ use memlab_trace::{BlockView, HOST, Line, Model, RangePath, ResolvedSnapshot, Sc
 use serde::Serialize;
 
 use memlab_base::holdings::{HeldLine, Holdings};
-use memlab_base::json::parts::{CodeLine, DriverCall, Layer, Places, Process, Range, Row, StepRow, Trace, steps};
+use memlab_base::json::parts::{CodeLine, DriverCall, Layer, LineResolver, Process, Range, Row, StepRow, Trace, steps};
 use memlab_base::json::write_compact;
 use memlab_base::moment::LoadedMoment;
 
@@ -149,14 +149,14 @@ struct DriverFigures {
 /// What `out` says.
 pub fn write(out: &mut dyn Write, path: &Path, loaded: &LoadedMoment, device: Option<i32>) -> io::Result<()> {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
-    let places = Places::of_run(whole);
+    let resolver = LineResolver::of_run(whole);
     let indexes: Vec<i32> = moment.devices().iter().map(|view| view.index).collect();
     let indexes: Vec<i32> = indexes.into_iter().filter(|index| device.is_none_or(|device| device == *index)).collect();
     let held: Vec<(i32, Holdings)> =
         indexes.iter().map(|index| (*index, Holdings::at_moment(&loaded.snapshot, *index))).collect();
     let mut stacks = Stacks {
         whole,
-        places: &places,
+        resolver: &resolver,
         frames: Vec::new(),
         known: HashMap::new(),
         stacks: Vec::new(),
@@ -189,8 +189,8 @@ pub fn write(out: &mut dyn Write, path: &Path, loaded: &LoadedMoment, device: Op
                 })
             })
             .collect(),
-        lines: line_rows(&held, Scope::Users, &places),
-        library_lines: line_rows(&held, Scope::Libraries, &places),
+        lines: line_rows(&held, Scope::Users, &resolver),
+        library_lines: line_rows(&held, Scope::Libraries, &resolver),
         lines_shown: whole.scope().as_str(),
         layers: held.iter().flat_map(|(device, held)| layer_rows(*device, held)).collect(),
         ranges: held
@@ -242,11 +242,11 @@ fn device_row(snapshot: &ResolvedSnapshot, index: i32, held: &Holdings) -> Optio
     })
 }
 
-fn line_rows(held: &[(i32, Holdings)], scope: Scope, places: &Places) -> Vec<Row<CodeLine, LineFigures>> {
+fn line_rows(held: &[(i32, Holdings)], scope: Scope, resolver: &LineResolver) -> Vec<Row<CodeLine, LineFigures>> {
     let of_device = |(device, held): &(i32, Holdings)| {
         let row = |line: &HeldLine| Row {
             device: *device,
-            of: places.of(line.line.as_deref()),
+            of: resolver.of(line.line.as_deref()),
             figures: LineFigures { live_bytes: line.bytes, backward_bytes: line.backward_bytes },
         };
         held.lines[scope].iter().map(row).collect::<Vec<_>>()
@@ -323,7 +323,7 @@ fn driver_rows(moment: &Model, device: i32) -> impl Iterator<Item = Row<DriverCa
 /// The stacks that were met, each once.
 struct Stacks<'m> {
     whole: &'m Model,
-    places: &'m Places,
+    resolver: &'m LineResolver,
     frames: Vec<CodeLine>,
     known: HashMap<Arc<Line>, usize>,
     stacks: Vec<Vec<usize>>,
@@ -346,7 +346,7 @@ impl Stacks<'_> {
 
     fn frame(&mut self, frame: Arc<Line>) -> usize {
         *self.known.entry(frame).or_insert_with_key(|frame| {
-            self.frames.push(self.places.of(Some(frame)));
+            self.frames.push(self.resolver.of(Some(frame)));
             self.frames.len() - 1
         })
     }

@@ -1,15 +1,15 @@
 //! A plan as a page: what fits, what holds most, and what to do, with pictures.
 
 mod batches;
-mod course;
 mod tables;
+mod timeline;
 
 use std::io;
 
 use maud::{Markup, html};
 
 use super::answer::Answer;
-use super::pictures::Pictures;
+use super::charts::PlanCharts;
 use crate::page;
 use crate::page::elements::{self, name, size};
 use memlab_base::text::clean;
@@ -20,11 +20,11 @@ use memlab_units::format;
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, pictures: &Pictures) -> io::Result<()> {
+pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, charts: &PlanCharts) -> io::Result<()> {
     let body = html! {
         (header(command, answer))
         main {
-            (verdict(answer))
+            (answer_section(answer))
             (tiles(answer))
             @if let Some(sequence) = &answer.sequence {
                 section #sequence { h2 { "Steps of different lengths" } (tables::sequence(sequence)) }
@@ -32,12 +32,12 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, pictures:
             }
             section #batches {
                 h2 { "Batch size" }
-                (batches::figure(answer, &pictures.batches))
+                (batches::figure(answer, &charts.batches))
                 (tables::batches(answer))
             }
             section #peak {
                 h2 { "The steps" (tables::at_batch(answer)) }
-                (course::figure(answer, &pictures.course))
+                (timeline::figure(answer, &charts.timeline))
                 (tables::phases(answer))
                 (tables::held(answer))
             }
@@ -78,7 +78,7 @@ fn header(command: &str, answer: &Answer) -> Markup {
 }
 
 /// Whether it fits, and what to do.
-fn verdict(answer: &Answer) -> Markup {
+fn answer_section(answer: &Answer) -> Markup {
     let fits = answer.batches.first().is_some_and(|row| row.fits);
     let (is_bad, what) = match answer.largest_batch {
         Some(0) => (true, html! { "No batch fits." }),

@@ -17,7 +17,7 @@ use memlab_base::text::{Style, clean};
 use memlab_units::format::{self, size};
 
 /// How many lines and layers are shown.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// Writes what was held at a moment. No character in it steers a terminal, but for the colours.
 ///
@@ -83,7 +83,7 @@ fn lines(names: &ReportNames<'_>, device: &DeviceView, held: &Holdings, columns:
         "line",
     ])
     .sparing(&[2]);
-    for line in held.lines[names.model.scope()].iter().take(ROWS) {
+    for line in held.lines[names.model.scope()].iter().take(MAX_ROWS) {
         table.row(vec![
             size(line.bytes),
             format::percent(line.bytes, held.attributed_bytes()),
@@ -97,7 +97,7 @@ fn lines(names: &ReportNames<'_>, device: &DeviceView, held: &Holdings, columns:
 fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
     let mut table =
         Table::of_layers(&["held", sections::share_title(held.allocated_bytes, held.attributed_bytes()), "range"]);
-    for range in held.ranges.iter().take(ROWS) {
+    for range in held.ranges.iter().take(MAX_ROWS) {
         table.row(vec![
             size(range.bytes),
             format::percent(range.bytes, held.attributed_bytes()),
@@ -113,7 +113,7 @@ fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<Strin
     }
     let mut table =
         Table::of_layers(&["held", sections::share_title(held.allocated_bytes, held.attributed_bytes()), "layer"]);
-    for layer in held.layers.iter().take(ROWS) {
+    for layer in held.layers.iter().take(MAX_ROWS) {
         let LayerName { root, root_class, name, class, .. } = layer.layer.clone();
         let view = LayerView { root, root_class, name, class, ..LayerView::default() };
         table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);

@@ -10,7 +10,7 @@ use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 
 /// How many lines, layers and kernels are shown.
-const ROWS: usize = 12;
+const MAX_ROWS: usize = 12;
 
 /// What ran; nothing if that was not recorded.
 pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
@@ -66,7 +66,7 @@ fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {
 
 fn by_line(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["GPU time", "of all", "in backward", "calls", "line"]).sparing(&[3, 2]);
-    for line in work.lines.iter().take(ROWS) {
+    for line in work.lines.iter().take(MAX_ROWS) {
         let mut row = times(line.totals, work);
         row.extend([format::time_spent(line.backward_nanoseconds), format::grouped(line.totals.calls)]);
         row.push(names.line(line.line.as_ref()));
@@ -81,7 +81,7 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
         return Vec::new();
     }
     let mut table = Table::of_layers(&["GPU time", "of all", "in backward", "calls", "layer"]).sparing(&[3, 2]);
-    for layer in work.layers.iter().take(ROWS) {
+    for layer in work.layers.iter().take(MAX_ROWS) {
         let mut row = times(layer.totals, work);
         row.extend([format::time_spent(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
         row.push(names.layer(&layer.to_layer()));
@@ -93,7 +93,7 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
 
 fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["GPU time", "of all", "calls", "each", "kernel"]);
-    for KernelTime { name, totals, .. } in kernels.iter().take(ROWS) {
+    for KernelTime { name, totals, .. } in kernels.iter().take(MAX_ROWS) {
         let mut row = times(*totals, work);
         row.extend([format::grouped(totals.calls), format::time_spent(totals.nanoseconds / totals.calls.max(1))]);
         row.push(clean(name).into_owned());
@@ -117,7 +117,7 @@ fn copies(copies: &[KernelTime], work: &GpuWorkView, link: Option<u64>, columns:
 }
 
 fn rest(times: impl ExactSizeIterator<Item = u64>) -> Option<String> {
-    let count = times.len().checked_sub(ROWS).filter(|count| *count > 0)?;
-    let time = format::time_spent(times.skip(ROWS).fold(0, u64::saturating_add));
+    let count = times.len().checked_sub(MAX_ROWS).filter(|count| *count > 0)?;
+    let time = format::time_spent(times.skip(MAX_ROWS).fold(0, u64::saturating_add));
     Some(format!("  and {} more with {time}", format::grouped(count as u64)))
 }

@@ -6,6 +6,7 @@ mod advice;
 mod at;
 mod device;
 mod document;
+mod findings;
 mod gpu_time;
 mod layers;
 pub mod live;
@@ -15,9 +16,8 @@ mod ooms;
 mod run;
 mod tables;
 mod timeline;
-mod verdict;
 
 pub use at::write_html_at;
 pub(super) use document::notes;
+pub(super) use findings::finding_list;
 pub use run::write_html;
-pub(super) use verdict::what_to_look_at;

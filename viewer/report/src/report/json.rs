@@ -13,7 +13,7 @@ use crate::advice::AdvisedTrace;
 use memlab_base::findings::{self, Finding};
 use memlab_base::holdings::LayerName;
 use memlab_base::json;
-use memlab_base::json::parts::{CodeLine, DriverCall, Layer, Places, Process, Range, Row, StepRow, Trace, steps};
+use memlab_base::json::parts::{CodeLine, DriverCall, Layer, LineResolver, Process, Range, Row, StepRow, Trace, steps};
 use memlab_base::kernels::Kernel;
 
 #[derive(Serialize)]
@@ -310,7 +310,7 @@ pub fn write_json(out: &mut impl Write, path: &Path, run: &AdvisedTrace) -> io::
 fn report(path: &Path, run: &AdvisedTrace) -> Report {
     let loaded = &run.trace;
     let model = &loaded.model;
-    let places = Places::of_run(model);
+    let resolver = LineResolver::of_run(model);
     let indexes: Vec<i32> = model.devices().iter().map(|device| device.index).collect();
     let works: Works = indexes.iter().filter_map(|device| Some((*device, model.gpu_work(*device)?))).collect();
     Report {
@@ -322,16 +322,16 @@ fn report(path: &Path, run: &AdvisedTrace) -> Report {
         kernels: indexes.iter().flat_map(|device| kernels(*device, works.get(device))).collect(),
         copies: indexes.iter().flat_map(|device| copies(*device, works.get(device))).collect(),
         gpu_steps: indexes.iter().flat_map(|device| gpu_steps(*device, model)).collect(),
-        lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &places)).collect(),
-        library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
+        lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &resolver)).collect(),
+        library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &resolver)).collect(),
         lines_shown: model.scope().as_str(),
         layers: indexes.iter().flat_map(|device| layers(model, *device, works.get(device))).collect(),
         ranges: indexes.iter().flat_map(|device| ranges(model, *device)).collect(),
         categories: indexes.iter().flat_map(|device| categories(model, *device)).collect(),
         steps: steps(model),
-        growth: indexes.iter().flat_map(|device| growth(model, *device, &places)).collect(),
-        ooms: ooms(model, &places),
-        private_pools: indexes.iter().flat_map(|device| private_pools(model, *device, &places)).collect(),
+        growth: indexes.iter().flat_map(|device| growth(model, *device, &resolver)).collect(),
+        ooms: ooms(model, &resolver),
+        private_pools: indexes.iter().flat_map(|device| private_pools(model, *device, &resolver)).collect(),
         driver: indexes.iter().copied().chain([memlab_trace::HOST]).flat_map(|device| driver(model, device)).collect(),
         warnings: model.warnings().to_vec(),
     }
@@ -429,7 +429,7 @@ fn copies(device: i32, work: Option<&GpuWorkView>) -> Vec<CopyRow> {
 }
 
 /// Lines by what they hold, and then those that only had the GPU do something.
-fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<Row<CodeLine, LineFigures>> {
+fn lines(model: &Model, device: i32, scope: Scope, resolver: &LineResolver) -> Vec<Row<CodeLine, LineFigures>> {
     let work = model.gpu_work_in(device, scope);
     let is_recorded = work.is_some();
     let works = work.into_iter().flat_map(|work| work.lines);
@@ -449,7 +449,7 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<Row<C
             gpu_time_ns: work.as_ref().map(|work| work.totals.nanoseconds),
             backward_gpu_time_ns: work.as_ref().map(|work| work.backward_nanoseconds),
         };
-        Row { device, of: places.of(view.line.as_deref()), figures }
+        Row { device, of: resolver.of(view.line.as_deref()), figures }
     };
     let mut rows = Vec::new();
     for view in model.lines_in(device, scope) {
@@ -532,10 +532,10 @@ fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {
     views.map(row).collect()
 }
 
-fn growth(model: &Model, device: i32, places: &Places) -> Vec<GrowthRow> {
+fn growth(model: &Model, device: i32, resolver: &LineResolver) -> Vec<GrowthRow> {
     let row = |view: memlab_trace::GrowthView| GrowthRow {
         device,
-        line: places.of(view.line.as_deref()),
+        line: resolver.of(view.line.as_deref()),
         from_steps_ended: view.from_step,
         to_steps_ended: view.to_step,
         from_bytes: view.from_bytes,
@@ -546,17 +546,17 @@ fn growth(model: &Model, device: i32, places: &Places) -> Vec<GrowthRow> {
     model.growth(device).into_iter().map(row).collect()
 }
 
-fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
+fn ooms(model: &Model, resolver: &LineResolver) -> Vec<OomRow> {
     let held_by = |view: &memlab_trace::OomView| {
         let row =
-            |(line, bytes): &(Option<Arc<Line>>, u64)| HeldByLine { line: places.of(line.as_deref()), bytes: *bytes };
+            |(line, bytes): &(Option<Arc<Line>>, u64)| HeldByLine { line: resolver.of(line.as_deref()), bytes: *bytes };
         view.lines.iter().map(row).collect()
     };
     let row = |(view, in_libraries): (memlab_trace::OomView, memlab_trace::OomView)| OomRow {
         device: view.device,
         requested_bytes: view.requested_bytes,
-        line: places.of(view.line.as_deref()),
-        library_line: places.of(in_libraries.line.as_deref()),
+        line: resolver.of(view.line.as_deref()),
+        library_line: resolver.of(in_libraries.line.as_deref()),
         layer: view.layer.clone(),
         allocated_bytes: view.allocated_bytes,
         reserved_bytes: view.reserved_bytes,
@@ -571,7 +571,7 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
         other_processes: others(&view.others),
         time_ns: view.time,
         steps_ended: view.step,
-        stack: model.frames(view.stack).iter().map(|frame| places.of(Some(frame))).collect(),
+        stack: model.frames(view.stack).iter().map(|frame| resolver.of(Some(frame))).collect(),
         held_by_lines: held_by(&view),
         held_by_library_lines: held_by(&in_libraries),
         held_by_layers: view.layers.into_iter().map(|(name, bytes)| HeldBy { name, bytes }).collect(),
@@ -584,7 +584,7 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
     std::iter::zip(model.ooms_in(Scope::Users), model.ooms_in(Scope::Libraries)).map(row).collect()
 }
 
-fn private_pools(model: &Model, device: i32, places: &Places) -> Vec<PrivatePoolRow> {
+fn private_pools(model: &Model, device: i32, resolver: &LineResolver) -> Vec<PrivatePoolRow> {
     let row = |view: memlab_trace::PrivatePoolView| PrivatePoolRow {
         device,
         id: view.id,
@@ -593,7 +593,7 @@ fn private_pools(model: &Model, device: i32, places: &Places) -> Vec<PrivatePool
         segments: view.segments,
         reserved_bytes: view.reserved_bytes,
         free_bytes: view.free_bytes,
-        captured_by: view.stacks.iter().map(|stack| places.of(model.line_of(*stack).as_deref())).collect(),
+        captured_by: view.stacks.iter().map(|stack| resolver.of(model.line_of(*stack).as_deref())).collect(),
     };
     model.private_pools(device).into_iter().map(row).collect()
 }

@@ -12,7 +12,7 @@ use memlab_base::text::{NO_LAYER, clean};
 use memlab_units::format::{self, size};
 
 /// How many lines and layers are shown.
-const ROWS: usize = 12;
+const MAX_ROWS: usize = 12;
 
 /// How many lines that grow.
 const MAX_GROWING_LINES: usize = 5;
@@ -105,7 +105,7 @@ pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize
         "line",
     ])
     .sparing(&[4, 3, 2]);
-    for line in held.iter().take(ROWS) {
+    for line in held.iter().take(MAX_ROWS) {
         table.row(vec![
             size(line.live_bytes_at_peak),
             format::percent(line.live_bytes_at_peak, device.attributed_bytes_at_peak()),
@@ -170,7 +170,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         "layer",
     ])
     .sparing(&[6, 4, 3, 2, 5]);
-    for layer in layers.iter().take(ROWS) {
+    for layer in layers.iter().take(MAX_ROWS) {
         // All at the peak, so that a row adds up.
         let at_peak = |category: Category| layer.categories_at_peak[category as usize];
         let shown =
@@ -207,7 +207,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         "range",
     ])
     .sparing(&[5, 3, 4]);
-    for node in ranges.iter().take(ROWS) {
+    for node in ranges.iter().take(MAX_ROWS) {
         table.row(vec![
             size(node.own.live_bytes_at_peak),
             format::percent(node.own.live_bytes_at_peak, device.attributed_bytes_at_peak()),
@@ -223,11 +223,11 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
 }
 
 fn rest(held: impl ExactSizeIterator<Item = u64>) -> Option<String> {
-    let count = held.len().checked_sub(ROWS).filter(|count| *count > 0)?;
+    let count = held.len().checked_sub(MAX_ROWS).filter(|count| *count > 0)?;
     Some(format!(
         "  and {} more with {}",
         format::grouped(count as u64),
-        size(held.skip(ROWS).fold(0, u64::saturating_add))
+        size(held.skip(MAX_ROWS).fold(0, u64::saturating_add))
     ))
 }
 

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::course::{AXIS, TOP};
+use super::timeline::{AXIS, TOP};
 use crate::page::chart::{self, Chart, HEIGHT, RIGHT, decimal_step, entry, px, ticks};
 use crate::page::elements::{name, size};
 use crate::plan::answer::{Answer, BatchRow};
@@ -56,8 +56,8 @@ pub(super) fn figure(answer: &Answer, rows: &[BatchRow]) -> Markup {
         }
         text.end x=(RIGHT) y=(px(AXIS + 36.0)) { "batch size" }
         @if let Some(largest) = answer.largest_batch.filter(|largest| (1..=*last).contains(largest)) {
-            @let said = format!("largest batch that fits: {}", format::grouped(largest));
-            (chart.mark("here", chart.x(largest as f64), [TOP - 8.0, TOP - 12.0], None, &said))
+            @let label = format!("largest batch that fits: {}", format::grouped(largest));
+            (chart.mark("here", chart.x(largest as f64), [TOP - 8.0, TOP - 12.0], None, &label))
         }
     };
     let legend = html! {

@@ -11,7 +11,7 @@ use memlab_base::text::clean;
 use memlab_units::format;
 
 /// The most rows of lines and of layers.
-const ROWS: usize = 400;
+const MAX_ROWS: usize = 400;
 
 /// ` at batch 8`, if there is a batch.
 pub(super) fn at_batch(answer: &Answer) -> String {
@@ -37,7 +37,7 @@ pub(super) fn settings(answer: &Answer) -> Markup {
     let columns: [Column<'_, SettingsRow>; 3] = [
         ("smallest card", Kind::Number, &|row| bytes(row.needed_bytes, None)),
         ("largest batch", Kind::Number, &|row| number(row.largest_batch.unwrap_or(0), &largest(row))),
-        ("settings", Kind::Name, &|row| text(&told(&row.settings, row.is_current))),
+        ("settings", Kind::Name, &|row| text(&settings_title(&row.settings, row.is_current))),
     ];
     html! {
         p.note { code { "PYTORCH_ALLOC_CONF" } ", each replayed" (at_batch(answer)) "." }
@@ -46,7 +46,7 @@ pub(super) fn settings(answer: &Answer) -> Markup {
 }
 
 /// Settings in words.
-fn told(settings: &str, is_current: bool) -> String {
+fn settings_title(settings: &str, is_current: bool) -> String {
     let what = if settings.is_empty() { "PyTorch’s default" } else { settings };
     format!("{what}{}", if is_current { "  (today’s)" } else { "" })
 }
@@ -72,7 +72,7 @@ pub(super) fn sequence(sequence: &SequenceAnswer) -> Markup {
         ("retries", Kind::Number, &|row| count(row.retries)),
         ("fits", Kind::Name, &|row| text(if row.fits { "yes" } else { "no" })),
         ("order", Kind::Name, &|row| text(&row.order)),
-        ("settings", Kind::Name, &|row| text(&told(&row.settings, row.is_current))),
+        ("settings", Kind::Name, &|row| text(&settings_title(&row.settings, row.is_current))),
     ];
     html! {
         p {
@@ -105,5 +105,5 @@ fn held_by(what: &str, rows: &[HoldingRow], whole: u64) -> Markup {
         ("blocks", Kind::Number, &|row| count(row.blocks)),
         (what, Kind::Name, &|row| text(&row.name)),
     ];
-    capped(what, rows, ROWS, |row| row.bytes, &columns)
+    capped(what, rows, MAX_ROWS, |row| row.bytes, &columns)
 }

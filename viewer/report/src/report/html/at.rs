@@ -9,7 +9,7 @@ use memlab_trace::{Category, DeviceView, HOST, ResolvedSnapshot};
 use super::super::names::ReportNames;
 use super::super::text::notes_of;
 use super::document::{DEVICES, contents_of, document, header, host, left_out, notes};
-use super::verdict::markup_words;
+use super::findings::markup_words;
 use super::{device, layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::Measure;
 use crate::page::elements::{self, note, short_name, size};

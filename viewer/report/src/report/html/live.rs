@@ -109,7 +109,7 @@ impl<'m> Shown<'m> {
 
 /// The findings of the run.
 pub fn findings(run: &Model) -> Markup {
-    super::verdict::verdict(&ReportNames::new(run))
+    super::findings::section(&ReportNames::new(run))
 }
 
 /// The chart of the run, with a mark at the moment.

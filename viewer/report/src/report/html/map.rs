@@ -16,7 +16,7 @@ const ROW: f64 = 18.0;
 const GAP: f64 = 4.0;
 
 /// About how many rows the map has.
-const ROWS: u64 = 40;
+const TARGET_ROWS: u64 = 40;
 /// The fewest bytes in a row: the allocator's smallest segment is as large.
 const MIN_ROW_BYTES: u64 = 2 << 20;
 /// Blocks narrower than this are drawn together.
@@ -40,7 +40,8 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     if map.segments.is_empty() {
         return Markup::default();
     }
-    let row_bytes = (map.reserved_bytes / ROWS).max(MIN_ROW_BYTES).checked_next_power_of_two().unwrap_or(u64::MAX);
+    let row_bytes =
+        (map.reserved_bytes / TARGET_ROWS).max(MIN_ROW_BYTES).checked_next_power_of_two().unwrap_or(u64::MAX);
     let runs = runs(&map, row_bytes);
     let rows = runs.last().map_or(0, |run| run.row + 1);
     let least = least_told(&map);
@@ -49,10 +50,10 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
         @for run in &runs { (draw(names, run, row_bytes, least)) }
     };
     let svg = chart::svg("map", rows as f64 * (ROW + GAP), &what, &drawn);
-    html! { (note(&said(&map, row_bytes))) (chart::figure(&svg, &legend(&map))) }
+    html! { (note(&description(&map, row_bytes))) (chart::figure(&svg, &legend(&map))) }
 }
 
-fn said(map: &SegmentMap, row_bytes: u64) -> String {
+fn description(map: &SegmentMap, row_bytes: u64) -> String {
     format!(
         "{} in {}, by address, a row for {}. {} of it are free ({}); the largest free block is {}, so a larger one needs a new \
          segment.",
@@ -117,14 +118,14 @@ fn draw(names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64, least: u64) -> M
         }
         @for (block, left, width) in drawn {
             rect.{ "c" (category_index(block.category)) } x=(px(left)) y=(y) width=(px(width)) height=(ROW) {
-                @if block.bytes >= least { title { (clean(&told(names, block))) } }
+                @if block.bytes >= least { title { (clean(&tooltip(names, block))) } }
             }
         }
     }
 }
 
 /// What a block is, who allocated it and when.
-fn told(names: &ReportNames<'_>, block: &BlockView) -> String {
+fn tooltip(names: &ReportNames<'_>, block: &BlockView) -> String {
     let line = names.line(names.model.line_of(block.stack).as_ref());
     let layer = names.model.layer_of(block).name;
     let layer = layer.filter(|layer| !layer.is_empty()).map(|layer| format!("\nlayer {layer}")).unwrap_or_default();

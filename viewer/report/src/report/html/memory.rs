@@ -140,10 +140,10 @@ fn bars(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
 
 fn bar(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
     let held: Vec<_> = moment.held.iter().filter(|(_, bytes)| *bytes > 0).collect();
-    let mut said: Vec<String> =
+    let mut label: Vec<String> =
         held.iter().map(|(category, bytes)| format!("{} {}", named(device, *category), size(*bytes))).collect();
     if moment.free > 0 {
-        said.push(format!("free {}", size(moment.free)));
+        label.push(format!("free {}", size(moment.free)));
     }
     // Memory in host memory may exceed the device.
     let sum = held.iter().fold(moment.free, |sum, (_, bytes)| sum.saturating_add(*bytes));
@@ -155,13 +155,13 @@ fn bar(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
             1.5.. => letter,
             _ => "",
         };
-        let said = format!("{name}: {}, {}", size(bytes), format::percent(bytes, moment.whole));
-        html! { span class=(class) style=(format!("width:{width:.3}%")) data-b=(bytes) title=(said) { (label) } }
+        let label = format!("{name}: {}, {}", size(bytes), format::percent(bytes, moment.whole));
+        html! { span class=(class) style=(format!("width:{width:.3}%")) data-b=(bytes) title=(label) { (label) } }
     };
     html! {
         div.moment {
             span.when { (when) }
-            div.bar role="img" aria-label={ (when) ": " (said.join(", ")) } {
+            div.bar role="img" aria-label={ (when) ": " (label.join(", ")) } {
                 @for (category, bytes) in held {
                     @let index = category_index(*category);
                     @let short = category_names(*category).0;

@@ -18,11 +18,11 @@ const HOLDERS: usize = 8;
 /// The deepest stack listed.
 const FRAMES: usize = 60;
 
-/// The out-of-memory event of a device that happened then, if one did.
+/// The out-of-memory event of a device at this time, if any.
 pub(super) fn at(names: &ReportNames<'_>, device: &DeviceView, time: u64) -> Markup {
     let ooms = names.model.ooms();
-    let then = ooms.iter().find(|oom| oom.device == device.index && oom.time == time);
-    then.map(|oom| article(names, oom)).unwrap_or_default()
+    let at_oom = ooms.iter().find(|oom| oom.device == device.index && oom.time == time);
+    at_oom.map(|oom| article(names, oom)).unwrap_or_default()
 }
 
 /// The out-of-memory events of a device.

@@ -28,18 +28,18 @@ fn page(path: &Path, run: &AdvisedTrace) -> String {
     let model = &loaded.model;
     let names = ReportNames::new(model);
     let devices = model.devices();
-    let told = &devices[..devices.len().min(DEVICES)];
+    let shown_devices = &devices[..devices.len().min(DEVICES)];
     let command = model.header().map_or_else(String::new, |header| short_command(&header.command));
 
     let pinned = tables::driver(&names, HOST);
     let body = html! {
         (header(model, &command))
         main {
-            (verdict::verdict(&names))
-            @if told.len() > 1 {
-                (contents_of(told.iter().map(|device| (device, format!("peak {}", size(device.peak_allocated_bytes))))))
+            (findings::section(&names))
+            @if shown_devices.len() > 1 {
+                (contents_of(shown_devices.iter().map(|device| (device, format!("peak {}", size(device.peak_allocated_bytes))))))
             }
-            @for device in told { (device::section(&names, device, told.len())) }
+            @for device in shown_devices { (device::section(&names, device, shown_devices.len())) }
             @if devices.is_empty() { (note("No GPU memory was allocated.")) }
             (left_out(devices.len()))
             (host(&pinned))

@@ -17,22 +17,22 @@ use memlab_base::ranges::{RangeNode, nodes, range_name};
 use memlab_units::format;
 
 /// The most rows of a table, of all devices together.
-const ROWS: usize = 800;
+const MAX_ROWS: usize = 800;
 
 /// The most rows of lines that grow, and of who took driver memory.
 const MAX_SHORT_ROWS: usize = 100;
 
 /// How many rows a table of one of `devices` may have.
 pub(super) fn rows(devices: usize) -> usize {
-    (ROWS / devices.max(1)).max(50)
+    (MAX_ROWS / devices.max(1)).max(50)
 }
 
 /// A line: where it is, and in which function.
 pub(super) fn place(names: &ReportNames<'_>, line: Option<&Arc<Line>>) -> Markup {
-    let said = names.line(line);
-    match said.split_once("  ") {
+    let label = names.line(line);
+    match label.split_once("  ") {
         Some((place, function)) => html! { td.name { b { (name(place)) } " " (name(function)) } },
-        None => text(&said),
+        None => text(&label),
     }
 }
 
@@ -273,12 +273,12 @@ pub(super) fn steps(names: &ReportNames<'_>, device: &DeviceView, devices: usize
     ];
     let training = |step: &StepView| names.model.training(step);
     let of_training: [Column<'_, Step<'_>>; 4] = [
-        ("loss", Kind::Number, &|(step, _)| float(training(step).and_then(|said| said.loss), format::loss)),
+        ("loss", Kind::Number, &|(step, _)| float(training(step).and_then(|logged| logged.loss), format::loss)),
         ("samples a second", Kind::Number, &|(step, _)| {
-            float(training(step).and_then(|said| said.samples_per_second()), format::rate)
+            float(training(step).and_then(|logged| logged.samples_per_second()), format::rate)
         }),
         ("offloaded", Kind::Number, &|(step, _)| {
-            training(step).map_or_else(|| number(0, ""), |said| bytes(said.offloaded_bytes, None))
+            training(step).map_or_else(|| number(0, ""), |logged| bytes(logged.offloaded_bytes, None))
         }),
         ("computed", Kind::Name, &|(step, _)| text(&training(step).as_ref().map(computed).unwrap_or_default())),
     ];

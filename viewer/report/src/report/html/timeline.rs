@@ -94,14 +94,14 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
     let shows_total = device.total_bytes > 0 && most > device.total_bytes / 2;
     let top = if shows_total { most.max(device.total_bytes) } else { most } as f64 * 1.04;
     let chart = Chart { until: columns.until as f64, most: top, top: TOP, axis: AXIS };
-    let said = format!("memory over {}, peak {}", format::duration(columns.until), size(device.peak_allocated_bytes));
+    let label = format!("memory over {}, peak {}", format::duration(columns.until), size(device.peak_allocated_bytes));
     let total = size(device.total_bytes);
     html! {
         h3 { "Memory over time" }
         figure {
             div.scroll {
                 svg.timeline xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) tabindex="0"
-                    role="img" aria-label=(said) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
+                    role="img" aria-label=(label) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
                     data-columns=(figures(&columns)) {
                     (chart.grid())
                     @for (band, bytes) in BANDS { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
@@ -235,15 +235,15 @@ fn marks(chart: &Chart, model: &Model, device: &DeviceView, moment: Option<&Mark
         0 => (device.used_bytes_at_peak, "in use"),
         _ => (device.peak_allocated_bytes, "allocated"),
     };
-    let mark = |class: &str, time: u64, y: f64, sign: char, said: &str| {
-        chart.mark(class, chart.x(time as f64), [y + 3.0, y], Some(sign), &clean(said))
+    let mark = |class: &str, time: u64, y: f64, sign: char, label: &str| {
+        chart.mark(class, chart.x(time as f64), [y + 3.0, y], Some(sign), &clean(label))
     };
     let ooms = model.ooms().into_iter().filter(|oom| oom.device == device.index).take(OOMS);
     let at = format!("{} {what} after {}", size(peak), format::duration(device.peak_time));
     html! {
         @for (index, oom) in ooms.enumerate() {
-            @let said = format!("out of memory: {} asked for", size(oom.requested_bytes));
-            (mark("oom", oom.time, at_oom, '✖', if index == 0 { &said } else { "" }))
+            @let label = format!("out of memory: {} asked for", size(oom.requested_bytes));
+            (mark("oom", oom.time, at_oom, '✖', if index == 0 { &label } else { "" }))
         }
         (mark("peak", device.peak_time, at_peak, '▼', &at))
         @if let Some(Mark { time, text }) = moment { (mark("here", *time, at_moment, '◆', text)) }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memlab_job::{FigureKind, FirstOom, Held, Job, RankSummary};
+use memlab_job::{ComparedMemory, FigureKind, FirstOom, Job, RankSummary};
 
 use super::names::RankNames;
 use memlab_base::findings::Words;
@@ -157,7 +157,7 @@ fn less(names: &RankNames<'_>) -> Option<JobFinding> {
 
 fn difference(names: &RankNames<'_>, is_more: bool) -> Option<JobFinding> {
     let job = names.job;
-    let peak = job.differences.iter().find(|found| found.held == Held::Peak && found.is_more() == is_more)?;
+    let peak = job.differences.iter().find(|found| found.held == ComparedMemory::Peak && found.is_more() == is_more)?;
     let (most, word) = (peak.ranks.first()?, if is_more { "more" } else { "less" });
     let among = if job.has_stages { " of its stage" } else { "" };
     let upto = if peak.ranks.len() > 1 { "up to " } else { "" };
@@ -169,7 +169,7 @@ fn difference(names: &RankNames<'_>, is_more: bool) -> Option<JobFinding> {
         size(peak.median_bytes)
     ));
     let lines = job.differences.iter().filter(|found| {
-        matches!(found.held, Held::Line(_))
+        matches!(found.held, ComparedMemory::Line(_))
             && found.is_more() == is_more
             && found.ranks.iter().any(|rank| rank.at == most.at)
     });

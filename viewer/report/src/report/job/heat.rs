@@ -47,7 +47,7 @@ pub(super) fn heat_map(job: &Job) -> Markup {
             @for (index, rank, middle) in rows() {
                 @if index.is_multiple_of(apart) { text.end x=(LEFT - 8.0) y=(px(middle + 4.0)) { (rank.rank()) } }
                 g {
-                    title { (name(&told(job, rank))) }
+                    title { (name(&tooltip(job, rank))) }
                     (shades(rank, most, |part| at(rank, rank.duration / STRIP_PARTS as u64 * part as u64), middle))
                 }
             }
@@ -90,7 +90,7 @@ fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f6
 }
 
 /// What is said of a rank where one points at it.
-fn told(job: &Job, rank: &RankSummary) -> String {
+fn tooltip(job: &Job, rank: &RankSummary) -> String {
     let peak = FigureKind::Allocated.of(rank, job.scope).unwrap_or(0);
     format!("rank {} on {}: peak {}, {}", rank.rank(), rank.header.host, size(peak), format::duration(rank.duration))
 }

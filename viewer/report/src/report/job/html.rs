@@ -12,13 +12,13 @@ use super::text::{compared, devices, endings, figure_name, notes, parallel, rank
 use crate::page;
 use crate::page::elements::{self, cut, name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, number, table, text};
-use crate::report::html::{notes as notes_section, what_to_look_at};
+use crate::report::html::{finding_list, notes as notes_section};
 use memlab_base::parallel::short;
 use memlab_base::text::short_command;
 use memlab_units::format;
 
 /// The most rows of what differs.
-const ROWS: usize = 400;
+const MAX_ROWS: usize = 400;
 
 /// Writes the report of a job as an HTML page.
 ///
@@ -32,7 +32,7 @@ pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
     let body = html! {
         (header(&names, &command))
         main {
-            (verdict(&names))
+            (findings_section(&names))
             section #over-time { h2 { "Ranks over time" } (heat_map(job)) }
             section #side-by-side {
                 h2 { "Side by side" }
@@ -50,7 +50,7 @@ pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
                     (differences)
                 }
             }
-            @if let Some(first) = &job.first_oom { (then(&names, first)) }
+            @if let Some(first) = &job.first_oom { (memory_at_oom(&names, first)) }
             (notes_section(&notes(&names).into_iter().map(|note| vec![note]).collect::<Vec<_>>()))
         }
     };
@@ -73,12 +73,12 @@ fn header(names: &RankNames<'_>, command: &str) -> Markup {
     elements::header("report", &cut(command, 400), None, &facts)
 }
 
-fn verdict(names: &RankNames<'_>) -> Markup {
+fn findings_section(names: &RankNames<'_>) -> Markup {
     let found = findings(names);
     let is_bad = found.first().is_some_and(|finding| finding.kind == "out_of_memory");
     let alike = || html! { "The ranks are alike: none holds more than the others, grows or failed." };
     let found: Vec<_> = found.iter().map(|finding| (&finding.what, finding.next.as_str())).collect();
-    what_to_look_at(is_bad, &found, found.is_empty().then(alike))
+    finding_list(is_bad, &found, found.is_empty().then(alike))
 }
 
 fn figures(names: &RankNames<'_>) -> Markup {
@@ -133,11 +133,11 @@ fn differences(names: &RankNames<'_>) -> Markup {
         ("kind", Kind::Name, &|found| text(names.held(&found.held).0)),
         ("what", Kind::Name, &|found| text(&names.held(&found.held).1)),
     ];
-    capped("differences", &names.job.differences, ROWS, Difference::bytes, &columns)
+    capped("differences", &names.job.differences, MAX_ROWS, Difference::bytes, &columns)
 }
 
 /// What all ranks held when the first one ran out of memory.
-fn then(names: &RankNames<'_>, first: &FirstOom) -> Markup {
+fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom) -> Markup {
     let oom = &first.oom;
     let asked = format!("asked for {}", size(oom.requested_bytes));
     let failed = (first.at, Some([oom.allocated_bytes, oom.reserved_bytes, oom.used_bytes]), asked);

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use memlab_job::{
-    DeviceSummary, Difference, Figure, FirstOom, ForeignContext, Held, Job, Layer, MemoryAtOom, RankSummary,
+    ComparedMemory, DeviceSummary, Difference, Figure, FirstOom, ForeignContext, Job, Layer, MemoryAtOom, RankSummary,
 };
 use memlab_trace::{Category, Line};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::findings::{JobFinding, findings};
 use super::names::RankNames;
 use memlab_base::json;
-use memlab_base::json::parts::{CodeLine, Places};
+use memlab_base::json::parts::{CodeLine, LineResolver};
 use memlab_base::parallel::Parallel;
 
 #[derive(Serialize)]
@@ -23,7 +23,7 @@ struct Report {
     figures: Vec<FigureRow>,
     differences: Vec<DifferenceRow>,
     out_of_memory: Option<OomRow>,
-    stray_contexts: Vec<StrayRow>,
+    stray_contexts: Vec<ForeignContextRow>,
     unreadable: Vec<UnreadableRow>,
 }
 
@@ -174,11 +174,11 @@ struct OomRow {
     /// All ranks that ran out of memory, the first first.
     ranks: Vec<u32>,
     /// What the other ranks held at that moment.
-    others: Vec<ThenRow>,
+    others: Vec<RankAtOomRow>,
 }
 
 #[derive(Serialize)]
-struct ThenRow {
+struct RankAtOomRow {
     rank: u32,
     /// `running`, `not_begun`, `ended` or `not_kept` (the trace no longer has that moment).
     state: &'static str,
@@ -189,7 +189,7 @@ struct ThenRow {
 }
 
 #[derive(Serialize)]
-struct StrayRow {
+struct ForeignContextRow {
     rank: u32,
     /// The rank whose device it is; null: no rank's.
     owner: Option<u32>,
@@ -219,15 +219,15 @@ pub fn write_job_json(out: &mut impl Write, job: &Job) -> io::Result<()> {
 fn report(job: &Job) -> Report {
     let names = RankNames::new(job);
     let directory = job.ranks.first().map_or("", |rank| rank.header.directory.as_str());
-    let places = Places::in_directory(directory);
+    let resolver = LineResolver::in_directory(directory);
     Report {
         job: job_row(job),
         findings: findings(&names).into_iter().map(|finding| finding_row(&names, finding)).collect(),
-        ranks: job.ranks.iter().map(|rank| rank_row(job, rank, &places)).collect(),
+        ranks: job.ranks.iter().map(|rank| rank_row(job, rank, &resolver)).collect(),
         figures: job.figures.iter().map(|figure| figure_row(&names, figure)).collect(),
-        differences: job.differences.iter().map(|row| difference_row(&names, row, &places)).collect(),
-        out_of_memory: job.first_oom.as_ref().map(|first| oom_row(&names, first, &places)),
-        stray_contexts: job.stray_contexts.iter().map(|stray| stray_row(&names, stray, &places)).collect(),
+        differences: job.differences.iter().map(|row| difference_row(&names, row, &resolver)).collect(),
+        out_of_memory: job.first_oom.as_ref().map(|first| oom_row(&names, first, &resolver)),
+        stray_contexts: job.stray_contexts.iter().map(|stray| foreign_context_row(&names, stray, &resolver)).collect(),
         unreadable: job
             .unreadable
             .iter()
@@ -263,7 +263,7 @@ fn finding_row(names: &RankNames<'_>, finding: JobFinding) -> FindingRow {
     }
 }
 
-fn rank_row(job: &Job, rank: &RankSummary, places: &Places) -> RankRow {
+fn rank_row(job: &Job, rank: &RankSummary, resolver: &LineResolver) -> RankRow {
     RankRow {
         rank: rank.rank(),
         local_rank: rank.header.local_rank,
@@ -280,16 +280,16 @@ fn rank_row(job: &Job, rank: &RankSummary, places: &Places) -> RankRow {
         ooms: rank.oom_count,
         parallel: Parallel::of(&rank.mesh, &rank.stages),
         device: rank.own_device().map(|device| device.view.index),
-        devices: rank.devices.iter().map(|device| device_row(job, device, places)).collect(),
+        devices: rank.devices.iter().map(|device| device_row(job, device, resolver)).collect(),
     }
 }
 
-fn device_row(job: &Job, device: &DeviceSummary, places: &Places) -> DeviceRow {
+fn device_row(job: &Job, device: &DeviceSummary, resolver: &LineResolver) -> DeviceRow {
     let view = &device.view;
     let (growth_bytes, growth_bytes_per_step) = device.growth(job.scope);
     let category = |(category, bytes_at_peak): (Category, u64)| CategoryRow { name: category.as_str(), bytes_at_peak };
     let growth = |growth: &memlab_trace::GrowthView| GrowthRow {
-        line: places.of(growth.line.as_deref()),
+        line: resolver.of(growth.line.as_deref()),
         from_bytes: growth.from_bytes,
         to_bytes: growth.to_bytes,
         bytes_per_step: growth.bytes_per_step,
@@ -328,7 +328,7 @@ fn figure_row(names: &RankNames<'_>, figure: &Figure) -> FigureRow {
     }
 }
 
-fn difference_row(names: &RankNames<'_>, difference: &Difference, places: &Places) -> DifferenceRow {
+fn difference_row(names: &RankNames<'_>, difference: &Difference, resolver: &LineResolver) -> DifferenceRow {
     let median = difference.median_bytes;
     let rank = |rank: &memlab_job::RankBytes| RankDifference {
         rank: names.rank(rank.at),
@@ -337,10 +337,10 @@ fn difference_row(names: &RankNames<'_>, difference: &Difference, places: &Place
     };
     let layer = |layer: &Layer| layer.name.as_ref().map(|name| name.to_string());
     let (name, line) = match &difference.held {
-        Held::Peak => (None, None),
-        Held::Category(category) => (Some(Some(category.as_str().to_owned())), None),
-        Held::Layer(held) => (Some(layer(held)), None),
-        Held::Line(line) => (None, Some(place(places, line.as_ref()))),
+        ComparedMemory::Peak => (None, None),
+        ComparedMemory::Category(category) => (Some(Some(category.as_str().to_owned())), None),
+        ComparedMemory::Layer(held) => (Some(layer(held)), None),
+        ComparedMemory::Line(line) => (None, Some(place(resolver, line.as_ref()))),
     };
     DifferenceRow {
         kind: names.held(&difference.held).0,
@@ -351,16 +351,16 @@ fn difference_row(names: &RankNames<'_>, difference: &Difference, places: &Place
     }
 }
 
-fn place(places: &Places, line: Option<&Arc<Line>>) -> CodeLine {
-    places.of(line.map(Arc::as_ref))
+fn place(resolver: &LineResolver, line: Option<&Arc<Line>>) -> CodeLine {
+    resolver.of(line.map(Arc::as_ref))
 }
 
-fn oom_row(names: &RankNames<'_>, first: &FirstOom, places: &Places) -> OomRow {
+fn oom_row(names: &RankNames<'_>, first: &FirstOom, resolver: &LineResolver) -> OomRow {
     let oom = &first.oom;
     OomRow {
         rank: names.rank(first.at),
         device: oom.device,
-        line: place(places, oom.line.as_ref()),
+        line: place(resolver, oom.line.as_ref()),
         requested_bytes: oom.requested_bytes,
         allocated_bytes: oom.allocated_bytes,
         reserved_bytes: oom.reserved_bytes,
@@ -371,12 +371,12 @@ fn oom_row(names: &RankNames<'_>, first: &FirstOom, places: &Places) -> OomRow {
         unix_ns: first.unix_ns,
         steps_ended: oom.step,
         ranks: first.ranks.iter().map(|at| names.rank(*at)).collect(),
-        others: first.others.iter().map(|rank| then_row(names.rank(rank.at), &rank.held)).collect(),
+        others: first.others.iter().map(|rank| rank_at_oom_row(names.rank(rank.at), &rank.held)).collect(),
     }
 }
 
-fn then_row(rank: u32, held: &MemoryAtOom) -> ThenRow {
-    let nothing = |state| ThenRow {
+fn rank_at_oom_row(rank: u32, held: &MemoryAtOom) -> RankAtOomRow {
+    let nothing = |state| RankAtOomRow {
         rank,
         state,
         allocated_bytes: None,
@@ -388,7 +388,7 @@ fn then_row(rank: u32, held: &MemoryAtOom) -> ThenRow {
         MemoryAtOom::NotBegun => nothing("not_begun"),
         MemoryAtOom::Ended => nothing("ended"),
         MemoryAtOom::NotKept => nothing("not_kept"),
-        MemoryAtOom::Bytes { allocated_bytes, reserved_bytes, used_bytes, steps_ended, .. } => ThenRow {
+        MemoryAtOom::Bytes { allocated_bytes, reserved_bytes, used_bytes, steps_ended, .. } => RankAtOomRow {
             rank,
             state: "running",
             allocated_bytes: Some(*allocated_bytes),
@@ -399,13 +399,13 @@ fn then_row(rank: u32, held: &MemoryAtOom) -> ThenRow {
     }
 }
 
-fn stray_row(names: &RankNames<'_>, stray: &ForeignContext, places: &Places) -> StrayRow {
-    StrayRow {
+fn foreign_context_row(names: &RankNames<'_>, stray: &ForeignContext, resolver: &LineResolver) -> ForeignContextRow {
+    ForeignContextRow {
         rank: names.rank(stray.at),
         owner: stray.owner.map(|owner| names.rank(owner)),
         host: names.job.ranks[stray.at].header.host.clone(),
         device: stray.device,
         bytes: stray.bytes,
-        line: place(places, stray.line.as_ref()),
+        line: place(resolver, stray.line.as_ref()),
     }
 }

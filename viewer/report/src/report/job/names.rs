@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_job::{Held, Job, Layer, RankSummary};
+use memlab_job::{ComparedMemory, Job, Layer, RankSummary};
 use memlab_trace::Line;
 
 use memlab_base::category::category_names;
@@ -67,12 +67,12 @@ impl<'j> RankNames<'j> {
     }
 
     /// What kind of thing differs, and its name.
-    pub fn held(&self, held: &Held) -> (&'static str, String) {
+    pub fn held(&self, held: &ComparedMemory) -> (&'static str, String) {
         match held {
-            Held::Peak => ("peak", "all that PyTorch allocated".to_owned()),
-            Held::Category(category) => ("category", category_names(*category).0.to_owned()),
-            Held::Line(line) => ("line", self.line(line.as_ref())),
-            Held::Layer(layer) => ("layer", self.layer(layer)),
+            ComparedMemory::Peak => ("peak", "all that PyTorch allocated".to_owned()),
+            ComparedMemory::Category(category) => ("category", category_names(*category).0.to_owned()),
+            ComparedMemory::Line(line) => ("line", self.line(line.as_ref())),
+            ComparedMemory::Layer(layer) => ("layer", self.layer(layer)),
         }
     }
 }

@@ -22,7 +22,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 const ROW: usize = 64;
 
 /// How many categories, lines and layers that differ are shown, each.
-const ROWS: usize = 5;
+const MAX_ROWS: usize = 5;
 
 /// How many stages of a pipeline are shown with their ranks.
 const STAGES: usize = 8;
@@ -44,7 +44,7 @@ pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Resu
         bars(&names, columns),
         figures(&names, columns),
         differences(&names, columns),
-        job.first_oom.as_ref().map(|first| then(&names, first, columns)).unwrap_or_default(),
+        job.first_oom.as_ref().map(|first| memory_at_oom(&names, first, columns)).unwrap_or_default(),
         next(&names),
         notes(&names),
     ];
@@ -202,7 +202,7 @@ fn differences(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     for difference in &names.job.differences {
         let count = shown.entry(kind(difference)).or_default();
         *count += 1;
-        if *count > ROWS {
+        if *count > MAX_ROWS {
             left_out += 1;
             continue;
         }
@@ -235,7 +235,7 @@ pub(super) fn signed(difference: &Difference) -> String {
 }
 
 /// What ranks held at the first out-of-memory: the one that failed, and those that held most.
-fn then(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
+fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
     let oom = &first.oom;
     let mut table = Table::new(&["rank", "allocated", "reserved", "used", "at that moment"]);
     table.row(vec![
@@ -298,11 +298,11 @@ pub(super) fn notes(names: &RankNames<'_>) -> Vec<String> {
         let ranks = if job.missing.count == 1 { "rank" } else { "ranks" };
         lines.push(format!("Note: no trace of {ranks} {}{more}", ranges(job.missing.first.clone())));
     }
-    for failed in job.unreadable.iter().take(ROWS) {
+    for failed in job.unreadable.iter().take(MAX_ROWS) {
         lines.push(format!("Note: {}", clean(&failed.why)));
     }
-    if job.unreadable.len() > ROWS {
-        lines.push(format!("Note: {} more traces cannot be read: see --json", job.unreadable.len() - ROWS));
+    if job.unreadable.len() > MAX_ROWS {
+        lines.push(format!("Note: {} more traces cannot be read: see --json", job.unreadable.len() - MAX_ROWS));
     }
     lines.extend(clocks(job));
     let lossy: Vec<usize> =

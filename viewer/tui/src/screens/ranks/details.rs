@@ -1,6 +1,6 @@
 //! One row of the ranks in full: how it differs from the others and what to do about it, then who it is.
 
-use memlab_job::{Held, Job};
+use memlab_job::{ComparedMemory, Job};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -112,7 +112,7 @@ fn comparison(
 fn differences(job: &Job, at: usize) -> Vec<String> {
     let names = RankNames::new(job);
     let mut rows: Vec<(u64, String)> = Vec::new();
-    for difference in job.differences.iter().filter(|difference| difference.held != Held::Peak) {
+    for difference in job.differences.iter().filter(|difference| difference.held != ComparedMemory::Peak) {
         let Some(rank) = difference.ranks.iter().find(|rank| rank.at == at) else { continue };
         let by = rank.bytes.abs_diff(difference.median_bytes);
         let sign = if difference.is_more() { '+' } else { '-' };

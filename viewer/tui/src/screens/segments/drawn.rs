@@ -11,7 +11,7 @@ use memlab_trace::{BlockView, Category, Segment, SegmentMap};
 
 use super::cells::{Cell, cells};
 use super::filtered_block::FilteredBlock;
-use super::layout::{Layout, Stretch};
+use super::layout::{Layout, SegmentSpan};
 use super::order::SegmentOrder;
 use memlab_base::category::category_index;
 use memlab_base::filter::Filter;
@@ -143,7 +143,7 @@ pub struct DrawnMap {
     pub layout: Layout,
     rows: Range<usize>,
     /// What is on the screen.
-    pub parts: Vec<(Stretch, Vec<Cell>)>,
+    pub parts: Vec<(SegmentSpan, Vec<Cell>)>,
 }
 
 impl DrawnMap {
@@ -171,12 +171,12 @@ impl DrawnMap {
             return;
         }
         let layout = &self.layout;
-        let part = |stretch: Stretch| {
-            let cell_bytes = layout.cell_bytes(stretch.segment);
-            let segment = segments[stretch.segment];
-            (stretch, cells(segment, cell_bytes, stretch.from, stretch.cells, |block| cache.passes(block)))
+        let part = |span: SegmentSpan| {
+            let cell_bytes = layout.cell_bytes(span.segment);
+            let segment = segments[span.segment];
+            (span, cells(segment, cell_bytes, span.from, span.cells, |block| cache.passes(block)))
         };
-        self.parts = layout.stretches(rows.clone()).into_iter().map(part).collect();
+        self.parts = layout.spans(rows.clone()).into_iter().map(part).collect();
         self.rows = rows;
     }
 }

@@ -39,7 +39,7 @@ struct Run {
 
 /// A part of a segment in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct SegmentSpan {
     /// The row of the map.
     pub row: usize,
     /// The column it begins in.
@@ -175,17 +175,17 @@ impl Layout {
     }
 
     /// What is in these rows, from left to right and from top to bottom.
-    pub fn stretches(&self, rows: Range<usize>) -> Vec<Stretch> {
-        let mut stretches = Vec::new();
+    pub fn spans(&self, rows: Range<usize>) -> Vec<SegmentSpan> {
+        let mut spans = Vec::new();
         let Some(first) = self.runs.partition_point(|run| run.row <= rows.start).checked_sub(1) else {
-            return stretches;
+            return spans;
         };
         for run in self.runs[first..].iter().take_while(|run| run.row < rows.end) {
             if run.count > 1 {
                 let mut column = 0;
                 for segment in run.first..run.first + run.count {
                     let cells = self.cells(segment);
-                    stretches.push(Stretch { row: run.row, column, segment, from: 0, cells, sharing: run.count });
+                    spans.push(SegmentSpan { row: run.row, column, segment, from: 0, cells, sharing: run.count });
                     column += cells + GAP;
                 }
                 continue;
@@ -197,10 +197,10 @@ impl Layout {
                     break;
                 }
                 let cells = (all - from).min(self.columns);
-                stretches.push(Stretch { row, column: 0, segment: run.first, from, cells, sharing: 1 });
+                spans.push(SegmentSpan { row, column: 0, segment: run.first, from, cells, sharing: 1 });
             }
         }
-        stretches
+        spans
     }
 }
 
@@ -226,8 +226,8 @@ mod tests {
         let layout = Layout::fitting(sizes, 40, 10, 0);
         // THEN a column is 1 MiB: 300 columns in eight rows
         assert_eq!((layout.scale, layout.rows()), (MIB, 10));
-        let stretches = layout.stretches(0..10);
-        let seen: Vec<_> = stretches.iter().map(|it| (it.row, it.column, it.segment, it.from, it.cells)).collect();
+        let spans = layout.spans(0..10);
+        let seen: Vec<_> = spans.iter().map(|it| (it.row, it.column, it.segment, it.from, it.cells)).collect();
         assert_eq!(seen[..3], [(0, 0, 0, 0, 2), (0, 3, 1, 0, 2), (1, 0, 2, 0, 40)]);
         assert_eq!(seen[9..], [(8, 0, 2, 280, 20), (9, 0, 3, 0, 2)]);
         assert_eq!([layout.row_of(2, 0), layout.row_of(2, 285 * MIB), layout.row_of(3, 0)], [1, 8, 9]);
@@ -240,7 +240,7 @@ mod tests {
         let layout = Layout::fitting(vec![2 * MIB; 10_000], 80, 20, 0);
         // THEN each still has its two columns, and one between
         assert!(layout.rows() >= 10_000 / 27);
-        assert!(layout.stretches(0..20).iter().all(|stretch| stretch.cells >= 2));
+        assert!(layout.spans(0..20).iter().all(|span| span.cells >= 2));
     }
 
     proptest! {
@@ -253,20 +253,20 @@ mod tests {
         ) {
             let layout = Layout::fitting(sizes.clone(), columns, page, closer);
             let drawn = layout.rows().min(2000);
-            let stretches = layout.stretches(0..drawn);
-            for pair in stretches.windows(2) {
+            let spans = layout.spans(0..drawn);
+            for pair in spans.windows(2) {
                 prop_assert!(pair[0].row < pair[1].row || pair[0].column + pair[0].cells < pair[1].column);
             }
-            for stretch in &stretches {
-                prop_assert!(stretch.cells > 0 && stretch.column + stretch.cells <= columns.max(1));
-                let offset = stretch.from as u64 * layout.cell_bytes(stretch.segment);
-                prop_assert_eq!(layout.row_of(stretch.segment, offset), stretch.row);
+            for span in &spans {
+                prop_assert!(span.cells > 0 && span.column + span.cells <= columns.max(1));
+                let offset = span.from as u64 * layout.cell_bytes(span.segment);
+                prop_assert_eq!(layout.row_of(span.segment, offset), span.row);
             }
             if drawn == layout.rows() {
                 for (segment, bytes) in sizes.iter().enumerate() {
-                    let of = stretches.iter().filter(|stretch| stretch.segment == segment);
+                    let of = spans.iter().filter(|span| span.segment == segment);
                     let cells = layout.cells(segment);
-                    prop_assert_eq!(of.map(|stretch| stretch.cells).sum::<usize>(), cells);
+                    prop_assert_eq!(of.map(|span| span.cells).sum::<usize>(), cells);
                     prop_assert!(cells as u128 * u128::from(layout.cell_bytes(segment)) >= u128::from(*bytes));
                 }
             }

@@ -9,7 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::cells::Cell;
-use super::layout::Stretch;
+use super::layout::SegmentSpan;
 use super::pieces::{Piece, piece_at};
 use super::state::SegmentsScreen;
 use super::style::{category_style, has_letters};
@@ -70,28 +70,28 @@ pub fn draw(buffer: &mut Buffer, area: Rect, bars: Rect, screen: &SegmentsScreen
     let selected = screen.selected_segment(context).map(|(index, _)| index);
     let piece = screen.selected_piece(context);
     let mut row_before = None;
-    for (stretch, cells) in &drawn.parts {
-        let Some(row) = stretch.row.checked_sub(screen.offset).filter(|row| *row < usize::from(bars.height)) else {
+    for (span, cells) in &drawn.parts {
+        let Some(row) = span.row.checked_sub(screen.offset).filter(|row| *row < usize::from(bars.height)) else {
             continue;
         };
         let line = Rect { y: bars.y + row as u16, height: 1, ..area };
-        let segment = segments[stretch.segment];
-        let cell_bytes = drawn.layout.cell_bytes(stretch.segment);
+        let segment = segments[span.segment];
+        let cell_bytes = drawn.layout.cell_bytes(span.segment);
         if row_before != Some(row) {
-            let sharing = &segments[stretch.segment..][..stretch.sharing];
-            let begins_at = cell_bytes.saturating_mul(stretch.from as u64);
+            let sharing = &segments[span.segment..][..span.sharing];
+            let begins_at = cell_bytes.saturating_mul(span.from as u64);
             draw_facts(buffer, line, columns, sharing, begins_at, context);
             context.hit_targets.put(Rect { width: bars.x - area.x, ..line }, HitTarget::Block(segment.address, 0));
-            let here = stretch.segment..stretch.segment + stretch.sharing;
+            let here = span.segment..span.segment + span.sharing;
             if selected.is_some_and(|selected| here.contains(&selected)) && begins_at == 0 {
                 buffer.set_style(Rect { width: (bars.x - area.x).saturating_sub(1), ..line }, context.theme.selected);
             }
             row_before = Some(row);
         }
-        let bar = Rect { x: bars.x + stretch.column as u16, width: stretch.cells as u16, ..line };
+        let bar = Rect { x: bars.x + span.column as u16, width: span.cells as u16, ..line };
         let chosen =
-            piece.filter(|_| selected == Some(stretch.segment)).map(|piece| cells_of(&piece, segment, cell_bytes));
-        Bar { context, segment, stretch, cells, cell_bytes }.draw(buffer, bar, chosen);
+            piece.filter(|_| selected == Some(span.segment)).map(|piece| cells_of(&piece, segment, cell_bytes));
+        Bar { context, segment, span, cells, cell_bytes }.draw(buffer, bar, chosen);
     }
 }
 
@@ -138,7 +138,7 @@ fn draw_margin(buffer: &mut Buffer, line: Rect, columns: [u16; 3], words: [&str;
 struct Bar<'a> {
     context: &'a Context,
     segment: &'a Segment,
-    stretch: &'a Stretch,
+    span: &'a SegmentSpan,
     cells: &'a [Cell],
     cell_bytes: u64,
 }
@@ -157,7 +157,7 @@ impl Bar<'_> {
                 .put(Rect { x, width: length as u16, ..area }, HitTarget::Block(self.segment.address, piece));
             for (offset, cell) in self.cells[index..index + length].iter().enumerate() {
                 let is_chosen =
-                    chosen.as_ref().is_some_and(|chosen| chosen.contains(&(self.stretch.from + index + offset)));
+                    chosen.as_ref().is_some_and(|chosen| chosen.contains(&(self.span.from + index + offset)));
                 let (symbol, style) = if is_chosen { chosen_cell_glyph(cell, theme) } else { cell_glyph(cell, theme) };
                 if let Some(target) = buffer.cell_mut((x + offset as u16, area.y)) {
                     target.set_symbol(&symbol).set_style(style);
@@ -177,7 +177,7 @@ impl Bar<'_> {
         }
         let Some(piece) = piece_of(self.segment, &self.cells[index]) else { return };
         let mut own = cells_of(&piece, self.segment, self.cell_bytes);
-        let first = self.stretch.from + index;
+        let first = self.span.from + index;
         // Once for each: where it begins, or in the next row if there is more of it.
         let is_first = first.saturating_sub(*own.start()) < MIN_LABEL_COLUMNS;
         let is_chosen = chosen.as_ref().is_some_and(|chosen| own.any(|cell| chosen.contains(&cell)));

@@ -1,6 +1,6 @@
-//! `Lane` and `HostCopy`.
+//! `OffloadStream` and `HostCopy`.
 
-use memlab_paging::lane;
+use memlab_paging::offload_stream;
 use memlab_paging::{Error, Stream};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -10,23 +10,25 @@ use crate::error::raised;
 /// Copies of device memory to the host and back, in the order in which they are asked for. Without a `device`, a thread copies
 /// host memory, with at most `bytes_per_second`.
 #[pyclass(frozen, module = "memlab._native")]
-pub struct Lane {
+pub struct OffloadStream {
     /// `None` once it is being dropped.
-    inner: Option<lane::Lane>,
+    inner: Option<offload_stream::OffloadStream>,
 }
 
-impl Lane {
-    fn get(&self) -> PyResult<&lane::Lane> {
-        self.inner.as_ref().ok_or_else(|| raised(Error::Failed("the lane is closed".into())))
+impl OffloadStream {
+    fn get(&self) -> PyResult<&offload_stream::OffloadStream> {
+        self.inner.as_ref().ok_or_else(|| raised(Error::Failed("the stream is closed".into())))
     }
 }
 
 #[pymethods]
-impl Lane {
+impl OffloadStream {
     #[new]
     #[pyo3(signature = (device, bytes_per_second = None))]
     fn new(py: Python, device: Option<i32>, bytes_per_second: Option<f64>) -> PyResult<Self> {
-        Ok(Self { inner: Some(py.detach(|| lane::Lane::new(device, bytes_per_second)).map_err(raised)?) })
+        Ok(Self {
+            inner: Some(py.detach(|| offload_stream::OffloadStream::new(device, bytes_per_second)).map_err(raised)?),
+        })
     }
 
     /// Bytes of host memory that `grow` would add so that `nbytes` can be saved; 0 if there is a place.
@@ -40,7 +42,7 @@ impl Lane {
         py.detach(|| inner.grow(nbytes)).map_err(raised)
     }
 
-    /// Bytes of host memory that the lane has.
+    /// Bytes of host memory that the stream has.
     #[getter]
     fn host_nbytes(&self) -> PyResult<u64> {
         Ok(self.get()?.host_bytes())
@@ -75,7 +77,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for OffloadStream {
     fn drop(&mut self) {
         // Copies under way are waited for. At the interpreter's end there is no GIL to give back.
         let inner = self.inner.take();
@@ -86,7 +88,7 @@ impl Drop for Lane {
 /// Bytes of device memory on the host. Its place is free again when this object is gone.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct HostCopy {
-    inner: lane::HostCopy,
+    inner: offload_stream::HostCopy,
 }
 
 #[pymethods]

@@ -3,14 +3,14 @@
 //! The scenarios marked as ignored run in separate processes with the simulated driver.
 
 use memlab_paging::backend::{Backend, Cuda, Host, Stream, Transfer};
-use memlab_paging::lane::{HostCopy, Lane};
+use memlab_paging::offload_stream::{HostCopy, OffloadStream};
 use memlab_paging::{DeviceMemory, Error};
 
 const MIB: u64 = 1 << 20;
 
 /// Runs one of the scenarios below on a simulated card, with these environment variables.
 fn run_scenario(scenario: &str, variables: &[(&str, &str)]) {
-    simgpu_tests::run_scenario(&format!("lane::{scenario}"), variables);
+    simgpu_tests::run_scenario(&format!("offload_stream::{scenario}"), variables);
 }
 
 #[test]
@@ -30,13 +30,13 @@ fn pinning_refused() {
 
 /// Activations of a program: bytes on the host or the device.
 struct Program {
-    lane: Lane,
+    stream: OffloadStream,
     device: Option<i32>,
 }
 
 impl Program {
     fn new(device: Option<i32>) -> Self {
-        Self { lane: Lane::new(device, None).unwrap(), device }
+        Self { stream: OffloadStream::new(device, None).unwrap(), device }
     }
 
     /// Memory that holds these bytes.
@@ -62,12 +62,12 @@ impl Program {
 
     /// Copies to the host, growing as needed.
     fn save(&self, memory: &DeviceMemory) -> Result<HostCopy, Error> {
-        let growth = self.lane.growth(memory.bytes());
+        let growth = self.stream.growth(memory.bytes());
         if growth > 0 {
-            self.lane.grow(growth)?;
+            self.stream.grow(growth)?;
         }
         // SAFETY: the tests drop memory after `wait_saved`.
-        Ok(unsafe { self.lane.save(memory.address(), memory.bytes(), Stream(0)) }?.expect("there is a place"))
+        Ok(unsafe { self.stream.save(memory.address(), memory.bytes(), Stream(0)) }?.expect("there is a place"))
     }
 
     /// What comes back of a copy, in memory of its own.
@@ -77,7 +77,7 @@ impl Program {
         // SAFETY: the memory is dropped after the wait.
         unsafe { copy.load(memory.address(), Stream(0)) }.unwrap();
         copy.wait_loaded(Stream(0)).unwrap();
-        self.lane.synchronize().unwrap();
+        self.stream.synchronize().unwrap();
         memory.read(0, &mut bytes).unwrap();
         bytes
     }
@@ -99,7 +99,7 @@ fn bytes_come_back(program: &Program) {
             let copy = program.save(&memory).unwrap();
             assert!(copy.wait_loaded(Stream(0)).unwrap_err().to_string().contains("not being loaded"));
             copy.wait_saved(Stream(0)).unwrap();
-            program.lane.synchronize().unwrap();
+            program.stream.synchronize().unwrap();
             copy
         })
         .collect();
@@ -108,7 +108,7 @@ fn bytes_come_back(program: &Program) {
         assert!(program.loaded(&copies[seed]) == numbers(sizes[seed], seed as u64), "{seed}");
     }
     // AND WHEN they are dropped, THEN their places are used again, and no memory is added.
-    let host_bytes = program.lane.host_bytes();
+    let host_bytes = program.stream.host_bytes();
     assert!(host_bytes >= sizes.iter().sum());
     drop(copies);
     for seed in 0..20 {
@@ -117,16 +117,16 @@ fn bytes_come_back(program: &Program) {
         copy.wait_saved(Stream(0)).unwrap();
         assert!(program.loaded(&copy) == numbers(3 * MIB, seed));
     }
-    assert_eq!(program.lane.host_bytes(), host_bytes);
+    assert_eq!(program.stream.host_bytes(), host_bytes);
     // AND WHEN copies are timed, THEN there is a speed until it is asked for.
-    assert_eq!(program.lane.bytes_per_second().unwrap(), None);
-    program.lane.set_timed(true);
+    assert_eq!(program.stream.bytes_per_second().unwrap(), None);
+    program.stream.set_timed(true);
     let memory = program.memory(&numbers(MIB, 1));
     program.save(&memory).unwrap().wait_saved(Stream(0)).unwrap();
-    assert!(program.lane.bytes_per_second().unwrap().unwrap() > 0.0);
-    assert_eq!(program.lane.bytes_per_second().unwrap(), None);
-    program.lane.set_timed(false);
-    program.lane.synchronize().unwrap();
+    assert!(program.stream.bytes_per_second().unwrap().unwrap() > 0.0);
+    assert_eq!(program.stream.bytes_per_second().unwrap(), None);
+    program.stream.set_timed(false);
+    program.stream.synchronize().unwrap();
 }
 
 #[test]
@@ -136,19 +136,19 @@ fn bytes_come_back_on_the_host() {
 
 #[test]
 fn without_room_there_is_no_copy() {
-    // GIVEN a lane without memory, THEN nothing is copied, and it says how much it lacks: more than is asked for at first
+    // GIVEN a stream without memory, THEN nothing is copied, and it says how much it lacks: more than is asked for at first
     let program = Program::new(None);
     let memory = program.memory(&numbers(MIB, 0));
     // SAFETY: nothing is copied.
-    assert!(unsafe { program.lane.save(memory.address(), MIB, Stream(0)) }.unwrap().is_none());
-    let growth = program.lane.growth(MIB);
-    assert!(growth >= MIB && program.lane.host_bytes() == 0);
+    assert!(unsafe { program.stream.save(memory.address(), MIB, Stream(0)) }.unwrap().is_none());
+    let growth = program.stream.growth(MIB);
+    assert!(growth >= MIB && program.stream.host_bytes() == 0);
     // AND WHEN it has grown by that, THEN there is a place.
-    program.lane.grow(growth).unwrap();
-    assert_eq!((program.lane.growth(MIB), program.lane.host_bytes()), (0, growth));
-    assert!(program.lane.growth(growth + 1) > growth);
+    program.stream.grow(growth).unwrap();
+    assert_eq!((program.stream.growth(MIB), program.stream.host_bytes()), (0, growth));
+    assert!(program.stream.growth(growth + 1) > growth);
     // AND one that asks for what no machine has is refused.
-    assert!(program.lane.grow(1 << 60).is_err() && program.lane.host_bytes() == growth);
+    assert!(program.stream.grow(1 << 60).is_err() && program.stream.host_bytes() == growth);
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn scenario_a_copy_that_fails() {
     // AND its place is free again, and other copies are right.
     let third = program.save(&memory).unwrap();
     assert!(program.loaded(&first) == numbers(MIB, 1) && program.loaded(&third) == numbers(MIB, 1));
-    let whole = program.lane.host_bytes() - 2 * MIB;
-    assert_eq!(program.lane.growth(whole), 0);
+    let whole = program.stream.host_bytes() - 2 * MIB;
+    assert_eq!(program.stream.growth(whole), 0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn scenario_a_copy_that_fails() {
 fn scenario_pinning_refused() {
     // GIVEN a system that pins nothing, THEN that is an error of memory, and nothing is added
     let program = Program::new(Some(0));
-    let refused = program.lane.grow(MIB).unwrap_err();
+    let refused = program.stream.grow(MIB).unwrap_err();
     assert!(matches!(refused, Error::Memory(_)), "{refused}");
-    assert_eq!(program.lane.host_bytes(), 0);
+    assert_eq!(program.stream.host_bytes(), 0);
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
-use memlab_predict::plan::{PlannedTimeline, Stretch};
+use memlab_predict::plan::{PlannedTimeline, TimelineBucket};
 use memlab_trace::Category;
 
 use crate::page::chart::{self, Chart, HEIGHT, LEFT, RIGHT, entry, px};
@@ -20,41 +20,41 @@ pub(super) const AXIS: f64 = HEIGHT - 44.0;
 const MIN_NAMED_SHARE: f64 = 0.002;
 
 /// The picture.
-pub(super) fn figure(answer: &Answer, course: &PlannedTimeline) -> Markup {
-    let stretches = &course.stretches;
+pub(super) fn figure(answer: &Answer, timeline: &PlannedTimeline) -> Markup {
+    let buckets = &timeline.buckets;
     let Some((peak, at_peak)) =
-        stretches.iter().enumerate().max_by_key(|(index, one)| (one.allocated, usize::MAX - index))
+        buckets.iter().enumerate().max_by_key(|(index, one)| (one.allocated, usize::MAX - index))
     else {
         return Markup::default();
     };
-    let most = stretches.iter().map(|stretch| stretch.reserved).max().unwrap_or(1);
-    let chart = Chart { until: stretches.len() as f64, most: most as f64 * 1.06, top: TOP, axis: AXIS };
-    let mut below = vec![0; stretches.len()];
+    let most = buckets.iter().map(|bucket| bucket.reserved).max().unwrap_or(1);
+    let chart = Chart { until: buckets.len() as f64, most: most as f64 * 1.06, top: TOP, axis: AXIS };
+    let mut below = vec![0; buckets.len()];
     // Of each category that there is: its class, its name, the most it holds, and its area.
     let mut categories: Vec<(String, &str, u64, String)> = Vec::new();
     for (index, category) in Category::ALL.into_iter().enumerate() {
         let above: Vec<u64> =
-            std::iter::zip(&below, stretches).map(|(bottom, stretch)| bottom + stretch.categories[index]).collect();
-        let most = stretches.iter().map(|stretch| stretch.categories[index]).max().unwrap_or(0);
+            std::iter::zip(&below, buckets).map(|(bottom, bucket)| bottom + bucket.categories[index]).collect();
+        let most = buckets.iter().map(|bucket| bucket.categories[index]).max().unwrap_or(0);
         if most > 0 {
             let path = area(&chart, &below, &above);
             categories.push((format!("c{index}"), category_names(category).0, most, path));
         }
         below = above;
     }
-    let said = format!("{} allocated, in {}", size(at_peak.allocated), at_peak.phase.as_str());
+    let label = format!("{} allocated, in {}", size(at_peak.allocated), at_peak.phase.as_str());
     let svg = html! {
         (chart.grid())
         (chart.axis())
         @for (class, name, most, path) in &categories {
             path.area.(class) d=(path) { title { (name) ": at most " (size(*most)) } }
         }
-        path.line.reserved d=(outline(&chart, stretches)) {}
-        (steps(&chart, course))
-        (chart.mark("peak", chart.x(peak as f64 + 0.5), [TOP - 8.0, TOP - 12.0], Some('▼'), &said))
+        path.line.reserved d=(outline(&chart, buckets)) {}
+        (steps(&chart, timeline))
+        (chart.mark("peak", chart.x(peak as f64 + 0.5), [TOP - 8.0, TOP - 12.0], Some('▼'), &label))
     };
-    let said = format!("memory over the steps, peak {}", size(at_peak.allocated));
-    let svg = chart::svg("timeline plan course", HEIGHT, &said, &svg);
+    let label = format!("memory over the steps, peak {}", size(at_peak.allocated));
+    let svg = chart::svg("timeline plan course", HEIGHT, &label, &svg);
     let caption = html! {
         ul.legend {
             @for (class, name, most, _) in &categories {
@@ -102,19 +102,19 @@ fn area(chart: &Chart, below: &[u64], above: &[u64]) -> String {
     path + "Z"
 }
 
-fn outline(chart: &Chart, stretches: &[Stretch]) -> String {
-    let y = |stretch: &Stretch| chart.y(stretch.reserved);
-    let first = stretches.first().map_or(chart.axis, y);
+fn outline(chart: &Chart, buckets: &[TimelineBucket]) -> String {
+    let y = |bucket: &TimelineBucket| chart.y(bucket.reserved);
+    let first = buckets.first().map_or(chart.axis, y);
     let mut path = format!("M{LEFT:.1} {first:.1}");
-    chart::steps(&mut path, first, stretches.iter().enumerate().map(|(index, one)| (chart.x(index as f64), y(one))));
+    chart::steps(&mut path, first, buckets.iter().enumerate().map(|(index, one)| (chart.x(index as f64), y(one))));
     path
 }
 
 /// Where steps ended, with their numbers between.
-fn steps(chart: &Chart, course: &PlannedTimeline) -> Markup {
-    let begins = std::iter::once(0).chain(course.steps.iter().copied());
+fn steps(chart: &Chart, timeline: &PlannedTimeline) -> Markup {
+    let begins = std::iter::once(0).chain(timeline.steps.iter().copied());
     html! {
-        @for (index, (begin, end)) in begins.zip(&course.steps).enumerate() {
+        @for (index, (begin, end)) in begins.zip(&timeline.steps).enumerate() {
             @let (from, to) = (chart.x(begin as f64), chart.x(*end as f64));
             path.step d=(format!("M{to:.1} {AXIS}v8")) {}
             @if to - from > 40.0 {

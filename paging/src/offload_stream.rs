@@ -1,9 +1,9 @@
 //! Copies of device memory to the host and back: what autograd keeps for backward, while it is not needed.
 //!
-//! All copies of a lane go through one stream, so they are done in the order in which they were asked for. A place on the host
+//! All copies of an offload stream go through one stream, so they are done in the order in which they were asked for. A place on the host
 //! can therefore be given to the next copy at once when its owner is dropped, and the host never waits.
 
-mod places;
+mod host_ranges;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use parking_lot::Mutex;
 use crate::backend::{ActiveDevice, Backend, Cuda, Event, Host, Stream, Transfer};
 use crate::error::{Error, Result};
 use crate::events::{EventId, Events};
-use places::{PieceRange, Places};
+use host_ranges::{HostRanges, PieceRange};
 
 /// A stream of copies, and the host memory that they use.
-pub struct Lane {
-    shared: Arc<LaneCore>,
+pub struct OffloadStream {
+    shared: Arc<OffloadStreamCore>,
 }
 
-struct LaneCore {
+struct OffloadStreamCore {
     backend: Arc<dyn Backend>,
     device: Option<i32>,
     stream: Stream,
-    state: Mutex<LaneState>,
+    state: Mutex<OffloadStreamState>,
 }
 
 #[derive(Default)]
-struct LaneState {
-    places: Places,
+struct OffloadStreamState {
+    ranges: HostRanges,
     events: Events,
     /// Pairs of timed events around copies, and what these copied.
     timed: Option<Vec<(Event, Event, u64)>>,
@@ -37,15 +37,15 @@ struct LaneState {
 
 /// Bytes of device memory on the host. Its place is free again when this is dropped.
 pub struct HostCopy {
-    shared: Arc<LaneCore>,
+    shared: Arc<OffloadStreamCore>,
     place: PieceRange,
     bytes: u64,
     saved: EventId,
     loaded: Mutex<Option<EventId>>,
 }
 
-impl Lane {
-    /// A lane of a CUDA device, by ordinal, or of the host, whose copies are no faster than `bytes_per_second`.
+impl OffloadStream {
+    /// An offload stream of a CUDA device, by ordinal, or of the host, whose copies are no faster than `bytes_per_second`.
     ///
     /// # Errors
     ///
@@ -59,18 +59,18 @@ impl Lane {
             let _active = ActiveDevice::on(&*backend)?;
             backend.create_stream()?
         };
-        Ok(Self { shared: Arc::new(LaneCore { backend, device, stream, state: Mutex::default() }) })
+        Ok(Self { shared: Arc::new(OffloadStreamCore { backend, device, stream, state: Mutex::default() }) })
     }
 
     /// Bytes of host memory that [`grow`](Self::grow) would add so that `bytes` can be saved; 0 if there is a place.
     pub fn growth(&self, bytes: u64) -> u64 {
         let mut state = self.shared.state.lock();
-        match state.places.take(bytes) {
+        match state.ranges.take(bytes) {
             Some(place) => {
-                state.places.give(place);
+                state.ranges.give(place);
                 0
             }
-            None => state.places.growth(bytes),
+            None => state.ranges.growth(bytes),
         }
     }
 
@@ -80,12 +80,12 @@ impl Lane {
     ///
     /// [`Error::Memory`] if the system gives or pins no more.
     pub fn grow(&self, bytes: u64) -> Result<()> {
-        self.shared.state.lock().places.grow(bytes, self.shared.device)
+        self.shared.state.lock().ranges.grow(bytes, self.shared.device)
     }
 
-    /// All host memory of this lane.
+    /// All host memory of this stream.
     pub fn host_bytes(&self) -> u64 {
-        self.shared.state.lock().places.bytes()
+        self.shared.state.lock().ranges.bytes()
     }
 
     /// Copies device memory to the host after the work that is queued on `stream`; `None` if there is no place.
@@ -101,10 +101,10 @@ impl Lane {
         let shared = &self.shared;
         let _active = ActiveDevice::on(&*shared.backend)?;
         let mut state = shared.state.lock();
-        let Some(place) = state.places.take(bytes) else { return Ok(None) };
-        let queued = shared.queue(&mut state, stream, bytes, |places| {
+        let Some(place) = state.ranges.take(bytes) else { return Ok(None) };
+        let queued = shared.queue(&mut state, stream, bytes, |ranges| {
             let mut from = address;
-            for (to, bytes) in places.parts(place, bytes) {
+            for (to, bytes) in ranges.parts(place, bytes) {
                 // SAFETY: the place is this copy's, and the caller promises the source.
                 unsafe { shared.backend.copy_to_host(&Transfer { from, to, bytes }, shared.stream) }?;
                 from += bytes;
@@ -117,7 +117,7 @@ impl Lane {
                 Ok(Some(HostCopy { shared, place, bytes, saved, loaded: Mutex::new(None) }))
             }
             Err(error) => {
-                state.places.give(place);
+                state.ranges.give(place);
                 Err(error.while_doing(|| "saving activations".into()))
             }
         }
@@ -167,14 +167,14 @@ impl Lane {
     }
 }
 
-impl LaneCore {
+impl OffloadStreamCore {
     /// Queues copies of `bytes` behind what is queued on `stream`; returns the event after them, with one user.
     fn queue(
         &self,
-        state: &mut LaneState,
+        state: &mut OffloadStreamState,
         stream: Stream,
         bytes: u64,
-        copies: impl FnOnce(&Places) -> Result<()>,
+        copies: impl FnOnce(&HostRanges) -> Result<()>,
     ) -> Result<EventId> {
         let backend = &*self.backend;
         let done = state.events.acquire(backend)?;
@@ -191,7 +191,7 @@ impl LaneCore {
                 }
                 None => None,
             };
-            copies(&state.places)?;
+            copies(&state.ranges)?;
             if let (Some(began), Some(timed)) = (began, &mut state.timed) {
                 let ended = backend.create_event(true)?;
                 timed.push((began, ended, bytes));
@@ -226,7 +226,7 @@ impl LaneCore {
     }
 }
 
-impl Drop for LaneCore {
+impl Drop for OffloadStreamCore {
     fn drop(&mut self) {
         let Ok(_active) = ActiveDevice::on(&*self.backend) else { return };
         self.backend.destroy_stream(self.stream);
@@ -266,9 +266,9 @@ impl HostCopy {
         let _active = ActiveDevice::on(&*shared.backend)?;
         let mut loaded = self.loaded.lock();
         let mut state = shared.state.lock();
-        let event = shared.queue(&mut state, stream, self.bytes, |places| {
+        let event = shared.queue(&mut state, stream, self.bytes, |ranges| {
             let mut to = address;
-            for (from, bytes) in places.parts(self.place, self.bytes) {
+            for (from, bytes) in ranges.parts(self.place, self.bytes) {
                 // SAFETY: the place is this copy's, and the caller promises the target.
                 unsafe { shared.backend.copy(&Transfer { from, to, bytes }, shared.stream) }?;
                 to += bytes;
@@ -298,7 +298,7 @@ impl HostCopy {
 impl Drop for HostCopy {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        state.places.give(self.place);
+        state.ranges.give(self.place);
         state.events.release(self.saved);
         if let Some(loaded) = self.loaded.get_mut().take() {
             state.events.release(loaded);

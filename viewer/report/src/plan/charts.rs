@@ -1,38 +1,38 @@
-//! What the page of a plan draws: memory over the batch size, and over the steps.
+//! Charts of the page of a plan: memory over the batch size, and over the steps.
 
 use memlab_predict::plan::PlannedTimeline;
 
 use super::answer::{Answer, BatchRow, Question, row, search_on};
 
-/// At so many batch sizes the curve is computed.
+/// Number of batch sizes on the curve.
 const POINTS: u64 = 24;
 
-/// Into so many stretches the steps are cut.
-const STRETCHES: usize = 600;
+/// Number of buckets that the steps are cut into.
+const TIMELINE_BUCKETS: usize = 600;
 
-/// What is drawn.
+/// Charts of the page of a plan.
 #[derive(Clone, Debug)]
-pub struct Pictures {
+pub struct PlanCharts {
     /// Batch sizes from 1 to beyond the largest that is shown; empty if the batch cannot be chosen.
     pub batches: Vec<BatchRow>,
     /// The steps at the batch of the peak.
-    pub course: PlannedTimeline,
+    pub timeline: PlannedTimeline,
 }
 
-impl Pictures {
-    /// The pictures of an answer.
+impl PlanCharts {
+    /// Computes the charts of an answer.
     ///
     /// # Errors
     ///
     /// If the settings are not valid.
-    pub fn of(question: &Question, answer: &Answer) -> anyhow::Result<Pictures> {
+    pub fn of(question: &Question, answer: &Answer) -> anyhow::Result<PlanCharts> {
         let Question { program, card, settings, .. } = question;
         let today = search_on(program, card, settings)?;
         let batches = if answer.largest_batch.is_some() { chosen(answer) } else { Vec::new() };
         let (family, in_family) = program.at(answer.peak.batch);
-        Ok(Pictures {
+        Ok(PlanCharts {
             batches: batches.into_iter().map(|batch| row(card, &today, Some(batch))).collect(),
-            course: family.timeline(&family.sizes(in_family), today.settings(), STRETCHES),
+            timeline: family.timeline(&family.sizes(in_family), today.settings(), TIMELINE_BUCKETS),
         })
     }
 }

@@ -1,23 +1,23 @@
-//! What one would say if there were only a few sentences.
+//! Findings of a run, each with its next step.
 
 use maud::{Markup, html};
 
 use super::super::names::ReportNames;
 use crate::page::elements::name;
-use memlab_base::findings::{self, Kind, Word, Words};
+use memlab_base::findings::{Kind, Word, Words, headline, of as findings_of};
 use memlab_base::text::clean;
 
 /// The findings, each with what to do next, and what the memory was used for.
-pub(super) fn verdict(names: &ReportNames<'_>) -> Markup {
-    let Some(headline) = findings::headline(names.model) else { return Markup::default() };
-    let findings = findings::of(names.model);
+pub(super) fn section(names: &ReportNames<'_>) -> Markup {
+    let Some(headline) = headline(names.model) else { return Markup::default() };
+    let findings = findings_of(names.model);
     let is_bad = findings.first().is_some_and(|finding| finding.kind == Kind::OutOfMemory);
     let found: Vec<_> = findings.iter().map(|finding| (&finding.what, finding.next.as_str())).collect();
-    what_to_look_at(is_bad, &found, Some(markup_words(&headline)))
+    finding_list(is_bad, &found, Some(markup_words(&headline)))
 }
 
 /// Findings, each with what to do next, and a last sentence. `is_bad`: the first is what the run ended with.
-pub(in crate::report) fn what_to_look_at(is_bad: bool, found: &[(&Words, &str)], last: Option<Markup>) -> Markup {
+pub(in crate::report) fn finding_list(is_bad: bool, found: &[(&Words, &str)], last: Option<Markup>) -> Markup {
     html! {
         section.verdict.bad[is_bad].warn[!is_bad && !found.is_empty()] aria-label="what to look at" {
             @for (what, next) in found { p { (markup_words(what)) br; span.next { "→ " (clean(next)) } } }

@@ -17,13 +17,13 @@ pub struct PieceRange {
 }
 
 #[derive(Default)]
-pub struct Places {
+pub struct HostRanges {
     pieces: Vec<Arena>,
     /// Bytes of the free ranges, by piece and offset; neighbours are one range.
     free: BTreeMap<(usize, u64), u64>,
 }
 
-impl Places {
+impl HostRanges {
     /// The smallest free range that is large enough; `None` if there is none.
     pub fn take(&mut self, bytes: u64) -> Option<PieceRange> {
         let bytes = bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
@@ -100,7 +100,7 @@ mod tests {
         // and in the end one place can have it all.
         let actions = prop::collection::vec((1u64..2 << 20, any::<prop::sample::Index>(), any::<bool>()), 1..200);
         proptest!(|(actions in actions)| {
-            let mut places = Places::default();
+            let mut places = HostRanges::default();
             places.grow(16 << 20, None).unwrap();
             let mut taken: Vec<PieceRange> = Vec::new();
             for (bytes, which, takes) in actions {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn copies_are_split_where_pinned_chunks_end() {
         // GIVEN a place across the border of two chunks, WHEN it is split, THEN at the border.
-        let mut places = Places::default();
+        let mut places = HostRanges::default();
         places.grow(PIN_GRANULE + (1 << 20), None).unwrap();
         let place = places.take(PIN_GRANULE + 4096).unwrap();
         let parts: Vec<_> = places.parts(place, PIN_GRANULE + 100).collect();
