@@ -155,8 +155,8 @@ fn bar(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
             1.5.. => letter,
             _ => "",
         };
-        let label = format!("{name}: {}, {}", size(bytes), format::percent(bytes, moment.whole));
-        html! { span class=(class) style=(format!("width:{width:.3}%")) data-b=(bytes) title=(label) { (label) } }
+        let tooltip = format!("{name}: {}, {}", size(bytes), format::percent(bytes, moment.whole));
+        html! { span class=(class) style=(format!("width:{width:.3}%")) data-b=(bytes) title=(tooltip) { (label) } }
     };
     html! {
         div.moment {

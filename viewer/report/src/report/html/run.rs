@@ -9,7 +9,7 @@ use memlab_trace::HOST;
 use super::super::names::ReportNames;
 use super::super::text::notes_on;
 use super::document::{DEVICES, contents_of, document, header, host, left_out, notes};
-use super::{advice, device, tables, verdict};
+use super::{advice, device, findings, tables};
 use crate::advice::AdvisedTrace;
 use crate::page::elements::{note, size};
 use memlab_base::text::short_command;
