@@ -1,15 +1,15 @@
-//! The memlab trace: what it is made of, how it is written and read, and the model built by replaying it.
+//! Format, encoder, decoder and readers of memlab traces, and the model that replays them.
 //!
-//! A trace is a JSON Lines file that a traced process appends to; `docs/trace-format.md` describes it. This crate knows
-//! nothing of CUDA, Python or terminals, and can be used alone:
+//! A traced process appends to its trace, a JSON Lines file; `docs/trace-format.md` describes the format. This crate depends
+//! on neither CUDA, Python nor a terminal, and you can use it alone:
 //!
 //! - [`record`]: the records, one type each.
 //! - [`encode`]: writes records without heap or panic, for hooks inside the traced process.
 //! - [`decode_line`]: reads one record.
-//! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
-//! - [`load_whole`] and [`Follower`]: replay a file into a model, finished or still growing.
+//! - [`Model`]: the state of the process: memory now and at the peak, by line, layer and category.
+//! - [`load_whole`] and [`Follower`]: replay a file into a model, whether the file is finished or still growing.
 //! - [`SeekableReplay`]: the state at any moment of a run; [`Replay`]: the state with its latest events.
-//! - [`SnapshotReplay`]: the blocks of one moment, in the categories that they turn out to be in later.
+//! - [`SnapshotReplay`]: the blocks of one moment, in their final categories.
 //!
 //! # Which lines hold the memory at the peak
 //!
