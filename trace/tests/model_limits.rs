@@ -1,4 +1,4 @@
-//! What keeps a process from allocating more: limits, host memory, other processes, a device too small from the start.
+//! Limits on a process's allocations: limits set by memlab, host memory, other processes, a device too small from the start.
 
 use crate::common::replay;
 use memlab_trace::{Category, Model};
@@ -13,7 +13,7 @@ fn out_of_memory_at_the_first_allocation_shows_its_device() {
         r#"{"others":0,"processes":[[77,1024]]}"#,
         r#"["used",9,0,1536,8192,512]"#,
     ]);
-    // THEN the device is there, and the out-of-memory has the limit and the other processes
+    // THEN the device exists, and the out-of-memory has the limit and the other processes
     let device = &model.devices()[0];
     assert_eq!((device.total_bytes, device.allocations, device.limit_bytes), (8192, 0, Some(2048)));
     let oom = &model.ooms()[0];
@@ -43,7 +43,7 @@ fn an_out_of_memory_has_the_other_processes_of_its_moment() {
         others(0, "[[80,512]]"),
     ];
     let model = replay(&lines);
-    // THEN each has those of its moment
+    // THEN each has the processes of its moment
     let expected: [&[(u32, u64)]; 3] = [&[(77, 3072), (78, 512)], &[(78, 1024)], &[]];
     let others_of = |model: &Model| model.ooms().into_iter().map(|oom| oom.others).collect::<Vec<_>>();
     assert_eq!(others_of(&model), expected);

@@ -1,4 +1,4 @@
-//! Reading complete traces, broken ones, and ones that are still written.
+//! Reading complete traces, broken ones, and ones that are still being written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,7 +17,7 @@ fn read(path: &Path) -> Result<Loaded, ReadError> {
     load(path, &mut |_| ControlFlow::Continue(()))
 }
 
-/// The error for a fixture, without the folder.
+/// Returns the error for a fixture, without the folder.
 fn error_of(name: &str) -> String {
     let path = broken(name);
     let error = read(&path).err().unwrap_or_else(|| panic!("{name} was read")).to_string();
@@ -255,7 +255,7 @@ fn a_follower_waits_for_an_unfinished_line_with_a_timeout() {
     let mut trace = Growing::new(&folder);
     let mut follower = Follower::open(&trace.path).unwrap();
     let mut model = Model::new();
-    // GIVEN a line whose first byte is not stored yet, between two that are finished
+    // GIVEN a line whose first byte is not stored yet, between two finished lines
     let unfinished = "\0".to_owned() + &alloc(2)[1..];
     trace.write(alloc(1) + &unfinished + &alloc(3));
     let start = Instant::now();
