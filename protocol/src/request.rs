@@ -38,7 +38,7 @@ pub enum ControlRequest {
         bytes: Option<u64>,
         on_limit: Option<OnLimit>,
     },
-    /// The driver has taken the process's device memory (true), or has given it back.
+    /// The driver has taken the process's device memory (true), or returned it (false).
     Checkpointed(bool),
 }
 

@@ -34,7 +34,7 @@ pub enum Record<'a> {
     Thread(Thread),
     /// Software found in the process.
     Software(Software),
-    /// A file or folder of code that its path does not classify.
+    /// Owner of code whose path does not show it.
     CodeRoot(CodeRoot),
     /// A Python frame.
     Frame(Frame<'a>),

@@ -106,8 +106,9 @@ impl Replay {
         self.history_length
     }
 
-    /// Returns the number of trace events that cover the history. It is larger than the history, which omits some events,
-    /// such as tags.
+    /// Returns how far back the history may reach, in events of the trace.
+    ///
+    /// This is more than its length, because the history omits some events, such as tags.
     fn window(&self) -> u64 {
         2 * self.history_length as u64
     }

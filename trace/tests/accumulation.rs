@@ -1,4 +1,4 @@
-//! Accumulating memory: over the steps, at a few of them, and over forward passes without a backward.
+//! Accumulating memory: over all steps, at a few steps, and over forward passes without a backward.
 
 use crate::common::replay;
 use memlab_trace::{AccumulationSpan, Category, Model};

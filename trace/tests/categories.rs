@@ -218,7 +218,7 @@ fn an_array_at_an_address_whose_free_was_missed_replaces_the_other() {
 
 #[test]
 fn key_value_caches_are_known_from_their_allocation() {
-    // GIVEN a server's cache, a cache that a layer keeps in forward, a buffer of a module in one, and a workspace of attention
+    // GIVEN a server's cache, a cache that a layer keeps in forward, a module's buffer in a cache, and an attention workspace
     let model = model_of(&[
         r#"["a",1,1,0,1000,4096,1,0,65536]"#,
         r#"["a",2,1,0,10000,2048,3,7,65537]"#,
@@ -252,7 +252,7 @@ fn in_a_training_key_value_caches_are_activations() {
 
 #[test]
 fn blocks_from_before_memlab_have_their_own_category() {
-    // GIVEN a process that memlab was loaded into: the blocks it found, and one allocated before the search
+    // GIVEN a running process that loaded memlab: the blocks that memlab found, and one allocated before its search
     let model = model_of(&[
         r#"["a",1,1,0,3000,1024,1,0,0]"#,
         r#"["d+",2,1,0,1000,65536,"device","cudaMalloc","libc10_cuda.so",0,0,640]"#,
@@ -281,7 +281,7 @@ fn blocks_of_a_script_without_a_model_are_other() {
         r#"["f",3,1,0,10000]"#,
         r#"["step",4,1,0]"#,
     ]);
-    // THEN they are neither inputs nor temporaries
+    // THEN the tensors are neither inputs nor temporaries
     assert_eq!(category(&model, Category::Other), (4096, 6144));
     assert_eq!(category(&model, Category::Input), (0, 0));
     assert_eq!(category(&model, Category::Temporary), (0, 0));

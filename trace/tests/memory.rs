@@ -57,7 +57,7 @@ fn four_times_the_steps_take_no_more_memory() {
         }
         live_bytes()
     };
-    // WHEN it has four times as many steps: 27 minutes of them
+    // WHEN it has four times as many steps, 27 minutes in total
     let before = live_after(&mut replay, 20_000);
     let after = live_after(&mut replay, 80_000);
     // THEN the reader uses no more memory than before

@@ -20,7 +20,7 @@ fn out_of_memory_at_the_first_allocation_shows_its_device() {
     assert_eq!((oom.requested_bytes, oom.total_bytes, oom.used_bytes), (4096, 8192, 1536));
     assert!(oom.categories.contains(&(Category::OtherProcesses, 1024)), "{:?}", oom.categories);
     assert_eq!((oom.limit_bytes, &*oom.others), (Some(2048), [(77, 1024)].as_slice()));
-    // AND also without any record of the device
+    // AND the device exists without any record of it
     let model = replay([r#"["oom",5,1,2,4096,0,0,0,0]"#]);
     assert_eq!(model.devices().iter().map(|device| device.index).collect::<Vec<_>>(), [2]);
 }
@@ -66,7 +66,7 @@ fn spilled_memory_is_not_used_on_the_device() {
         r#"["d-",5,1,0,4096,"device"]"#,
         r#"["moved",6,0,0]"#,
     ]);
-    // THEN the device held the rest of it, and the categories sum to both
+    // THEN the device held the rest, and the categories sum to both
     let device = model.device(0).unwrap();
     assert_eq!((device.peak_allocated_bytes, device.host_bytes_at_peak, device.used_bytes_at_peak), (4096, 3072, 1024));
     assert_eq!((device.host_bytes, device.peak_host_bytes), (0, 3072));

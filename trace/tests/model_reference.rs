@@ -307,7 +307,7 @@ proptest! {
 
     #[test]
     fn late_definitions_change_nothing(events in prop::collection::vec(event(), 0..60)) {
-        // GIVEN a trace whose definitions are all at its end
+        // GIVEN a trace with all its definitions at the end
         let lines = lines_of(&events);
         let (names, events) = lines.split_at(NAMES.len());
         let (header, names) = names.split_at(1);

@@ -419,7 +419,7 @@ fn a_stack_counts_at_its_best_frame() {
             assert!(file.ends_with(expected_file), "{file} is not {expected_file}");
             assert_eq!(*bytes, expected_bytes, "{file}");
         }
-        // AND so is it in the tree of the user's lines
+        // AND the tree of the user's lines agrees
         let tree = model.calls(0).in_scope(Scope::Users);
         let none = tree.calls.iter().filter(|call| call.line.is_none()).count();
         assert_eq!((none, tree.roots.len()), (0, expected.len()));
@@ -458,8 +458,8 @@ fn a_stack_that_is_defined_twice_keeps_its_bytes_at_the_peak() {
 
 #[test]
 fn compiled_code_counts_where_it_was_compiled_from() {
-    // GIVEN compiled code, called by the user's line 3, of which one line stands for line 14, one is unknown, and one is known
-    // later; and a benchmark that the first runs
+    // GIVEN compiled code called by the user's line 3: one of its lines stands for line 14, one is unknown, and one becomes
+    // known later; and a benchmark that the first line runs
     let wrapper = |frame: u32, line: u32, stands_for: &str| {
         format!(
             r#"{{"frame":{frame},"stands_for":[{stands_for}],"file":"/tmp/x/ab/cab.py","line":{line},"function":"call"}}"#
@@ -546,7 +546,7 @@ fn an_installed_program_counts_as_the_users() {
     let line_of = |model: &Model| model.lines(0)[0].line.as_ref().map(|line| line.file.to_string());
     assert_eq!(line_of(&replay(&lines)).as_deref(), Some("/v/lib/python3.11/site-packages/models/gpt.py"));
     lines.push(r#"{"code":"program","root":"/v/lib/python3.11/site-packages/trainer"}"#.to_owned());
-    // THEN its lines are the user's, before those of other packages
+    // THEN its lines count as the user's, ahead of those of other packages
     let model = replay(&lines);
     assert_eq!(line_of(&model).as_deref(), Some("/v/lib/python3.11/site-packages/trainer/loop.py"));
     assert_eq!(model.lines(0).len(), 1);

@@ -252,7 +252,7 @@ fn the_latest_events_are_there_wherever_the_checkpoints_are() {
     for events in moments {
         for at in [SeekTarget::Event(events), SeekTarget::Time(brute_force(&lines, SeekTarget::Event(events)).time())] {
             seek(&mut seekable, at);
-            // THEN the latest events are those of a replay that keeps them all the way
+            // THEN the latest events are those of a replay that keeps events throughout
             let mut replay = Replay::with_history(100);
             for line in &lines {
                 let record = decode_line(line.trim_ascii_end()).unwrap();
@@ -302,7 +302,7 @@ fn a_step_forward_does_not_begin_again_for_events_that_are_not_kept() {
 
 #[test]
 fn a_seek_starts_at_a_position_noted_by_a_follower() {
-    // GIVEN a follower that has read a long trace, and positions noted on its way
+    // GIVEN a follower that has read a long trace, and some of its positions
     let lines = training(1_500_000);
     let trace = Trace::new("noted.jsonl", &lines);
     let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
@@ -314,7 +314,7 @@ fn a_seek_starts_at_a_position_noted_by_a_follower() {
         noted = follower.extent().offset;
     }
     assert!(noted > 0);
-    // WHEN a moment near the end is the first to be sought
+    // WHEN the first seek is to a moment near the end
     let at = SeekTarget::Event(model.events() - 10);
     let mut read = Vec::new();
     seekable

@@ -39,7 +39,7 @@ impl Numbers<'_> {
     /// Reads the next number, up to the comma or bracket after it.
     #[inline]
     pub(super) fn next(&mut self) -> Result<u64, DecodeError> {
-        // Threads, devices and flags have one digit.
+        // Fast path for one digit, as in threads, devices and flags.
         if let [digit @ b'0'..=b'9', b',', rest @ ..] = self.rest {
             self.rest = rest;
             return Ok(u64::from(digit - b'0'));

@@ -272,7 +272,7 @@ pub fn moved<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, device: i32,
     line.into_bytes()
 }
 
-/// `["lost",…]`: `events` are missing before this one.
+/// `["lost",…]`: number of events missing before this line.
 pub fn lost<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, events: u64) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"[\"lost\",").number(time).field(events).finish(b"]");

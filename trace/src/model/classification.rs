@@ -16,9 +16,9 @@
 //! A block that outlives steps without being replaced is neither a batch nor part of a graph. Such inputs, and such
 //! activations without a layer, become "other" ([`super::long_lived`]), unless they were an argument of a module.
 //!
-//! A tag overrides these rules, with three exceptions. Parameters and buffers in a communication buffer are temporary
-//! copies, gathered from all ranks. Gradients in a communication buffer are the gradients (`gradient_as_bucket_view`, FSDP's
-//! shards). A key-value cache stays one even if it is a buffer of a module.
+//! A tag overrides these rules, with two exceptions. Parameters and buffers in a communication buffer are temporary copies,
+//! gathered from all ranks. A key-value cache stays one even if it is a buffer of a module. Gradients in a communication
+//! buffer do follow their tag (`gradient_as_bucket_view`, FSDP's shards).
 
 use serde::{Deserialize, Serialize};
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{self, BENCHMARKS, UNKNOWN_COMPILED};
 
-/// The origin of code, best first: a stack is counted at its innermost frame of the best origin.
+/// Origin of code, best first. A stack counts at its innermost frame of the best origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeOrigin {

@@ -100,9 +100,9 @@ impl Model {
         self.symbols.climb(stack).map(|frame| frame.origin).collect()
     }
 
-    /// Returns a line of the program that holds more than half of a device's peak, if it only calls a library.
+    /// Returns the program's line that holds more than half of a device's peak, if it merely calls a library.
     ///
-    /// The library then allocated nearly all of that memory.
+    /// The library allocated nearly all of that memory. Otherwise returns `None`.
     pub fn dominant_library_call(&self, device: i32) -> Option<Arc<Line>> {
         let state = self.device_state(device)?;
         let most = state.lines(Scope::Users, &self.symbols).into_iter().next()?;

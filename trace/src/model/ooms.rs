@@ -176,7 +176,7 @@ impl Ooms {
                 oom.total = driver.total;
             }
             let rest = [(Category::Context, driver.context), (Category::OtherProcesses, driver.other_processes)];
-            // True if the holders were recorded, even if none existed.
+            // Only if the holders were recorded, even if none existed.
             if !oom.categories.is_empty() || oom.allocated == 0 {
                 oom.categories.extend(rest.into_iter().filter(|(_, bytes)| *bytes > 0));
                 oom.categories.sort_by_key(|(category, _)| *category);

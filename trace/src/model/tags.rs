@@ -206,7 +206,7 @@ impl Tags {
         }
     }
 
-    /// Forgets the tensors of the block in `slot`, which was freed.
+    /// Forgets the tensors of the freed block in `slot`.
     pub(crate) fn forget(&mut self, slot: u32) {
         let Some(block) = self.blocks.remove(&slot) else { return };
         if let Some(rest) = block.rest() {

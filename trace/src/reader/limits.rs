@@ -9,7 +9,7 @@ pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// Size from which another thread reads and decodes ahead.
 pub(super) const READ_AHEAD_BYTES: u64 = 4 << 20;
 
-/// The longest line, in bytes; a longer one is garbled.
+/// Maximum length of a line, in bytes; a longer line is garbled.
 pub(super) const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// Maximum bytes of lines per byte of a compressed trace.

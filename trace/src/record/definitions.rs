@@ -412,7 +412,7 @@ impl Requests {
     }
 }
 
-/// A request to PyTorch's allocator, or one of its own actions.
+/// A request to PyTorch's allocator, or an action of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocatorRequest {
     /// Kind of the request.

@@ -448,7 +448,7 @@ pub struct Tag<'a> {
     pub root: u32,
     /// Qualified name in that module; empty for an input.
     ///
-    /// In the name of optimizer state, `:` and the key of the state follow.
+    /// For optimizer state, `:` and the key of the state follow the name of its parameter.
     pub name: Text<'a>,
     /// Sharding over each mesh dimension; empty: not sharded.
     pub shard: Text<'a>,

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The dimensions of the device meshes that the process is in, each time they change.
+/// Dimensions of the device meshes of the process.
+///
+/// Written each time they change.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -41,7 +43,9 @@ impl From<MeshDimension> for (String, u32, u32) {
     }
 }
 
-/// The stages of a pipeline that the process holds, each time they change.
+/// Pipeline stages of the process.
+///
+/// Written each time they change.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
