@@ -53,8 +53,8 @@ impl From<BlockEvent> for Record<'_> {
 ///
 /// # Errors
 ///
-/// If the line is not JSON, is neither object nor array, or is a known record with an element that is missing,
-/// of the wrong type or out of range.
+/// If the line is not JSON, is neither object nor array, or is a known record with a missing, mistyped or out-of-range
+/// element.
 #[inline]
 pub fn decode_line(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     match line {

@@ -1,8 +1,8 @@
 //! Ledger of one device: bytes by stack, layer, category and line, now and at the peak.
 //!
-//! Exactly one *cell* counts each live block: all blocks of the same stack, layer, owner, phase and classification. Layers,
-//! categories and stacks are sums over cells, computed for display. An event therefore changes one cell, and one line of
-//! each scope ([`super::line_book`]).
+//! Exactly one *cell* counts each live block. A cell covers all blocks of the same stack, layer, owner, phase and
+//! classification. Layers, categories and stacks are sums over cells, computed for display. An event therefore changes one
+//! cell, and one line of each scope ([`super::line_book`]).
 //!
 //! A new peak does not copy all cells: it increments `epoch`, and a cell saves its bytes at its first change after that. A
 //! cell with an older epoch has not changed since the peak.

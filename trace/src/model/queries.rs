@@ -196,8 +196,9 @@ impl Model {
         self.symbols.is_compiled(line)
     }
 
-    /// Returns the number of stacks deeper than [`MAX_STACK_DEPTH`](super::MAX_STACK_DEPTH). Their outermost calls are not
-    /// shown.
+    /// Returns the number of stacks deeper than [`MAX_STACK_DEPTH`](super::MAX_STACK_DEPTH).
+    ///
+    /// Their outermost calls are not shown.
     pub fn deep_stacks(&self) -> usize {
         self.symbols.deep_stacks()
     }

@@ -28,7 +28,7 @@ pub enum SeekOutcome {
     Found,
     /// The trace was cut down to its maximum size and lost that moment: the state is the earliest available.
     NotKept,
-    /// The progress callback cancelled the seek, so the state is between its start and the moment.
+    /// The progress callback cancelled the seek before it reached the moment.
     Cancelled,
 }
 

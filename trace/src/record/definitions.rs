@@ -442,8 +442,9 @@ pub enum AllocatorRequestKind {
     SegmentFree,
     /// 5: memory for a tensor was requested and refused: out of memory.
     OutOfMemory,
-    /// 6: another phase of the program begins. The address holds the phase: 0 training, 1 evaluation, 2 saving, 3 the rest,
-    /// 4 it failed.
+    /// 6: another phase of the program begins.
+    ///
+    /// The address holds the phase: 0 training, 1 evaluation, 2 saving, 3 the rest, 4 it failed.
     Phase,
 }
 

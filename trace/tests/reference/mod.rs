@@ -1,6 +1,6 @@
 //! A slow reference implementation of the model that computes everything from the whole list of events, with lookahead.
 //!
-//! It shares no code with the model: it finds the lifetime and the category of each block, and then computes the sums
+//! It shares no code with the model. It finds the lifetime and the category of each block, and then computes the sums
 //! for every moment from scratch.
 
 use std::collections::{BTreeMap, BTreeSet};
