@@ -1,10 +1,10 @@
-"""Trains two encoders to find which title belongs to which picture, with a loss that compares every pair of a large batch:
+"""Trains two encoders to match titles with pictures, with a loss that compares every pair of a large batch:
 
     python examples/big_batch.py
     python examples/big_batch.py --batch 4096 --memory 2GiB
 
-Pictures and titles are made up, and share a hidden subject. With a GPU, pieces are as large as fits the memory; without one
-they are of 64 samples. Loss and gradients are those of the whole batch either way.
+Pictures and titles are generated from a shared hidden subject. With a GPU, pieces are as large as the memory allows. Without
+one, they have 64 samples. In both cases, loss and gradients are those of the whole batch.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SUBJECTS, WORDS, TITLE, PIXELS = 200, 500, 12, 32
 
 
 class Encoders(nn.Module):
-    """Vectors of pictures and of titles."""
+    """Encoders of pictures and titles as vectors."""
 
     def __init__(self, width=128, depth=4):
         super().__init__()
@@ -36,7 +36,7 @@ class Encoders(nn.Module):
 
 
 def contrast(outputs):
-    """Each picture against all titles, and each title against all pictures."""
+    """Returns the contrastive loss of each picture against all titles, and of each title against all pictures."""
     pictures, titles = (F.normalize(vectors.float(), dim=-1) for vectors in outputs)
     scores = pictures @ titles.T / 0.07
     pairs = torch.arange(len(scores), device=scores.device)
@@ -44,7 +44,7 @@ def contrast(outputs):
 
 
 def samples(batch, generator):
-    """Pictures whose colours, and titles whose words, depend on a subject."""
+    """Returns pictures whose colours, and titles whose words, depend on a subject."""
     subjects = torch.randint(0, SUBJECTS, (batch,), generator=generator)
     colours = torch.randn(SUBJECTS, 3, 4, 4, generator=torch.Generator().manual_seed(0))[subjects]
     pictures = F.interpolate(colours, PIXELS) + 0.5 * torch.randn(batch, 3, PIXELS, PIXELS, generator=generator)

@@ -1,7 +1,7 @@
-"""Runs a GPT-2 with room for a third of its weights on the GPU. The others are copied while the GPU computes.
+"""Runs a GPT-2 with room for a third of its weights on the GPU. Copies the others while the GPU computes.
 
 Needs `pip install transformers`. The weights are random, so nothing is downloaded. Without a GPU, the same pipeline runs on
-the CPU and a thread makes the copies:
+the CPU, and a thread makes the copies:
 
     python examples/page_gpt.py
     python examples/page_gpt.py --layers 48 --width 1600 --budget 1GiB --batch 8 --context 512
@@ -46,7 +46,7 @@ def main():
     ids = torch.randint(0, 8192, (arguments.batch, arguments.context))
     unpaged = model(input_ids=ids).logits
 
-    # Makes each transformer block one unit, which is copied as a whole.
+    # Makes each transformer block one unit, copied as a whole.
     block = sum(parameter.numel() for parameter in model.transformer.h[0].parameters())
     memlab.page(model, device, max_layer_size=block, budget=arguments.budget)
     for number in range(1, 7):

@@ -1,4 +1,4 @@
-"""Asks how a GPT can be trained on several cards, and what holds most memory. Needs no GPU, and no weights:
+"""Finds the largest batch of a GPT on several cards, and the largest holders of memory. Needs no GPU and no weights:
 
     python examples/plan_gpt.py
     python examples/plan_gpt.py --layers 32 --width 4096 --heads 32 --context 2048 --cards h100 h200

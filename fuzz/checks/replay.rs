@@ -1,5 +1,7 @@
-//! Any bytes as a trace: the decoder and the model must not panic or hang, the views must add up, and a keyframe of the model must
-//! replay to the same views.
+//! Checks a replay of arbitrary bytes as a trace.
+//!
+//! The decoder and the model must not panic or hang, the views must add up, and a keyframe of the model must replay to the
+//! same views.
 
 use memlab_trace::{Model, Record, decode_line};
 
@@ -26,7 +28,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// All views as text. Their sums are checked if no keyframe of the input could make them inconsistent.
+/// Returns all views as text. Checks their sums if no keyframe of the input could make them inconsistent.
 fn views(model: &Model, honest: bool) -> String {
     let mut text = format!("{:?}{:?}{:?}", model.steps(), model.ooms(), model.anomalies());
     for device in model.devices() {

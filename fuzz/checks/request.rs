@@ -1,4 +1,4 @@
-//! Any bytes as a request on the control socket: never panics, and errors are short.
+//! Checks that arbitrary bytes as a request on the control socket never panic, and that errors are short.
 
 use memlab_protocol::request::ControlRequest;
 

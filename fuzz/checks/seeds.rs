@@ -1,8 +1,8 @@
-//! The seeds of the fuzzer, for the tests that replay them.
+//! Replay of the fuzzer's seeds in tests.
 
 use std::path::Path;
 
-/// Gives each file of a folder to a check, and names it in a test that fails. Returns the number of files.
+/// Passes each file of a folder to a check, and names the file if the test fails. Returns the number of files.
 pub fn check_each(folder: &Path, check: fn(&[u8])) -> usize {
     let mut count = 0;
     for entry in std::fs::read_dir(folder).expect("the folder can be listed") {

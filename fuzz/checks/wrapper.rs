@@ -1,4 +1,6 @@
-//! Any bytes as a graph, a zero byte and a wrapper or the source of a package: never panics, and origins are of lines that exist.
+//! Checks that arbitrary bytes as a graph, a zero byte and a wrapper or the source of a package never panic.
+//!
+//! Every origin must be an existing line.
 
 use memlab_inductor::{Graph, Package, Wrapper, origins};
 

@@ -1,4 +1,4 @@
-//! Structs that the functions of `interpose/include/memlab.h` take.
+//! Structs that the functions in `interpose/include/memlab.h` take.
 
 use std::ffi::{c_char, c_double, c_int};
 
@@ -10,7 +10,9 @@ pub struct Position {
     pub bytes: u64,
 }
 
-/// One step of a training: C's `struct memlab_trained`. Its texts are null or end in a NUL.
+/// One step of a training: C's `struct memlab_trained`.
+///
+/// Its texts are null or end in a NUL.
 #[repr(C)]
 pub struct Trained {
     pub step: u64,

@@ -1,4 +1,4 @@
-//! Requests on the control socket: one line of JSON, checked before anything is done about it.
+//! Requests on the control socket: one line of JSON, fully checked before any action.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 
 use crate::status::OnLimit;
 
-/// A longer line is not read.
+/// Longest line in bytes; longer lines are not read.
 pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// An operation waits for the program no longer than this.
+/// Longest time that an operation waits for the program.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// A range of device memory: its address and its bytes.
+/// A range of device memory: address and bytes.
 pub type Range = (u64, u64);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub enum ControlRequest {
         timeout: Duration,
         ranges: Vec<Range>,
     },
-    /// Moves everything back. With `free_host` the pinned host memory is then given back to the system.
+    /// Moves everything back. With `free_host`, then returns the pinned host memory to the system.
     Restore {
         timeout: Duration,
         free_host: bool,
@@ -38,15 +38,15 @@ pub enum ControlRequest {
         bytes: Option<u64>,
         on_limit: Option<OnLimit>,
     },
-    /// The driver has taken the process's device memory (true), or has given it back.
+    /// The driver has taken the process's device memory (true), or returned it (false).
     Checkpointed(bool),
 }
 
-/// Devices have ordinals below this.
+/// Upper bound of device ordinals, exclusive.
 pub const MAX_DEVICES: usize = 64;
 
 impl ControlRequest {
-    /// Parses a line. Anything after it is ignored; the error is for the client.
+    /// Parses a line and ignores anything after it. The error is for the client.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let request: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
@@ -74,7 +74,7 @@ impl ControlRequest {
         }
     }
 
-    /// The line that [`Self::parse`] reads, without its end. Settings that are to stay as they are have no key.
+    /// Returns the line that [`Self::parse`] reads, without its end. Unchanged settings have no key.
     pub fn to_json(&self) -> Value {
         let mut request = match self {
             Self::Status => json!({"command": "status"}),
@@ -99,12 +99,12 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The value, if it is present and not null.
+/// Returns the value if it is present and not null.
 fn given<'a>(request: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     request.get(name).filter(|value| !value.is_null())
 }
 
-/// How long an operation may wait for the program.
+/// Returns the time that an operation may wait for the program.
 fn timeout(request: &Map<String, Value>) -> Result<Duration, String> {
     match given(request, "timeout_ms") {
         None => Ok(DEFAULT_TIMEOUT),
@@ -138,7 +138,7 @@ fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
             Some(ordinal.ok_or("device must be a number: 0 for the first that the program sees")? as i32)
         }
     };
-    // Required even if it is null, so that no limit is lifted by mistake.
+    // Required even if it is null, so that a missing key cannot lift a limit by mistake.
     let bytes = match request.get("bytes").ok_or("bytes must be said: a number, or null to lift the limit")? {
         Value::Null => None,
         value => Some(value.as_u64().filter(|&bytes| is_limit(bytes)).ok_or("bytes must be a number, not 0, or null")?),
@@ -150,7 +150,7 @@ fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
     Ok(ControlRequest::Limit { device, bytes, on_limit })
 }
 
-/// Zero is not a limit, and sums of bytes must fit in signed numbers.
+/// Returns true for a valid limit: above zero, and small enough that sums of bytes fit in signed numbers.
 pub fn is_limit(bytes: u64) -> bool {
     bytes > 0 && i64::try_from(bytes).is_ok()
 }
@@ -194,7 +194,7 @@ mod tests {
         ] {
             let parsed = ControlRequest::parse(text.as_bytes());
             assert_eq!(parsed.as_ref(), Ok(&request), "{text}");
-            // AND what is written is read as the same
+            // AND the written request parses to the same value
             assert_eq!(ControlRequest::parse(request.to_json().to_string().as_bytes()), parsed, "{text}");
         }
     }
@@ -254,7 +254,7 @@ mod tests {
                     text.push(b' ');
                 }
             }
-            // THEN each is parsed, or refused in a few words
+            // THEN each is parsed, or refused with a short message
             match ControlRequest::parse(&text) {
                 Ok(ControlRequest::Move { ranges, .. }) => assert!(!ranges.is_empty()),
                 Ok(_) => understood += 1,
@@ -262,7 +262,7 @@ mod tests {
             }
         }
         assert!(understood > 1000, "{understood}: spoilt beyond what tells anything");
-        // AND so are large and deeply nested ones
+        // AND so are large and deeply nested texts
         for text in [
             "[".repeat(MAX_REQUEST_BYTES),
             r#"{"a":"#.repeat(MAX_REQUEST_BYTES / 5),

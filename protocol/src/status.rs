@@ -2,61 +2,61 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a process's GPU memory is.
+/// Location of a process's GPU memory, and the operation that moves it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MoveStatus {
-    /// Whether memlab can move it; otherwise only `state` and `why_not` are set.
+    /// True if memlab can move the memory; otherwise only `state` and `why_not` are set.
     pub enabled: bool,
-    /// Where it is.
+    /// Location of the memory.
     pub state: MoveState,
-    /// Why memlab cannot move it.
+    /// Reason why memlab cannot move the memory.
     pub why_not: Option<String>,
-    /// What memlab can move and is on the devices.
+    /// Movable bytes on the devices.
     pub device_bytes: u64,
-    /// What it has moved to host memory, or spilled there.
+    /// Bytes moved or spilled to host memory.
     pub host_bytes: u64,
-    /// Device memory that it knows of and cannot move.
+    /// Bytes of known device memory that memlab cannot move.
     pub fixed_bytes: u64,
-    /// Pinned host memory that it keeps for moving.
+    /// Bytes of pinned host memory kept for moving.
     pub arena_bytes: u64,
-    /// Memory moves in whole pages of this size.
+    /// Page size in bytes; memory moves in whole pages.
     pub page_bytes: u64,
-    /// What runs, or ran last.
+    /// Running operation, or the last one.
     pub operation: Option<Operation>,
 }
 
-/// Where GPU memory can be.
+/// Locations of GPU memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveState {
     /// On the devices.
     #[default]
     Resident,
-    /// On its way to the host.
+    /// Moving to the host.
     Offloading,
     /// On the host; the program waits.
     Offloaded,
-    /// On its way back.
+    /// Moving back to the devices.
     Restoring,
-    /// Parts are on their way; the program runs.
+    /// Parts are moving; the program runs.
     Moving,
     /// Parts are on the host; the program runs.
     PartlyOffloaded,
-    /// With the driver; the program waits.
+    /// Held by the driver; the program waits.
     Checkpointed,
-    /// Somewhere that this memlab does not know of.
+    /// Unknown state of a newer memlab.
     #[serde(other)]
     Unknown,
 }
 
 impl MoveState {
-    /// Whether something runs.
+    /// Returns true while an operation runs.
     pub fn is_busy(self) -> bool {
         matches!(self, Self::Offloading | Self::Restoring | Self::Moving)
     }
 
-    /// The activity of a process whose memory is in this state.
+    /// Returns the activity of a process whose memory is in this state.
     pub fn activity(self) -> &'static str {
         match self {
             Self::Resident => "recording",
@@ -65,7 +65,7 @@ impl MoveState {
         }
     }
 
-    /// In a word or two of at most twelve columns.
+    /// Returns a word or two of at most twelve columns.
     pub fn short(self) -> &'static str {
         match self {
             Self::Resident => "resident",
@@ -80,50 +80,50 @@ impl MoveState {
     }
 }
 
-/// Something that moves memory, or did.
+/// An operation that moves memory, running or over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Operation {
-    /// Its number in the process.
+    /// Number of the operation in the process.
     pub id: u64,
-    /// What it does.
+    /// Kind of the operation.
     pub kind: OperationKind,
-    /// How far it is.
+    /// Phase of the operation.
     pub phase: OperationPhase,
-    /// Copied so far.
+    /// Bytes copied.
     pub done_bytes: u64,
-    /// To be copied.
+    /// Bytes to copy.
     pub total_bytes: u64,
-    /// How long it has taken.
+    /// Elapsed seconds.
     pub seconds: f64,
-    /// How long of that it has copied.
+    /// Seconds spent copying.
     pub copy_seconds: f64,
-    /// Why it failed, and what to do.
+    /// Reason of the failure, with a remedy.
     pub error: Option<String>,
-    /// What else there is to say.
+    /// Note for the user.
     pub note: Option<String>,
-    /// Whether it failed only because the device is full.
+    /// True if the operation failed only because the device is full.
     pub retryable: bool,
 }
 
-/// What an operation does.
+/// Kinds of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
-    /// Moves all to the host.
+    /// Moves all memory to the host.
     #[default]
     Offload,
-    /// Brings all back.
+    /// Moves all memory back.
     Restore,
-    /// Moves parts to the host.
+    /// Moves parts of the memory to the host.
     Move,
-    /// Something that this memlab does not know of.
+    /// Unknown kind of a newer memlab.
     #[serde(other)]
     Unknown,
 }
 
 impl OperationKind {
-    /// The name of the request that starts it.
+    /// Returns the name of the request that starts the operation.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Offload => "offload",
@@ -133,7 +133,7 @@ impl OperationKind {
         }
     }
 
-    /// While it runs.
+    /// Returns the verb form while the operation runs.
     pub fn doing(self) -> &'static str {
         match self {
             Self::Offload => "offloading",
@@ -142,7 +142,7 @@ impl OperationKind {
         }
     }
 
-    /// When it is done.
+    /// Returns the verb form of the finished operation.
     pub fn done(self) -> &'static str {
         match self {
             Self::Offload => "offloaded",
@@ -152,37 +152,37 @@ impl OperationKind {
     }
 }
 
-/// How far an operation is.
+/// Phases of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationPhase {
-    /// For the program's next launch.
+    /// Waiting for the program's next launch.
     #[default]
     Waiting,
-    /// For the device to finish its work.
+    /// Waiting for the device to finish its work.
     Synchronising,
-    /// Host memory, or device memory, is being had.
+    /// Allocating host memory or device memory.
     Preparing,
-    /// Bytes move.
+    /// Copying bytes.
     Copying,
-    /// What was copied is given back.
+    /// Releasing the memory that was copied.
     Releasing,
-    /// It has ended well.
+    /// Succeeded.
     Done,
-    /// It has failed.
+    /// Failed.
     Failed,
-    /// Something that this memlab does not know of.
+    /// Unknown phase of a newer memlab.
     #[serde(other)]
     Unknown,
 }
 
 impl OperationPhase {
-    /// Whether nothing more will come.
+    /// Returns true if the operation has ended.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed)
     }
 
-    /// In a few words.
+    /// Returns a description in a few words.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting for the program's next launch",
@@ -198,12 +198,12 @@ impl OperationPhase {
 }
 
 impl Operation {
-    /// How much of it is done, from 0 to 1.
+    /// Returns the copied share of the operation, from 0 to 1.
     pub fn share(&self) -> f64 {
         if self.total_bytes == 0 { 0.0 } else { (self.done_bytes as f64 / self.total_bytes as f64).min(1.0) }
     }
 
-    /// How fast it copies, in 10⁹ bytes a second: `19.8 GB/s`; `None`: it has not copied for a measurable time.
+    /// Returns the copy rate in 10⁹ bytes a second: `19.8 GB/s`; `None`: no measurable copy time yet.
     pub fn rate(&self) -> Option<String> {
         let rate = self.done_bytes as f64 / self.copy_seconds / 1e9;
         (self.done_bytes > 0 && rate.is_finite() && rate > 0.0).then(|| match rate {
@@ -218,36 +218,36 @@ impl Operation {
 pub struct LimitStatus {
     /// The CUDA ordinal.
     pub device: i32,
-    /// How much the process may have.
+    /// Limit of the process in bytes.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
-    /// How much it has.
+    /// Bytes that the process uses.
     #[serde(default)]
     pub used_bytes: u64,
-    /// How much of its memory is in host memory because of the limit.
+    /// Bytes that the limit spilled to host memory.
     #[serde(default)]
     pub spilled_bytes: u64,
-    /// What happens at the limit.
+    /// Handling of allocations at the limit.
     #[serde(default)]
     pub on_limit: OnLimit,
 }
 
-/// What happens when a process reaches its limit.
+/// Handling of an allocation beyond the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLimit {
     /// The allocation fails, as on a full device.
     #[default]
     Oom,
-    /// The memory is taken on the host, where kernels reach it slowly.
+    /// The memory is allocated on the host, where kernels reach it slowly.
     Spill,
-    /// Something that this memlab does not know of.
+    /// Unknown handling of a newer memlab.
     #[serde(other)]
     Unknown,
 }
 
 impl OnLimit {
-    /// `oom` or `spill`.
+    /// Parses `oom` or `spill`.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Oom, Self::Spill].into_iter().find(|on_limit| text == on_limit.as_str())
     }
@@ -256,7 +256,7 @@ impl OnLimit {
         if spills { Self::Spill } else { Self::Oom }
     }
 
-    /// As it is written.
+    /// Returns the name, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Oom => "oom",
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn what_a_newer_memlab_says_is_read_as_far_as_it_goes() {
-        // GIVEN a status with states, phases and keys that this memlab does not know, and others left out
+        // GIVEN a status with unknown states, phases and keys, and with others left out
         let text = r#"{"enabled":true,"state":"teleported","warp":9,"operation":{"id":3,"kind":"beam","phase":"x"}}"#;
-        // WHEN read THEN what is known is there
+        // WHEN read THEN the known parts are set
         let status: MoveStatus = serde_json::from_str(text).unwrap();
         let operation = status.operation.unwrap();
         assert_eq!((status.state, status.device_bytes), (MoveState::Unknown, 0));
@@ -282,7 +282,7 @@ mod tests {
             (operation.kind, operation.phase, operation.retryable),
             (OperationKind::Unknown, OperationPhase::Unknown, false)
         );
-        // AND where memlab cannot move it, only that
+        // AND a status without movable memory needs no other keys
         let status: MoveStatus =
             serde_json::from_str(r#"{"enabled":false,"state":"resident","why_not":"started without --offload"}"#)
                 .unwrap();

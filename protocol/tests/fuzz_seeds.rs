@@ -1,4 +1,4 @@
-//! The seeds of the fuzzer, by the check that it calls.
+//! The fuzzer's seeds, run by the check that the fuzzer calls.
 
 use std::path::Path;
 

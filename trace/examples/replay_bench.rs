@@ -1,9 +1,9 @@
 //! Measures the time and memory of replaying a trace.
 //!
-//! `replay_bench [EVENTS]` writes a synthetic trace of that many events (10 million by default) to a temporary
-//! file, shaped like training: 3,000 stacks 12 frames deep, 200 layers, 100,000 live blocks, short-lived blocks
-//! between them, steps and tags. It then reads the trace like `memlab report`, in a separate process, and prints that
-//! process's time and peak resident memory.
+//! `replay_bench [EVENTS]` writes a synthetic trace of `EVENTS` events (10 million by default) to a temporary file. The
+//! trace is shaped like training: 3,000 stacks 12 frames deep, 200 layers, 100,000 live blocks, short-lived blocks between
+//! them, steps and tags. A separate process then reads the trace like `memlab report`. `replay_bench` prints that process's
+//! time and peak resident memory.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -42,7 +42,7 @@ fn bench(events: u64) -> io::Result<()> {
     write(&path, events)?;
     let bytes = std::fs::metadata(&path)?.len();
     println!("trace: {events} events, {bytes} bytes, {:.1} bytes an event", bytes as f64 / events as f64);
-    // The best of three runs, since other processes run on the machine.
+    // Three runs, of which the best counts, since other processes run on the machine.
     for _ in 0..3 {
         Command::new(std::env::current_exe()?).arg("--read").arg(&path).status()?;
     }
@@ -85,14 +85,14 @@ fn read(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The peak resident memory of this process, from `/proc/self/status`.
+/// Returns the peak resident memory of this process, from `/proc/self/status`.
 fn peak_rss_kib() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     Ok(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0))
 }
 
-/// The processor time of the main thread, which replays; it depends less on the machine's load.
+/// Returns the processor time of the main thread, which replays. It depends less on the machine's load than wall time.
 fn processor_seconds() -> io::Result<f64> {
     let spent = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanoseconds = spent.split_whitespace().next().and_then(|field| field.parse::<u64>().ok());
@@ -127,7 +127,7 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
         let bytes = 512 * (1 + random.u64(..4_000));
         out.write_all(encode::alloc(&mut buffer, time, thread, 0, address, bytes, stack, layer, phase))?;
         written += 1;
-        // One block in three is long-lived; once there are enough, each new one replaces another.
+        // One block in three is long-lived; at the limit, each new one replaces another.
         let gone = if random.u64(..3) > 0 {
             Some(address)
         } else {

@@ -1,7 +1,7 @@
 //! The decoder: one line in, one record out.
 //!
-//! There are millions of events, made of integers, so these are parsed by hand. Definitions, and events that carry strings, go
-//! through `serde_json`. A malformed line gives an error: no input panics.
+//! Events are numerous and made of integers, so the decoder parses them by hand. Definitions, and events with strings, go
+//! through `serde_json`. A malformed line gives an error; no input panics.
 
 mod elements;
 mod error;
@@ -19,7 +19,7 @@ use elements::Elements;
 pub use error::DecodeError;
 use numbers::Numbers;
 
-/// An event of a block: the records that traces have millions of. They borrow nothing from their line.
+/// An event of a block, by far the most frequent kind of record. It borrows nothing from its line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum BlockEvent {
     Alloc(Alloc),
@@ -27,7 +27,7 @@ pub(crate) enum BlockEvent {
 }
 
 impl BlockEvent {
-    /// The device of the block, and its address.
+    /// Returns the device and address of the block.
     #[inline]
     pub(crate) fn place(&self) -> (i32, u64) {
         match self {
@@ -53,8 +53,8 @@ impl From<BlockEvent> for Record<'_> {
 ///
 /// # Errors
 ///
-/// If the line is not JSON, is neither object nor array, or is a known record with an element that is missing,
-/// of the wrong type or out of range.
+/// If the line is not JSON, is neither object nor array, or is a known record with a missing, mistyped or out-of-range
+/// element.
 #[inline]
 pub fn decode_line(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     match line {
@@ -64,7 +64,7 @@ pub fn decode_line(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     }
 }
 
-/// The event of a block that a line has; `None`: it is another record, or malformed.
+/// Decodes a line with a block event; `None`: another record, or malformed.
 #[inline]
 pub(crate) fn decode_block_event(line: &[u8]) -> Option<BlockEvent> {
     match line {
@@ -189,7 +189,7 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     Ok(record)
 }
 
-/// An event with strings or nulls, or with unusual white space.
+/// Decodes an event with strings or nulls, or with unusual white space.
 fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, DecodeError> {
     let mut elements = Elements::parse(line)?;
     let record = match tag {
@@ -217,7 +217,7 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         }),
         b"tag" => {
             let (time, device, address) = (elements.number()?, elements.number()?, elements.number()?);
-            // A category of a newer version is unknown.
+            // The category of a newer version is unknown.
             let Some(category) = tag_category(&elements.text()?) else { return Ok(Record::Unknown) };
             let (bytes, root, name) = (elements.number()?, elements.number()?, elements.text()?);
             let shard = elements.text_if_there().unwrap_or_default();
@@ -296,7 +296,7 @@ fn tag_category(name: &str) -> Option<TagCategory> {
     [Parameter, Gradient, OptimizerState, Buffer, Input].into_iter().find(|category| category.as_str() == name)
 }
 
-/// A definition: an object. Its first key says what it defines.
+/// Decodes a definition: an object whose first key names its kind.
 fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     #[derive(Deserialize)]
     struct Warning {

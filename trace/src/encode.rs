@@ -1,9 +1,9 @@
-//! The encoder: one function per record, each writing one line into a buffer on the stack.
+//! The encoder: one function per record, each of which writes one line into a buffer on the stack.
 //!
-//! For the hooks inside a traced process: nothing here allocates, panics, takes a lock or calls a hooked function. Every
-//! function returns the finished line, newline included. A string too long for the buffer is cut and ends in `…`, so that the
-//! line is always valid JSON. An empty slice means that the buffer is too small for any line. Text is given as bytes; invalid
-//! UTF-8 becomes U+FFFD.
+//! It serves the hooks inside a traced process: nothing here allocates, panics, takes a lock or calls a hooked function.
+//! Every function returns the finished line, including the newline. A string too long for the buffer is cut and ends in `…`,
+//! so that the line is always valid JSON. An empty slice means that the buffer is too small for any line. Text is given as
+//! bytes; invalid UTF-8 becomes U+FFFD.
 
 mod buffer;
 mod definitions;

@@ -1,15 +1,15 @@
-//! The memlab trace: what it is made of, how it is written and read, and the model built by replaying it.
+//! Format, encoder, decoder and readers of memlab traces, and the model that replays them.
 //!
-//! A trace is a JSON Lines file that a traced process appends to; `docs/trace-format.md` describes it. This crate knows
-//! nothing of CUDA, Python or terminals, and can be used alone:
+//! A traced process appends to its trace, a JSON Lines file; `docs/trace-format.md` describes the format. This crate depends
+//! on neither CUDA, Python nor a terminal, and you can use it alone:
 //!
 //! - [`record`]: the records, one type each.
 //! - [`encode`]: writes records without heap or panic, for hooks inside the traced process.
 //! - [`decode_line`]: reads one record.
-//! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
-//! - [`load_whole`] and [`Follower`]: replay a file into a model, finished or still growing.
+//! - [`Model`]: the state of the process: memory now and at the peak, by line, layer and category.
+//! - [`load_whole`] and [`Follower`]: replay a file into a model, whether the file is finished or still growing.
 //! - [`SeekableReplay`]: the state at any moment of a run; [`Replay`]: the state with its latest events.
-//! - [`SnapshotReplay`]: the blocks of one moment, in the categories that they turn out to be in later.
+//! - [`SnapshotReplay`]: the blocks of one moment, in their final categories.
 //!
 //! # Which lines hold the memory at the peak
 //!
@@ -65,28 +65,28 @@
 //!
 //! ```text
 //! reader                                  files: whole, growing, at any moment
-//! snapshot_replay, replay                 the state at one moment as known later; the state with its latest events
-//! seek_target, sink                       where to stop; what takes records
+//! snapshot_replay, replay                 one moment with final categories; the state with its latest events
+//! seek_target, sink                       moments to stop at; consumers of records
 //! model                                   the state of the process, by the modules below
-//! model::queries, model::lines            what the model answers
-//! model::apply                            how records change it
+//! model::queries, model::lines            queries of the model
+//! model::apply                            application of records to the state
 //! model::keyframe                         the state as lines of a trace
 //! model::process_state                    all devices, threads, names
 //! model::ooms                             out-of-memory events
 //! model::call_tree, model::accumulation   figures by stack
-//! model::gpu_work_views                   what ran on a device, grouped
+//! model::gpu_work_views                   work on a device, grouped
 //! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
 //! model::device                           one device: blocks, books, driver memory
-//! model::gpu_work                         what ran on a device, by place
-//! model::step_work                        what ran on a device, by step
+//! model::gpu_work                         work on a device, by place
+//! model::step_work                        work on a device, by step
 //! model::passes                           accumulation over forward passes
-//! model::growth, model::driver_memory     which lines grow over steps; memory taken from the driver
+//! model::growth, model::driver_memory     lines that grow over steps; memory taken from the driver
 //! model::private_pools                    segments of CUDA graphs
-//! model::trainings                        what a training says of its steps
+//! model::trainings                        training progress by step
 //! model::blocks, model::tags, model::timeline, model::category_timeline, model::steps, model::device_totals
-//! model::ledger                           the books: bytes by stack, layer and category, now and at the peak
+//! model::ledger                           bytes by stack, layer and category, now and at the peak
 //! model::line_book                        bytes by line
-//! model::cell, model::symbols             the smallest sums; names of stacks, lines and layers
+//! model::cell, model::symbols             the finest sums; names of stacks, lines and layers
 //! model::tensor_names, model::classification, model::time_bins, model::sources, model::scope, model::allocation_totals
 //! model::views, model::history_views, model::code_origin
 //! model::line, model::category, model::anomalies

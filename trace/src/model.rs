@@ -1,7 +1,7 @@
 //! The model: the state of a traced process, built by replaying its records one by one.
 //!
-//! Records change it by [`Model::apply`]; every other method reads it. Nothing that a trace contains can make the model panic,
-//! loop or grow beyond what is live and defined: contradictions are counted in [`Anomalies`] and otherwise ignored.
+//! [`Model::apply`] changes it by one record; every other method reads it. No content of a trace can make the model panic,
+//! loop or outgrow the live blocks and definitions. It counts contradictions in [`Anomalies`] and otherwise ignores them.
 
 mod accumulation;
 mod allocation_totals;

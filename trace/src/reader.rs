@@ -1,4 +1,4 @@
-//! Reading trace files: whole ones, plain or compressed, and ones that still grow.
+//! Readers of trace files: whole ones, plain or compressed, and ones that still grow.
 
 mod checkpoints;
 mod chunks;

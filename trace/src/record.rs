@@ -1,7 +1,6 @@
-//! The records a trace is made of, as `docs/trace-format.md` describes them.
+//! The records of a trace, as `docs/trace-format.md` describes them.
 //!
-//! A line that is an object is a definition, a line that is an array is an event. Each type's documentation
-//! shows a real line of it.
+//! An object line is a definition; an array line is an event. The documentation of each type shows a real line.
 
 mod definitions;
 mod events;
@@ -15,7 +14,7 @@ pub use parallel::{Mesh, MeshDimension, Stages};
 pub use text::Text;
 pub use trained::{Loss, Trained};
 
-/// The newest version of the format this crate reads, and the one it writes.
+/// Newest format version that this crate reads, and the version that it writes.
 pub const FORMAT: u32 = 1;
 
 /// One line of a trace.
@@ -25,17 +24,17 @@ pub enum Record<'a> {
     Header(Box<Header>),
     /// A device, at its first allocation.
     Device(Device),
-    /// How fast a device's link to the host is.
+    /// Bandwidth of a device's link to the host.
     Link(Link),
     /// The limit of the process on a device.
     Limit(Limit),
-    /// What other processes hold on a device.
+    /// Memory of other processes on a device.
     Others(Others),
     /// A thread that appears in events.
     Thread(Thread),
     /// Software found in the process.
     Software(Software),
-    /// A file or folder of code that its path does not classify.
+    /// Owner of code whose path does not show it.
     CodeRoot(CodeRoot),
     /// A Python frame.
     Frame(Frame<'a>),
@@ -45,21 +44,21 @@ pub enum Record<'a> {
     Stack(Stack),
     /// A layer.
     Layer(Layer),
-    /// A range that the program names.
+    /// A range named by the program.
     Range(Range),
-    /// A name of what ran on a GPU.
+    /// Name of a kernel, copy or fill on a GPU.
     Kernel(Kernel),
-    /// Where the process is in device meshes.
+    /// Position of the process in device meshes.
     Mesh(Mesh),
     /// The stages of a pipeline that the process holds.
     Stages(Stages),
-    /// A part of what PyTorch's allocator was asked for.
+    /// Part of the requests to PyTorch's allocator.
     Requests(Requests),
-    /// What a training did in an optimizer step.
+    /// Progress of a training in one optimizer step.
     Trained(Trained),
     /// Something memlab could not do.
     Warning(String),
-    /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.
+    /// The trace is empty up to this byte: `{"skip":536870912}`.
     Skip(u64),
     /// Part of the state at an earlier moment, as JSON that [`Model::apply`](crate::Model::apply) parses.
     Keyframe(Text<'a>),
@@ -81,23 +80,23 @@ pub enum Record<'a> {
     Unmap(Unmap),
     /// Out of memory.
     Oom(Oom),
-    /// The category of a tensor.
+    /// Category of a tensor.
     Tag(Tag<'a>),
     /// An optimizer step ended.
     Step(Step),
     /// The program read device memory back to the host.
     ReadBack(ReadBack),
-    /// What ran on a GPU.
+    /// Work of a GPU, by place and kernel.
     Work(Work),
-    /// What ran on a GPU, by step.
+    /// Work of a GPU, by step.
     StepWork(StepWork),
-    /// How busy a GPU was.
+    /// Busy and idle time of a GPU.
     Busy(Busy),
-    /// A piece of work that ran on a GPU.
+    /// One kernel, copy or fill on a GPU.
     Ran(Ran),
     /// A thread entered or left a range.
     InRange(InRange),
-    /// The use of the whole device.
+    /// Memory use of the whole device.
     Used(Used),
     /// Memory moved between the device and the host.
     Moved(Moved),
@@ -105,7 +104,7 @@ pub enum Record<'a> {
     Lost(Lost),
     /// The process ended.
     End(End),
-    /// An unknown record of a newer memlab with the same format. It is ignored.
+    /// Unknown record of a newer memlab with the same format. It is ignored.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! The state of a trace with its latest events, to show them one by one.
+//! Replay: the state of a trace with its latest events, to show them one by one.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ pub enum EventKind {
     Alloc,
     /// A block was freed.
     Free,
-    /// Memory was taken from the driver, for a segment of PyTorch's allocator if true.
+    /// Memory was taken from the driver; true: for a segment of PyTorch's allocator.
     DriverAlloc(DriverKind, bool),
     /// Driver memory was freed.
     DriverFree(DriverKind),
@@ -24,11 +24,11 @@ pub enum EventKind {
     Map,
     /// Physical memory was unmapped.
     Unmap,
-    /// PyTorch was out of memory: `bytes` were requested.
+    /// PyTorch ran out of memory; `bytes` were requested.
     Oom,
-    /// An optimizer step ended: `address` is its number.
+    /// An optimizer step ended; `address` is its index.
     Step,
-    /// A thread entered or left a range: `address` is the range it is in from now on.
+    /// A thread entered or left a range; `address` is its range from now on.
     InRange,
     /// The use of the whole device was sampled: `bytes`.
     Used,
@@ -41,23 +41,23 @@ pub enum EventKind {
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventView {
-    /// The number of the event in the trace, from 1.
+    /// Number of the event in the trace, from 1.
     pub number: u64,
     /// Nanoseconds since the trace's start.
     pub time: u64,
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
     /// The device; −1: the host, or none.
     pub device: i32,
     /// The thread; 0: none.
     pub thread: u32,
-    /// The address; of a step: its number; of a thread in a range: the range.
+    /// Address; for a step, its index; for a range event, the range.
     pub address: u64,
     /// Bytes; 0 where not known.
     pub bytes: u64,
-    /// The stack of the allocation, also of a free; 0: none.
+    /// Stack of the allocation, also for a free; 0: none.
     pub stack: u32,
-    /// The layer of the allocation, also of a free; 0: none.
+    /// Layer of the allocation, also for a free; 0: none.
     pub layer: u32,
     /// The phase of the allocation.
     pub phase: Phase,
@@ -74,22 +74,22 @@ pub struct Replay {
     pub model: Model,
     history: VecDeque<EventView>,
     history_length: usize,
-    /// Events up to this number are not kept, whatever room there is.
+    /// Number of the last event that is not kept, even if the history has room.
     kept_from: u64,
 }
 
 impl Replay {
-    /// An empty state that keeps the latest `history_length` events.
+    /// Returns an empty state that keeps the latest `history_length` events.
     pub fn with_history(history_length: usize) -> Self {
         Self { model: Model::new(), history: VecDeque::new(), history_length, kept_from: 0 }
     }
 
-    /// A state without its past events, which keeps the latest `history_length` events from now on.
+    /// Returns a replay of `model` without its past events, which keeps the latest `history_length` events from now on.
     pub fn from_model(model: Model, history_length: usize) -> Self {
         Self { kept_from: model.events(), model, history: VecDeque::new(), history_length }
     }
 
-    /// The latest events, the oldest first.
+    /// Returns the latest events, oldest first.
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &EventView> + ExactSizeIterator {
         self.history.iter()
     }
@@ -101,23 +101,27 @@ impl Replay {
         self.history.drain(..surplus);
     }
 
-    /// The number of events kept.
+    /// Returns the maximum number of events kept.
     pub(crate) fn history_length(&self) -> usize {
         self.history_length
     }
 
-    /// The last events of which the latest are kept: more than are kept, since some, such as tags, are not.
+    /// Returns how far back the history may reach, in events of the trace.
+    ///
+    /// This is more than its length, because the history omits some events, such as tags.
     fn window(&self) -> u64 {
         2 * self.history_length as u64
     }
 
-    /// Whether events are not kept because the replay began shortly before.
+    /// Returns true if the history is short because the replay started shortly before.
     pub(crate) fn lacks_events(&self) -> bool {
         let is_short = self.model.events() - self.kept_from < self.window();
         self.kept_from > 0 && is_short && self.history.len() < self.history_length
     }
 
-    /// From which event on, by number, a replay to a moment has to keep events. Forgets what is kept if there is a gap.
+    /// Returns the event number after which a replay to a moment keeps events.
+    ///
+    /// Clears the history if that leaves a gap.
     pub(crate) fn events_from(&mut self, at: SeekTarget) -> u64 {
         let SeekTarget::Event(number) = at else { return 0 };
         let from = number.saturating_sub(self.window());
@@ -130,7 +134,7 @@ impl Replay {
 
     #[inline(never)]
     fn apply_and_keep(&mut self, record: Record<'_>) {
-        // Before the model forgets what the event frees.
+        // Reads the event before the model forgets the block that it frees.
         let event = self.view(&record);
         self.model.apply(record);
         if let Some(mut event) = event {
@@ -234,7 +238,7 @@ impl Replay {
             Record::Used(e) => EventView { kind: EventKind::Used, device: e.device, bytes: e.used, ..none },
             Record::Moved(e) => EventView { kind: EventKind::Moved, device: e.device, bytes: e.bytes, ..none },
             Record::End(_) => none,
-            // Tags are left out: there are hundreds, and they say what blocks are, not what happened.
+            // Tags are left out: they are numerous, and describe blocks rather than events.
             _ => return None,
         })
     }

@@ -1,4 +1,4 @@
-//! Where in a trace to stop.
+//! Moments of a trace to stop at.
 
 use crate::model::Model;
 use crate::record::Record;
@@ -15,12 +15,12 @@ pub enum SeekTarget {
 }
 
 impl SeekTarget {
-    /// After the event with this number, which happened at `time`. Without a number (0), the time decides.
+    /// Returns the moment after the event with this number, at `time`. Without a number (0), the time decides.
     pub fn event(number: u64, time: u64) -> Self {
         if number > 0 { Self::Event(number) } else { Self::Time(time) }
     }
 
-    /// Whether a state is at or before this moment.
+    /// Returns true if a state is at or before this moment.
     pub fn is_ahead_of(self, model: &Model) -> bool {
         match self {
             Self::Time(time) => model.time() <= time,
@@ -29,7 +29,7 @@ impl SeekTarget {
         }
     }
 
-    /// Whether this moment is before a record that is not yet applied to the model.
+    /// Returns true if this moment is before a record that is not yet applied to the model.
     #[inline]
     pub fn is_before(self, record: &Record<'_>, model: &Model) -> bool {
         record.time().is_some_and(|time| match self {

@@ -1,4 +1,4 @@
-//! What takes the records of a trace.
+//! Sinks for the records of a trace.
 
 use std::ops::ControlFlow;
 
@@ -10,10 +10,10 @@ pub trait Sink {
     /// Takes the next record. `Break` refuses it, and all after it.
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()>;
 
-    /// The state after the records taken so far.
+    /// Returns the state after the records taken so far.
     fn model(&self) -> &Model;
 
-    /// Forgets all records: the trace starts again.
+    /// Forgets all records, because the trace starts again.
     fn restart(&mut self);
 }
 

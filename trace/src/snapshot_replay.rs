@@ -1,7 +1,7 @@
-//! A moment of a trace with what is known only later: the final categories of its blocks, and names.
+//! A moment of a trace with later knowledge: the final categories of its blocks, and names.
 //!
-//! A block turns out to be temporary when it is freed, and a parameter when it is tagged. The model corrects its sums at the
-//! peak as it learns; this does the same for single blocks, at any moment.
+//! A block becomes temporary when it is freed, and a parameter when it is tagged. The model corrects its sums at the peak
+//! with this knowledge. This module does the same for single blocks, at any moment.
 
 use std::ops::ControlFlow;
 
@@ -14,10 +14,10 @@ use crate::sink::Sink;
 
 /// Observes a replay up to a moment.
 pub trait Observer {
-    /// Before a record is applied.
+    /// Called before a record is applied.
     fn before(&mut self, _record: &Record<'_>, _model: &Model) {}
 
-    /// After it was applied.
+    /// Called after a record was applied.
     fn after(&mut self, _model: &Model) {}
 }
 
@@ -35,37 +35,37 @@ pub struct SnapshotReplay<'o> {
 struct Snapshot {
     model: Model,
     blocks: Vec<(i32, BlockView)>,
-    /// The tensors in them, as far as they are known by now.
+    /// Known tensors in these blocks.
     tensors: HashMap<(i32, u64), Vec<TensorView>>,
     /// Blocks of undecided category, by device and address.
     undecided: HashMap<(i32, u64), usize>,
-    /// Devices without a sample of their use so far.
+    /// Devices whose use has not been sampled yet.
     unsampled: Vec<i32>,
     outside_process: Vec<(i32, Category, u64)>,
 }
 
-/// A moment of a trace, resolved with what was known at its end.
+/// A moment of a trace, with the knowledge of its end.
 pub struct ResolvedSnapshot {
-    /// The state at the moment, as known then.
+    /// State at the moment, as known then.
     pub model: Model,
-    /// The state at the end, with the names of everything.
+    /// State at the end, with all names.
     pub final_model: Model,
-    /// The live blocks of the moment with their devices, by device and address, with final category and owner.
+    /// Live blocks of the moment with their devices, by device and address, with final category and owner.
     pub blocks: Vec<(i32, BlockView)>,
-    /// What tags say of the tensors in them, by device and address of the block.
+    /// Tagged tensors in them, by device and address of the block.
     pub tensors: HashMap<(i32, u64), Vec<TensorView>>,
-    /// Whether the trace still has the moment; otherwise `model` is the earliest state it has.
+    /// True if the trace still contains the moment; otherwise `model` is its earliest state.
     pub is_available: bool,
     outside_process: Vec<(i32, Category, u64)>,
 }
 
 impl<'o> SnapshotReplay<'o> {
-    /// Will keep the moment `at`.
+    /// Creates a replay that keeps the moment `at`.
     pub fn new(at: SeekTarget, observer: &'o mut dyn Observer) -> Self {
         Self { at, observer, model: Model::new(), snapshot: None }
     }
 
-    /// The snapshot, after the whole trace was replayed.
+    /// Returns the snapshot, after the whole trace was replayed.
     pub fn finish(mut self) -> ResolvedSnapshot {
         let mut snapshot = match self.snapshot.take() {
             Some(snapshot) => snapshot,
@@ -99,7 +99,9 @@ impl Snapshot {
         Self { model, blocks, tensors, undecided, unsampled, outside_process }
     }
 
-    /// `model`: the state in which the block still lives.
+    /// Sets the final category of an undecided block.
+    ///
+    /// `model` is the state in which the block still lives.
     fn decide(&mut self, device: i32, address: u64, turned_out: Option<BlockView>, model: &Model) {
         let Some(slot) = self.undecided.remove(&(device, address)) else { return };
         if let (Some((_, block)), Some(turned_out)) = (self.blocks.get_mut(slot), turned_out) {
@@ -116,9 +118,9 @@ impl Snapshot {
     fn watch(&mut self, record: &Record<'_>, model: &Model) {
         let (device, address) = match record {
             Record::Free(event) => (event.device, event.address),
-            // Its free was lost.
+            // The block's free was lost.
             Record::Alloc(event) => (event.device, event.address),
-            // Blocks allocated straight from the driver.
+            // Blocks allocated directly from the driver.
             Record::DriverAlloc(event) => (event.device, event.address),
             Record::DriverFree(event) => (event.device, event.address),
             _ => return,
@@ -128,7 +130,7 @@ impl Snapshot {
         }
     }
 
-    /// The first sample of a device also applies to the moment before it.
+    /// Applies the first sample of a device to the moment before it, too.
     fn sampled(&mut self, model: &Model) {
         let outside_process = &mut self.outside_process;
         self.unsampled.retain(|device| {
@@ -177,17 +179,18 @@ impl Sink for SnapshotReplay<'_> {
 }
 
 impl ResolvedSnapshot {
-    /// What lines and layers of a device hold at the moment: PyTorch's blocks, and arrays of other libraries.
+    /// Returns the blocks of lines and layers on a device at the moment: PyTorch's blocks, and arrays of other libraries.
     pub fn attributed(&self, device: i32) -> impl Iterator<Item = BlockView> {
         let blocks = self.blocks.iter().filter(move |(on, _)| *on == device).map(|(_, block)| *block);
         blocks.chain(self.model.arrays(device))
     }
 
-    /// What every category held on a device at the moment, in the order of [`Category::ALL`]. The sum is the use of the device
-    /// plus what was in host memory.
+    /// Returns the memory of every category on a device at the moment, in the order of [`Category::ALL`].
+    ///
+    /// The sum is the use of the device plus the memory in host memory.
     pub fn categories(&self, device: i32) -> [(Category, u64); Category::COUNT] {
         let mut held = self.model.categories(device).map(|view| (view.category, view.bytes));
-        // Replaces the categories known then by the final ones.
+        // Replaces the categories of the moment by the final ones.
         for block in self.model.blocks(device) {
             held[block.category as usize].1 = held[block.category as usize].1.saturating_sub(block.bytes);
         }
@@ -200,13 +203,13 @@ impl ResolvedSnapshot {
         held
     }
 
-    /// The use of the whole device at the moment: the sum of its categories, without what was in host memory.
+    /// Returns the use of the whole device at the moment: the sum of its categories, without memory in host memory.
     pub fn used_bytes(&self, device: i32) -> u64 {
         let sum = self.categories(device).iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         sum.saturating_sub(self.host_bytes(device))
     }
 
-    /// Bytes of the process's device memory that were in host memory at the moment.
+    /// Returns the bytes of the process's device memory in host memory at the moment.
     pub fn host_bytes(&self, device: i32) -> u64 {
         self.model.device(device).map_or(0, |view| view.host_bytes)
     }

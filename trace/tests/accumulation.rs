@@ -1,4 +1,4 @@
-//! Accumulating memory: over the steps, at a few of them, and over forward passes without a backward.
+//! Accumulating memory: over all steps, at a few steps, and over forward passes without a backward.
 
 use crate::common::replay;
 use memlab_trace::{AccumulationSpan, Category, Model};
@@ -32,7 +32,7 @@ impl Training {
         self.model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
     }
 
-    /// Allocates a block from a stack, in a layer or outside (0), in an operation with these flags.
+    /// Allocates a block of this size from a stack, in a layer or outside (0), in an operation with these flags.
     fn block(&mut self, bytes: u64, stack: u32, layer: u32, flags: u32) -> u64 {
         self.next += 1;
         let address = self.next << 20;
@@ -44,7 +44,7 @@ impl Training {
         self.line(&format!(r#"["f",{},1,0,{address}]"#, self.next));
     }
 
-    /// A batch, a forward from `stack`, and the block that it keeps.
+    /// Runs a forward from `stack` on a new batch. Returns the block that it keeps.
     fn forward(&mut self, stack: u32, flags: u32) -> u64 {
         let batch = self.block(512, 4, 0, 0);
         let kept = self.block(4096, stack, 1, flags);
@@ -52,7 +52,7 @@ impl Training {
         kept
     }
 
-    /// A step with a backward.
+    /// Runs a step with a backward.
     fn step(&mut self) {
         let kept = self.forward(4, 5);
         let gradient = self.block(512, 4, 1, 2 | 16);
@@ -70,7 +70,8 @@ fn an_evaluation_that_keeps_its_results_accumulates_until_it_returns() {
     let kept: Vec<u64> = (0..8).map(|_| training.forward(3, 5)).collect();
     kept.into_iter().for_each(|address| training.free(address));
     (0..4).for_each(|_| training.step());
-    // THEN the accumulation at the peak is what the earlier passes left, with the stack, and the fact that no backward followed
+    // THEN the accumulation at the peak is the memory of the earlier passes, with the stack, and with the fact that no
+    // backward followed
     let piles = training.model.accumulations(0);
     assert_eq!(piles.len(), 1, "{piles:?}");
     assert_eq!((piles[0].span, piles[0].stacks.len()), (AccumulationSpan::Passes, 1));
@@ -83,7 +84,7 @@ fn an_evaluation_that_keeps_its_results_accumulates_until_it_returns() {
     let callers: Vec<_> =
         training.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();
     assert_eq!(callers, [(3, Some(20), true), (2, Some(5), false), (1, Some(10), true)]);
-    // AND a keyframe has the same
+    // AND a keyframe contains the same
     let mut keyframe = Vec::new();
     training.model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
@@ -114,7 +115,7 @@ fn gradients_on_the_line_of_passes_do_not_make_them_a_leak() {
         training.line(r#"["step",9,1,0]"#);
         training.free(gradients);
     }
-    // THEN nothing accumulates: backward has used what the passes made
+    // THEN nothing accumulates, because backward used the results of the passes
     assert_eq!(training.model.accumulations(0), []);
 }
 

@@ -6,7 +6,7 @@ use memlab_trace::Category;
 #[test]
 fn a_training_step_has_every_category() {
     let model = model_of(TRAINING);
-    // The peak is after the gradient was allocated, with backward's temporary still live.
+    // The peak is after the allocation of the gradient, with backward's temporary still live.
     let peak = 4096 + 1024 + 8192 + 512 + 8192 + 4096;
     let device = model.device(0).unwrap();
     assert_eq!((device.peak_allocated_bytes, device.peak_time, device.peak_step), (peak, 11, 0));
@@ -73,21 +73,21 @@ fn a_flat_block_has_the_category_of_most_of_its_bytes() {
 
 #[test]
 fn a_layer_holds_the_block_that_its_parameter_was_given() {
-    // GIVEN a parameter whose block is larger, as PyTorch splits off no small rest, and a block that is mostly for others
+    // GIVEN a parameter in a larger block, as PyTorch splits off no small rest, and a block mostly for other tensors
     let model = model_of(&[
         r#"["a",1,1,0,1000,10240,1,0,0]"#,
         r#"["tag",2,0,1000,"parameter",8000,3,"h.0.mlp.fc.weight"]"#,
         r#"["a",3,1,0,20000,10240,1,0,0]"#,
         r#"["tag",4,0,20000,"buffer",1000,3,"running_mean"]"#,
     ]);
-    // THEN the layer of the first holds its block, AND that of the second its tensor
+    // THEN the layer of the first has its whole block, AND that of the second only its tensor
     assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 10240);
     assert_eq!(layer(&model, "").buffer_bytes, 1024);
 }
 
 #[test]
 fn a_module_that_is_called_later_is_counted_once() {
-    // GIVEN a parameter of a list that is not called, and then of its module, which is
+    // GIVEN a parameter tagged in a list that is not called, and then in its module, which is called
     let model = model_of(&[
         r#"["a",1,1,0,1000,1024,1,0,0]"#,
         r#"["tag",2,0,1000,"parameter",1024,0,"ModuleList.1.weight"]"#,
@@ -123,7 +123,7 @@ fn communication_buffers_are_not_activations() {
         r#"["tag",5,0,20000,"gradient",1024,3,"h.0.mlp.fc.weight"]"#,
         r#"["step",6,1,0]"#,
     ]);
-    // THEN buckets and copies are communication buffers, whatever they contain, and gradients are gradients
+    // THEN buckets and copies are communication buffers, independent of their content, and gradients are gradients
     assert_eq!(category(&model, Category::Communication), (6144, 6144));
     assert_eq!(category(&model, Category::Gradient), (1024, 1024));
     assert_eq!(category(&model, Category::Activation), (0, 0));
@@ -132,7 +132,7 @@ fn communication_buffers_are_not_activations() {
 
 #[test]
 fn buffers_for_communication_are_told_apart_by_what_they_are_for() {
-    // GIVEN parameters that were gathered, gradients on their way to a reduce-scatter, a bucket, and another buffer
+    // GIVEN gathered parameters, gradients for a reduce-scatter, a bucket, and another buffer
     let model = model_of(&[
         r#"["a",1,1,0,1000,1024,3,7,8449]"#,
         r#"["tag",2,0,1000,"parameter",1024,3,"h.0.mlp.fc.weight"]"#,
@@ -142,7 +142,7 @@ fn buffers_for_communication_are_told_apart_by_what_they_are_for() {
         r#"["d+",6,1,0,50000,33554432,"device","cuMemAlloc_v2","libnccl.so.2",3,7,1]"#,
         r#"["d+",7,1,0,60000,4194304,"device","cuMemAlloc_v2","libcublas.so.13",3,7,1]"#,
     ]);
-    // THEN each has its own category, also NCCL's own memory
+    // THEN each has a separate category, also NCCL's own memory
     let held = |of| category(&model, of).0;
     assert_eq!(
         [held(Category::Gathered), held(Category::ReduceScatter), held(Category::DdpBucket)],
@@ -166,10 +166,10 @@ fn arrays_of_other_libraries_have_lines_and_layers() {
         r#"["d+",8,1,0,200000,600,"managed","cuMemAllocManaged","libffi.so.8",3,0,0]"#,
     ];
     let model = model_of(&events);
-    // THEN they have a category, now and when most was allocated, and so have the workspaces
+    // THEN they have a category, now and at the peak, and so have the workspaces
     assert_eq!(category(&model, Category::OtherArrays), (1100, 3500));
     assert_eq!(category(&model, Category::Workspace), (70, 70));
-    // AND they count on their lines and layers, but not as allocated by PyTorch
+    // AND they count on their lines and layers, but not in PyTorch's allocated bytes
     assert_eq!(line(&model, 12).live_bytes, 600);
     assert_eq!(line(&model, 12).live_bytes_at_peak, 3000);
     assert_eq!(line(&model, 31).live_bytes_at_peak, 9000 + 500);
@@ -177,10 +177,10 @@ fn arrays_of_other_libraries_have_lines_and_layers() {
     let device = model.device(0).unwrap();
     assert_eq!((device.allocated_bytes, device.peak_allocated_bytes, device.used_bytes), (9000, 9000, 21_170));
     assert_eq!(model.categories(0).iter().map(|view| view.bytes).sum::<u64>(), device.used_bytes);
-    // AND the chart by category has them
+    // AND the chart by category contains them
     let points = model.timeline(0).categories;
     assert_eq!(points.last().map(|point| point.last[Category::OtherArrays as usize]), Some(1100));
-    // AND a keyframe keeps them, so that what is freed later is no longer counted
+    // AND a keyframe keeps them, so that a later free is discounted
     let mut keyframe = Vec::new();
     model.write_keyframe(&mut keyframe).unwrap();
     let later = [&br#"["d-",9,1,0,300000,"async"]"#[..], br#"["d-",10,1,0,200000,"managed"]"#];
@@ -192,7 +192,7 @@ fn arrays_of_other_libraries_have_lines_and_layers() {
     );
     assert_eq!(category(&restored, Category::OtherArrays), (0, 3500));
     assert_eq!((line(&restored, 12).live_bytes, restored.anomalies().total()), (0, 0));
-    // AND the most that each library held is still known
+    // AND the peak of each library is still known
     let peak =
         |library: &str| restored.driver_peaks(0).iter().filter(|(name, _)| &**name == library).map(|peak| peak.1).max();
     assert_eq!([peak("runtime.cpython-312-x86_64-linux-gnu.so"), peak("libffi.so.8")], [Some(3000), Some(600)]);
@@ -218,19 +218,19 @@ fn an_array_at_an_address_whose_free_was_missed_replaces_the_other() {
 
 #[test]
 fn key_value_caches_are_known_from_their_allocation() {
-    // GIVEN a server's cache, a cache that a layer keeps in forward, a buffer of a module in one, and a workspace of attention
+    // GIVEN a server's cache, a cache that a layer keeps in forward, a module's buffer in a cache, and an attention workspace
     let model = model_of(&[
         r#"["a",1,1,0,1000,4096,1,0,65536]"#,
         r#"["a",2,1,0,10000,2048,3,7,65537]"#,
         r#"["a",3,1,0,20000,1024,3,7,65537]"#,
         r#"["tag",4,0,20000,"buffer",1024,3,"h.0.attn.kv_cache.k"]"#,
         r#"["a",5,1,0,30000,512,1,0,8]"#,
-        // WHEN what the layer kept is replaced
+        // WHEN the layer's cache is replaced
         r#"["a",6,1,0,40000,3072,3,7,65537]"#,
         r#"["f",7,1,0,10000]"#,
         r#"["a",8,1,0,50000,512,1,0,0]"#,
     ]);
-    // THEN all of it is of the cache from its allocation on, and neither activations nor buffers
+    // THEN all of it is KV cache from its allocation on, and neither activation nor buffer
     assert_eq!(category(&model, Category::KvCache), (4096 + 1024 + 3072, 4096 + 2048 + 1024 + 3072));
     assert_eq!(category(&model, Category::Workspace), (512, 512));
     assert_eq!([category(&model, Category::Activation).1, category(&model, Category::Buffer).1], [0, 0]);
@@ -245,14 +245,14 @@ fn in_a_training_key_value_caches_are_activations() {
         // WHEN backward begins
         r#"["a",3,1,0,20000,512,3,7,18]"#,
     ]);
-    // THEN backward keeps the values, which makes them an activation
+    // THEN backward keeps the values, so they are an activation
     assert_eq!(category(&model, Category::KvCache).0, 4096);
     assert_eq!(category(&model, Category::Activation).0, 2048);
 }
 
 #[test]
 fn blocks_from_before_memlab_have_their_own_category() {
-    // GIVEN a process that memlab was loaded into: the blocks it found, and one allocated before the search
+    // GIVEN a running process that loaded memlab: the blocks that memlab found, and one allocated before its search
     let model = model_of(&[
         r#"["a",1,1,0,3000,1024,1,0,0]"#,
         r#"["d+",2,1,0,1000,65536,"device","cudaMalloc","libc10_cuda.so",0,0,640]"#,
@@ -281,15 +281,16 @@ fn blocks_of_a_script_without_a_model_are_other() {
         r#"["f",3,1,0,10000]"#,
         r#"["step",4,1,0]"#,
     ]);
-    // THEN they are neither inputs nor temporaries
+    // THEN the tensors are neither inputs nor temporaries
     assert_eq!(category(&model, Category::Other), (4096, 6144));
     assert_eq!(category(&model, Category::Input), (0, 0));
     assert_eq!(category(&model, Category::Temporary), (0, 0));
 }
 
-/// Steps 1 to `steps` of a training with averages of two weights in a list, made by operations with and without
-/// autograd, a data set on the device, a batch of it that a module is called with, and at every step a new batch and a
-/// loss that is kept.
+/// Steps 1 to `steps` of a training that keeps tensors.
+///
+/// It has averages of two weights in a list, made by operations with and without autograd, and a data set on the device. A
+/// module is called with a batch of it. Every step has a new batch and a loss that is kept.
 fn training_that_keeps_tensors(steps: u64) -> Vec<String> {
     let mut lines: Vec<String> = [
         r#"["a",1,1,0,1000,1024,1,0,4]"#, // the averages
@@ -328,14 +329,13 @@ fn permanent_blocks_are_neither_inputs_nor_activations() {
     let model = of(3);
     assert_eq!(category(&model, Category::Other), (0, 0));
     assert_eq!(category(&model, Category::Input).0, 1024 + 8192 + 256 + 256);
-    // WHEN there are more
+    // WHEN more steps follow
     let model = of(6);
-    // THEN averages and data are neither inputs nor activations; batches are inputs, accumulating losses are
-    // activations
+    // THEN averages and data are neither inputs nor activations; batches are inputs, accumulating losses are activations
     assert_eq!(category(&model, Category::Other).0, 3072 + 8192);
     assert_eq!(category(&model, Category::Input).0, 256 + 256);
     assert_eq!(category(&model, Category::Activation).0, 6 * 128);
-    // AND so they are at the peak
+    // AND the categories at the peak agree
     assert_eq!(category(&model, Category::Other).1, 3072 + 8192);
     // AND later tags take precedence
     let mut lines = training_that_keeps_tensors(6);

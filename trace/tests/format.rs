@@ -1,4 +1,4 @@
-//! The records shown in `docs/trace-format.md` are those that are written and read.
+//! The records shown in `docs/trace-format.md` match the encoder and the decoder.
 
 use crate::common::encode_record;
 use memlab_trace::encode::{self, LineBuffer};

@@ -1,4 +1,4 @@
-//! The seeds of the fuzzer and the broken traces, by the check that the fuzzer calls.
+//! The fuzzer's seeds and the broken traces, run by the check that the fuzzer calls.
 
 use std::path::Path;
 

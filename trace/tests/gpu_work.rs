@@ -1,4 +1,4 @@
-//! What ran on a GPU, by place.
+//! Work on a GPU, by place.
 
 use crate::common;
 use crate::common::{NAMES, replay};
@@ -6,7 +6,7 @@ use memlab_trace::{Model, Scope, WorkTotals};
 
 const KERNELS: [&str; 2] = [r#"{"kernel":1,"name":"gemm"}"#, r#"{"kernel":2,"name":"copy pinned to device"}"#];
 
-/// Of two steps, the second in two parts; and how busy the device was.
+/// Work of two steps, the second in two parts, and the busy time of the device.
 const BY_STEP: [&str; 5] = [
     r#"["step_work",10,0,0,1,3,5500,4096,0]"#,
     r#"["step_work",10,0,1,1,1,1000,0,0]"#,
@@ -15,7 +15,7 @@ const BY_STEP: [&str; 5] = [
     r#"["busy",20,0,2000,100,0]"#,
 ];
 
-/// Two kernels at a line of the model, one in backward, a copy at the script's line, and a kernel of nobody's.
+/// Two kernels at a line of the model, one in backward, a copy at the script's line, and a kernel without a line.
 const WORK: [&str; 5] = [
     r#"["work",10,0,3,7,1,1,2,2000,0]"#,
     r#"["work",10,0,3,7,2,1,1,3000,0]"#,
@@ -30,7 +30,7 @@ fn model() -> Model {
 
 #[test]
 fn time_counts_at_lines_layers_and_kernels() {
-    // GIVEN what ran; WHEN it is asked for; THEN each way of looking at it sums to the same
+    // GIVEN recorded work; WHEN it is requested; THEN every grouping sums to the same
     let work = model().gpu_work(0).expect("it was recorded");
     assert_eq!(work.total, WorkTotals { calls: 7, nanoseconds: 7507, bytes: 4096 });
     let kernels: Vec<_> =
@@ -50,11 +50,11 @@ fn time_counts_at_lines_layers_and_kernels() {
     };
     let layers: Vec<_> = work.layers.iter().map(layer).collect();
     assert_eq!(layers, [(Some("h.0.mlp.fc".to_owned()), 7000, 4000, 3000), (None, 507, 0, 0)]);
-    // AND a layer has the names that it has where memory is shown
+    // AND a layer has the same names as in the memory views
     let named = work.layers[0].to_layer();
     let names = (named.root, named.root_class.as_deref(), named.root_name.as_deref(), named.class.as_deref());
     assert_eq!(names, (3, Some("GPT"), Some("GPT"), Some("Linear")));
-    // AND lines are those of the scope that is asked for; AND a device that did nothing has none
+    // AND lines are those of the requested scope; AND an idle device has none
     assert_eq!(model().gpu_work_in(0, Scope::Libraries).map(|work| work.lines.len()), Some(3));
     assert_eq!(model().gpu_work(1), None);
 }

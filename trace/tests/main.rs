@@ -1,6 +1,6 @@
 //! Records, readers and the model.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! All integration tests of the crate are one program, because each program would link all of it again.
 
 mod accumulation;
 mod categories;

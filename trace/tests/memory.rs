@@ -1,4 +1,4 @@
-//! How much memory a long run takes.
+//! Memory of the reader in a long run.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use memlab_trace::{Follower, Replay};
 
 use crate::common::heap::live_bytes;
 
-/// Appends what `libmemlab.so` writes about the steps of a training with GPU times and a timeline, 20 ms each.
+/// Appends the records that `libmemlab.so` writes about the steps of a training with GPU times and a timeline, 20 ms each.
 fn append(path: &Path, steps: std::ops::Range<u64>) {
     const STEP: u64 = 20_000_000;
     let mut file = OpenOptions::new().append(true).open(path).unwrap();
@@ -57,12 +57,12 @@ fn four_times_the_steps_take_no_more_memory() {
         }
         live_bytes()
     };
-    // WHEN it has four times as many steps: 27 minutes of them
+    // WHEN it has four times as many steps, 27 minutes in total
     let before = live_after(&mut replay, 20_000);
     let after = live_after(&mut replay, 80_000);
-    // THEN the reader takes as much memory as before
+    // THEN the reader uses no more memory than before
     assert!(after <= before + before / 10, "{before} bytes, then {after}");
-    // AND no step is missing, nor what was trained in it
+    // AND no step is missing, nor its training progress
     let model = &replay.model;
     assert_eq!((model.steps_ended(), model.device_steps(0).iter().map(|step| step.steps).sum()), (80_000, 80_000));
     let trained = model.device_steps(0).iter().map(|step| model.training(step).map_or(0, |training| training.samples));

@@ -1,4 +1,4 @@
-//! What keeps a process from allocating more: limits, host memory, other processes, a device too small from the start.
+//! Limits on a process's allocations: limits set by memlab, host memory, other processes, a device too small from the start.
 
 use crate::common::replay;
 use memlab_trace::{Category, Model};
@@ -13,14 +13,14 @@ fn out_of_memory_at_the_first_allocation_shows_its_device() {
         r#"{"others":0,"processes":[[77,1024]]}"#,
         r#"["used",9,0,1536,8192,512]"#,
     ]);
-    // THEN the device is there, and the out-of-memory has the limit and the other processes
+    // THEN the device exists, and the out-of-memory has the limit and the other processes
     let device = &model.devices()[0];
     assert_eq!((device.total_bytes, device.allocations, device.limit_bytes), (8192, 0, Some(2048)));
     let oom = &model.ooms()[0];
     assert_eq!((oom.requested_bytes, oom.total_bytes, oom.used_bytes), (4096, 8192, 1536));
     assert!(oom.categories.contains(&(Category::OtherProcesses, 1024)), "{:?}", oom.categories);
     assert_eq!((oom.limit_bytes, &*oom.others), (Some(2048), [(77, 1024)].as_slice()));
-    // AND also without any record of the device
+    // AND the device exists without any record of it
     let model = replay([r#"["oom",5,1,2,4096,0,0,0,0]"#]);
     assert_eq!(model.devices().iter().map(|device| device.index).collect::<Vec<_>>(), [2]);
 }
@@ -43,7 +43,7 @@ fn an_out_of_memory_has_the_other_processes_of_its_moment() {
         others(0, "[[80,512]]"),
     ];
     let model = replay(&lines);
-    // THEN each has those of its moment
+    // THEN each has the processes of its moment
     let expected: [&[(u32, u64)]; 3] = [&[(77, 3072), (78, 512)], &[(78, 1024)], &[]];
     let others_of = |model: &Model| model.ooms().into_iter().map(|oom| oom.others).collect::<Vec<_>>();
     assert_eq!(others_of(&model), expected);
@@ -66,7 +66,7 @@ fn spilled_memory_is_not_used_on_the_device() {
         r#"["d-",5,1,0,4096,"device"]"#,
         r#"["moved",6,0,0]"#,
     ]);
-    // THEN the device held the rest of it, and the categories sum to both
+    // THEN the device held the rest, and the categories sum to both
     let device = model.device(0).unwrap();
     assert_eq!((device.peak_allocated_bytes, device.host_bytes_at_peak, device.used_bytes_at_peak), (4096, 3072, 1024));
     assert_eq!((device.host_bytes, device.peak_host_bytes), (0, 3072));

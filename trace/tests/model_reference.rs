@@ -99,7 +99,7 @@ fn event() -> impl Strategy<Value = Event> {
     const KEPT: [u32; 9] = [256, 257, 258, 257 | 8192, 258 | 8192, 258 | 16384, 257 | 32768, 65536, 1 | 65536];
     const OTHERS: [u32; 19] = [0, 0, 4, 1, 1, 5, 5, 5, 2, 2, 2 | 16, 2 | 16, 2 | 32, 3, 3, 8, 1 | 8, 64, 2 | 8];
     let flags = prop_oneof![6 => prop::sample::select(&OTHERS[..]), 1 => prop::sample::select(&KEPT[..])];
-    // A gradient of the same size and name elsewhere is the same.
+    // A gradient of the same size and name at another address is the same gradient.
     let size = prop_oneof![2 => Just(1000_u64), 1 => 1..5000_u64];
     let category = prop::sample::select(vec![
         TagCategory::Parameter,
@@ -152,7 +152,7 @@ fn lines_of(events: &[Event]) -> Vec<Vec<u8>> {
     let mut last_step = None;
     let events = events.iter().enumerate().flat_map(|(time, event)| {
         let time = time as u64 * 1000;
-        // What a training says of a step comes after the next one.
+        // The training progress of a step arrives after the next step.
         let says = matches!(event, Event::Step { .. }).then(|| last_step.replace(time)).flatten();
         let trained = says.map(|step| Record::Trained(trained(step)));
         std::iter::once(record(event, time)).chain(trained).map(|record| encode_record(&record))
@@ -307,7 +307,7 @@ proptest! {
 
     #[test]
     fn late_definitions_change_nothing(events in prop::collection::vec(event(), 0..60)) {
-        // GIVEN a trace whose definitions are all at its end
+        // GIVEN a trace with all its definitions at the end
         let lines = lines_of(&events);
         let (names, events) = lines.split_at(NAMES.len());
         let (header, names) = names.split_at(1);

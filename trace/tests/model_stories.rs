@@ -68,7 +68,7 @@ fn a_first_sample_that_comes_late_is_no_peak() {
         r#"["d-",3,1,0,8192,"device"]"#,
         r#"["used",4,0,10000,1048576,10000]"#,
     ]);
-    // THEN the peak is when both were there, with the context that the sample told of
+    // THEN the peak is when both arrays were live, with the context from the sample
     let device = model.device(0).unwrap();
     assert_eq!((device.peak_time, device.peak_used_bytes, device.used_bytes_at_peak), (2, 15_000, 15_000));
     assert_eq!(category(&model, Category::OtherArrays), (1000, 6000));
@@ -131,14 +131,14 @@ fn an_out_of_memory_has_the_request_and_the_holders() {
 
 #[test]
 fn a_step_has_what_the_training_says_of_it() {
-    // GIVEN two steps, and a record of the first that comes after the second
+    // GIVEN two steps, and a record of the first that arrives after the second
     let steps = [
         r#"["step",17,1,0]"#,
         r#"["step",29,1,1]"#,
         r#"{"trained":0,"epoch":0,"batch":0,"samples":512,"duration":250000000,"loss":"NaN","phase":"d","way":"replay","pieces":8,"offloaded":4096}"#,
     ];
     let model = model_of(&[TRAINING, &steps].concat());
-    // THEN the first has it, and the second nothing
+    // THEN the first step has it, and the second has none
     let trained: Vec<_> = model.device_steps(0).iter().map(|step| model.training(step)).collect();
     let first = trained[0].clone().expect("it is known");
     assert_eq!((first.samples, first.samples_per_second(), first.pieces), (512, Some(2048.0), 8));
@@ -148,7 +148,7 @@ fn a_step_has_what_the_training_says_of_it() {
     );
     assert!(first.loss.is_some_and(f64::is_nan));
     assert_eq!(trained.last(), Some(&None));
-    // AND a record without what this memlab writes has what it says
+    // AND a record without some fields has the fields that it contains
     let model = model_of(&[TRAINING, &[r#"{"trained":0,"loss":1,"colour":"red"}"#]].concat());
     assert_eq!(model.training(&model.steps()[0]).and_then(|training| training.loss), Some(1.0));
 }
@@ -211,7 +211,7 @@ fn the_peak_of_a_step_includes_what_it_began_with() {
         r#"["step",8,1,2]"#,
     ]);
     let peaks = |steps: &[StepView]| steps.iter().map(|step| step.peak_allocated_bytes).collect::<Vec<_>>();
-    // THEN the second step peaks at its begin, also on the device without any event, and the third at what is left
+    // THEN the second step peaks at its start, also on the device without any event, and the third at its remaining bytes
     assert_eq!(peaks(model.device_steps(0)), [9216, 9216, 1536]);
     assert_eq!(peaks(model.device_steps(1)), [512, 512, 512]);
     assert_eq!(peaks(model.steps()), [9728, 9728, 2048]);
@@ -250,7 +250,7 @@ fn several_outermost_modules_are_separate() {
 
 #[test]
 fn a_gradient_is_where_it_was_tagged_last() {
-    // GIVEN DDP's first bucket with two gradients, and the buckets that follow it while the first is still there
+    // GIVEN DDP's first bucket with two gradients, and the buckets that follow it while the first still exists
     let lines = [
         r#"["a",1,1,0,4096,2048,1,0,32770]"#,
         r#"["tag",2,0,4096,"gradient",1000,3,"fc.weight"]"#,
@@ -263,11 +263,11 @@ fn a_gradient_is_where_it_was_tagged_last() {
     };
     let owned = |model: &Model| model.layers(0).iter().map(|row| row.gradient_bytes).sum::<u64>();
     let model = replay(NAMES.iter().chain(&lines));
-    // THEN each is in one block and counts once, and the old bucket is still the gradients'
+    // THEN each gradient is in one block and counts once, and the old bucket is still gradient memory
     assert_eq!((tensors(&model, 4096), tensors(&model, 8192)), (vec!["fc.bias".into()], vec!["fc.weight".into()]));
     assert_eq!(owned(&model), 2048);
     assert_eq!(model.categories(0).iter().find(|row| row.category == Category::Gradient).unwrap().bytes, 3072);
-    // AND what has parts of other sizes, or is in no module, so that its name is not its own, keeps both
+    // AND gradients with parts of other sizes, or outside modules and thus without a unique name, keep both
     let part = lines.map(|line| line.replace("8192,\"gradient\",1000", "8192,\"gradient\",999"));
     let in_no_module = lines.map(|line| line.replace("1000,3", "1000,0"));
     for lines in [part, in_no_module] {
@@ -419,7 +419,7 @@ fn a_stack_counts_at_its_best_frame() {
             assert!(file.ends_with(expected_file), "{file} is not {expected_file}");
             assert_eq!(*bytes, expected_bytes, "{file}");
         }
-        // AND so is it in the tree of the user's lines
+        // AND the tree of the user's lines agrees
         let tree = model.calls(0).in_scope(Scope::Users);
         let none = tree.calls.iter().filter(|call| call.line.is_none()).count();
         assert_eq!((none, tree.roots.len()), (0, expected.len()));
@@ -436,7 +436,7 @@ fn a_stack_whose_line_is_lost_keeps_its_bytes() {
         r#"{"frame":1,"file":"<generated>","line":3,"function":"f"}"#,
         r#"["a",2,1,0,8192,512,9,1,2]"#,
     ]);
-    // THEN its line is unknown, and nothing is missing
+    // THEN its line is unknown, and no bytes are missing
     let held: Vec<_> = model.lines(0).iter().map(|view| (view.line.is_some(), view.live_bytes)).collect();
     assert_eq!(held.iter().map(|(_, bytes)| bytes).sum::<u64>(), 1024, "{held:?}");
     assert!(held.contains(&(false, 1024)), "{held:?}");
@@ -451,15 +451,15 @@ fn a_stack_that_is_defined_twice_keeps_its_bytes_at_the_peak() {
         r#"{"stack":3,"parent":0,"frame":0}"#,
         r#"["a",2,1,0,8192,5,3,9,4]"#,
     ]);
-    // THEN what it held at the peak is there
+    // THEN its bytes at the peak are kept
     assert_eq!(model.device(0).map(|device| device.peak_allocated_bytes), Some(512));
     assert_eq!(model.lines(0).iter().map(|view| view.live_bytes_at_peak).sum::<u64>(), 512);
 }
 
 #[test]
 fn compiled_code_counts_where_it_was_compiled_from() {
-    // GIVEN compiled code, called by the user's line 3, of which one line stands for line 14, one is unknown, and one is known
-    // later; and a benchmark that the first runs
+    // GIVEN compiled code called by the user's line 3: one of its lines stands for line 14, one is unknown, and one becomes
+    // known later; and a benchmark that the first line runs
     let wrapper = |frame: u32, line: u32, stands_for: &str| {
         format!(
             r#"{{"frame":{frame},"stands_for":[{stands_for}],"file":"/tmp/x/ab/cab.py","line":{line},"function":"call"}}"#
@@ -493,13 +493,13 @@ fn compiled_code_counts_where_it_was_compiled_from() {
         held(&replay(lines.clone())),
         [(4, place("/gpt/net.py", Some(14)), true), unknown(8 + 16), benchmarks.clone()]
     );
-    // AND after the line is known, there
+    // AND once the line is known, at that line
     lines.extend([user(3, 15), wrapper(12, 605, "3")]);
     let model = replay(lines.clone());
     let expected =
         [(4, place("/gpt/net.py", Some(14)), true), unknown(8), (16, place("/gpt/net.py", Some(15)), true), benchmarks];
     assert_eq!(held(&model), expected);
-    // AND stacks have the generated line and what it stands for, also after a keyframe
+    // AND stacks have the generated line and the line it stands for, also after a keyframe
     let mut keyframe = Vec::new();
     model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(String::from_utf8(keyframe).unwrap().lines().map(str::to_owned));
@@ -546,7 +546,7 @@ fn an_installed_program_counts_as_the_users() {
     let line_of = |model: &Model| model.lines(0)[0].line.as_ref().map(|line| line.file.to_string());
     assert_eq!(line_of(&replay(&lines)).as_deref(), Some("/v/lib/python3.11/site-packages/models/gpt.py"));
     lines.push(r#"{"code":"program","root":"/v/lib/python3.11/site-packages/trainer"}"#.to_owned());
-    // THEN its lines are the user's, before those of other packages
+    // THEN its lines count as the user's, ahead of those of other packages
     let model = replay(&lines);
     assert_eq!(line_of(&model).as_deref(), Some("/v/lib/python3.11/site-packages/trainer/loop.py"));
     assert_eq!(model.lines(0).len(), 1);
@@ -608,7 +608,7 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
     assert_eq!(category(&model, Category::OtherArrays), (0, 3000));
     assert_eq!((model.anomalies().total(), model.driver_memory(0).len()), (0, 0));
     assert!(model.segments(0).segments.is_empty());
-    // AND a keyframe has the same
+    // AND a keyframe contains the same
     let mut keyframe = Vec::new();
     model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(
@@ -622,8 +622,8 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
 
 #[test]
 fn private_pools_of_graphs_are_told_apart() {
-    // GIVEN a common segment, two graphs with a pool of their own, one of them in memory that is mapped, and a third graph that
-    // shares the first one's pool
+    // GIVEN a common segment, two graphs with separate pools, one of them in mapped memory, and a third graph that shares
+    // the first one's pool
     let events = [
         r#"["d+",1,1,0,100000,20000,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
         r#"["a",2,1,0,100000,8000,1,0,0]"#,
@@ -640,7 +640,7 @@ fn private_pools_of_graphs_are_told_apart() {
         r#"["g+",13,1,0,13,0,1,3]"#,
     ];
     let model = model_of(&events);
-    // THEN each pool has its segments and graphs, AND what is free in it is apart from the rest
+    // THEN each pool has its segments and graphs, AND its free bytes are separate from the rest
     let pools = |model: &Model| -> Vec<_> {
         let pools = model.private_pools(0).into_iter();
         pools.map(|p| (p.pool, p.id, p.graphs, p.captured, p.segments, p.reserved_bytes, p.free_bytes)).collect()
@@ -651,13 +651,13 @@ fn private_pools_of_graphs_are_told_apart() {
     assert_eq!((map.free_bytes, map.private_free_bytes, map.largest_common_free_bytes), (58000, 46000, 12000));
     let device = model.device(0).unwrap();
     assert_eq!((device.private_reserved_bytes_at_peak, device.private_allocated_bytes_at_peak), (20000, 12000));
-    // AND a keyframe has the same
+    // AND a keyframe contains the same
     let mut keyframe = Vec::new();
     model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
     assert_eq!(pools(&restored), pools(&model));
     assert_eq!(common::all_views(&restored), common::all_views(&model));
-    // AND a pool whose graphs are gone is there until its memory goes back
+    // AND a pool whose graphs are gone exists until its memory goes back
     let gone = [r#"["f",14,1,0,300000]"#, r#"["g-",15,1,0,12]"#];
     let model = model_of(&[&events[..], &gone].concat());
     assert_eq!(pools(&model), [(12, Some((0, 2)), 0, 1, 1, 30000, 30000), first]);
@@ -708,7 +708,7 @@ fn where_a_rank_is_and_how_its_tensors_are_sharded_outlives_a_compaction() {
     ]);
     let mut keyframe = Vec::new();
     model.write_keyframe(&mut keyframe).unwrap();
-    // THEN the compacted trace says the same
+    // THEN the compacted trace contains the same
     for model in [&model, &replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()))] {
         let mesh: Vec<_> = model.mesh().iter().map(|of| (of.name.as_str(), of.coordinate, of.size)).collect();
         assert_eq!(mesh, [("dp", 1, 4), ("tp", 0, 2)]);

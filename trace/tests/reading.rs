@@ -1,4 +1,4 @@
-//! Reading complete traces, broken ones, and ones that are still written.
+//! Reading complete traces, broken ones, and ones that are still being written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,7 +17,7 @@ fn read(path: &Path) -> Result<Loaded, ReadError> {
     load(path, &mut |_| ControlFlow::Continue(()))
 }
 
-/// The error for a fixture, without the folder.
+/// Returns the error for a fixture, without the folder.
 fn error_of(name: &str) -> String {
     let path = broken(name);
     let error = read(&path).err().unwrap_or_else(|| panic!("{name} was read")).to_string();
@@ -165,7 +165,7 @@ fn compressed_traces_are_recognized_by_their_content() {
     assert_eq!(loaded.unwrap().model.events(), 199_999);
     assert!(seen.iter().all(|progress| progress.bytes_total == compressed.len() as u64));
     assert_eq!(seen.last().unwrap().bytes_read, compressed.len() as u64);
-    // AND a truncated one is read up to its end
+    // AND a truncated trace is read up to its end
     let path = folder.file("cut.jsonl.zst", &compressed[..compressed.len() / 2]);
     let loaded = read(&path).unwrap();
     assert!(loaded.truncated && loaded.model.events() > 10_000);
@@ -230,7 +230,7 @@ fn a_follower_sees_lines_as_they_are_finished() {
     assert_eq!(follower.poll(&mut model).unwrap().events, 0);
     trace.write(alloc(2)[10..].to_owned() + &alloc(3));
     assert_eq!(follower.poll(&mut model).unwrap().events, 2);
-    // The zeros of a file extended ahead are no lines yet.
+    // The zeros of a preallocated file are not lines yet.
     trace.write([0; 100_000]);
     let polled = follower.poll(&mut model).unwrap();
     assert_eq!((polled.events, polled.more, polled.restarted), (0, false, false));
@@ -255,7 +255,7 @@ fn a_follower_waits_for_an_unfinished_line_with_a_timeout() {
     let mut trace = Growing::new(&folder);
     let mut follower = Follower::open(&trace.path).unwrap();
     let mut model = Model::new();
-    // GIVEN a line whose first byte is not stored yet, between two that are finished
+    // GIVEN a line whose first byte is not stored yet, between two finished lines
     let unfinished = "\0".to_owned() + &alloc(2)[1..];
     trace.write(alloc(1) + &unfinished + &alloc(3));
     let start = Instant::now();
@@ -401,7 +401,7 @@ fn files_of_the_user_beside_a_trace_are_ignored() {
         while follower.poll(&mut model).unwrap().more {}
         assert_eq!(model.events(), 1, "{kind}");
     }
-    // AND a pipe as a trace is an error at once
+    // AND a pipe as a trace fails at once
     for error in [load_whole(&beside, &mut |_| ControlFlow::Continue(())).err(), Follower::open(&beside).err()] {
         assert!(error.unwrap().to_string().ends_with("it is a pipe: traces are read from files"));
     }

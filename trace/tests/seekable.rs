@@ -100,7 +100,7 @@ impl Drop for Trace {
     }
 }
 
-/// The state after replaying everything before the first event that is too late.
+/// Returns the state after replaying everything before the first event that is too late.
 fn brute_force(lines: &[Vec<u8>], at: SeekTarget) -> Model {
     let mut model = Model::new();
     for line in lines {
@@ -187,11 +187,11 @@ fn seeks_end_where_the_follower_is() {
     let mut follower = Follower::open(&trace.0).unwrap();
     let mut model = Model::new();
     while follower.poll(&mut model).unwrap().more {}
-    // WHEN more is written, after a hole that may still be filled
+    // WHEN more is written after a hole that may still be filled
     fs::write(&trace.0, [first.concat(), vec![0; 100], rest.concat()].concat()).unwrap();
     let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
     seekable.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
-    // THEN the replay ends where the follower has stopped
+    // THEN the replay ends where the follower stopped
     assert_same(seekable.model(), &model, SeekTarget::End);
     // AND continues when the follower does
     follower.set_writer_dead();
@@ -232,7 +232,7 @@ fn a_seek_returns_the_latest_events() {
 
 #[test]
 fn the_latest_events_are_there_wherever_the_checkpoints_are() {
-    // GIVEN a trace with a checkpoint wherever it says how far it is
+    // GIVEN a trace with a checkpoint at each progress report
     let lines = training(300_000);
     let trace = Trace::new("events.jsonl", &lines);
     let mut seekable = SeekableReplay::open(&trace.0, 100).unwrap();
@@ -245,14 +245,14 @@ fn the_latest_events_are_there_wherever_the_checkpoints_are() {
         })
         .unwrap();
     assert!(noted.len() >= 3, "{noted:?}");
-    // WHEN moments are sought that are shortly after them, long after them, and long after the moment before
+    // WHEN the targets are shortly after a checkpoint, long after one, and long after the previous target
     let mut moments: Vec<_> = noted[..3].iter().flat_map(|at| [at + 10, at + 5_000, at - 5_000]).collect();
     moments.rotate_left(5);
     moments.extend([0, 50, 3_000]);
     for events in moments {
         for at in [SeekTarget::Event(events), SeekTarget::Time(brute_force(&lines, SeekTarget::Event(events)).time())] {
             seek(&mut seekable, at);
-            // THEN the latest events are those of a replay that keeps them all the way
+            // THEN the latest events are those of a replay that keeps events throughout
             let mut replay = Replay::with_history(100);
             for line in &lines {
                 let record = decode_line(line.trim_ascii_end()).unwrap();
@@ -268,7 +268,7 @@ fn the_latest_events_are_there_wherever_the_checkpoints_are() {
 
 #[test]
 fn a_step_forward_does_not_begin_again_for_events_that_are_not_kept() {
-    // GIVEN a trace of which most events are tags, which are not kept, with a checkpoint wherever it says how far it is
+    // GIVEN a trace of mostly tags, which are not kept, with a checkpoint at each progress report
     let is_of_block = |line: &&Vec<u8>| line.starts_with(b"[\"a\"") || line.starts_with(b"[\"f\"");
     let training = training(40_000);
     let tag = training.iter().find(|line| decode_line(line).is_ok_and(|it| matches!(it, Record::Tag(_)))).unwrap();
@@ -290,19 +290,19 @@ fn a_step_forward_does_not_begin_again_for_events_that_are_not_kept() {
         events
     };
     let noted = progress_of(&mut seekable, SeekTarget::End);
-    // WHEN a moment shortly after one of them is sought
+    // WHEN a moment shortly after a checkpoint is sought
     let at = noted[2] + 10;
     progress_of(&mut seekable, SeekTarget::Event(at));
     let kept = seekable.replay().events().len();
     assert!((5..20).contains(&kept), "{kept}");
-    // THEN the next moment is the next event, and nothing is replayed for it
+    // THEN the next moment is the next event, and needs no replay
     let progress = progress_of(&mut seekable, SeekTarget::Event(at + 1));
     assert!(progress.iter().all(|events| *events >= at), "{progress:?}");
 }
 
 #[test]
 fn a_seek_starts_at_a_position_noted_by_a_follower() {
-    // GIVEN a follower that has read a long trace, and positions noted on its way
+    // GIVEN a follower that has read a long trace, and some of its positions
     let lines = training(1_500_000);
     let trace = Trace::new("noted.jsonl", &lines);
     let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
@@ -314,7 +314,7 @@ fn a_seek_starts_at_a_position_noted_by_a_follower() {
         noted = follower.extent().offset;
     }
     assert!(noted > 0);
-    // WHEN a moment near the end is the first to be sought
+    // WHEN the first seek is to a moment near the end
     let at = SeekTarget::Event(model.events() - 10);
     let mut read = Vec::new();
     seekable
@@ -352,7 +352,7 @@ fn moments_before_the_keyframe_are_not_kept() {
     cut.extend_from_slice(&lines[10_500..]);
     let trace = Trace::new("cut.jsonl", &cut);
     let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
-    // WHEN a moment before the keyframe is sought THEN the outcome says so, with the earliest state
+    // WHEN a moment before the keyframe is sought THEN the outcome is `NotKept`, with the earliest state
     assert_eq!(seek(&mut seekable, SeekTarget::Event(5_000)), SeekOutcome::NotKept);
     assert_eq!(seekable.model().events(), before.events());
     assert_eq!(seek(&mut seekable, SeekTarget::End), SeekOutcome::Found);

@@ -103,7 +103,7 @@ fn steps_and_out_of_memory_events_resolve_to_their_event() {
 
 #[test]
 fn condensed_moments_are_not_available() {
-    // GIVEN a trace that begins with a keyframe of its whole beginning
+    // GIVEN a trace that starts with a keyframe of all earlier events
     let model = load_whole(trace(TRAINING).path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
     let mut condensed = b"{\"memlab\":1,\"pid\":1}\n".to_vec();
     model.write_keyframe(&mut condensed).unwrap();

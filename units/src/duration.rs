@@ -1,6 +1,6 @@
 //! Durations, read from text.
 
-/// A time as people type it, in nanoseconds: `12.5`, `12.5s`, `850ms`, `1m30s`, `2d 04h`, `1:30`, `1:02:03.5`.
+/// Returns the nanoseconds of a time as people type it: `12.5`, `12.5s`, `850ms`, `1m30s`, `2d 04h`, `1:30`, `1:02:03.5`.
 pub fn parse_duration(text: &str) -> Option<u64> {
     let text = text.trim();
     let nanoseconds = |seconds: f64| (seconds.is_finite() && seconds >= 0.0).then_some((seconds * 1e9).round() as u64);

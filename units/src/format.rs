@@ -1,13 +1,13 @@
-//! Numbers for people: sizes in binary units, as PyTorch's messages have them, counts, durations and dates.
+//! Text for numbers: sizes in the binary units of PyTorch's messages, counts, durations and dates.
 
-/// Units from bytes upwards, each 1024 of the one before.
+/// Units from bytes upwards, each 1024 times the previous one.
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// A size: three significant digits in the unit that fits, as in `1.50 GiB`; bytes are exact.
+/// Formats a size with three significant digits in a fitting unit, as in `1.50 GiB`. Bytes are exact.
 pub fn size(bytes: u64) -> String {
     let mut unit = 0;
     let mut value = bytes as f64;
-    // 1023.6 KiB would be written "1024 KiB".
+    // Without this bound, 1023.6 KiB would be written "1024 KiB".
     while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -15,7 +15,7 @@ pub fn size(bytes: u64) -> String {
     format!("{} {}", if unit == 0 { bytes.to_string() } else { three_digits(value) }, UNITS[unit])
 }
 
-/// A number below 1024 with three significant digits: `1.50`, `12.3`, `456`.
+/// Formats a number below 1024 with three significant digits: `1.50`, `12.3`, `456`.
 fn three_digits(value: f64) -> String {
     if value < 9.995 {
         format!("{value:.2}")
@@ -26,7 +26,7 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// A tick of an axis: a whole number of its unit where it is one (`4 GiB`, `512 MiB`, `1.5 GiB`).
+/// Formats a tick of an axis, without trailing zeros (`4 GiB`, `512 MiB`, `1.5 GiB`).
 pub fn tick(bytes: u64) -> String {
     let text = size(bytes);
     match text.split_once(' ') {
@@ -37,7 +37,7 @@ pub fn tick(bytes: u64) -> String {
     }
 }
 
-/// A count in at most five characters: `999`, `12.3k`, `4.56M`.
+/// Formats a count in at most five characters: `999`, `12.3k`, `4.56M`.
 pub fn count(count: u64) -> String {
     if count < 10_000 {
         return count.to_string();
@@ -50,7 +50,7 @@ pub fn count(count: u64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// A number with a comma between groups of three digits.
+/// Formats a number with a comma between groups of three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -63,12 +63,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// So many of something: `1 block`, `1,200 blocks`.
+/// Formats a count with its noun: `1 block`, `1,200 blocks`.
 pub fn counted(count: u64, one: &str) -> String {
     format!("{} {one}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// A duration in nanoseconds with the two units that matter: `12 ms`, `1.50 s`, `2m 05s`, `3h 07m`, `2d 04h`.
+/// Formats a duration in nanoseconds with its two largest units: `12 ms`, `1.50 s`, `2m 05s`, `3h 07m`, `2d 04h`.
 pub fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {
@@ -84,18 +84,18 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// A time to the microsecond: `12.345678 s`.
+/// Formats a time to the microsecond: `12.345678 s`.
 pub fn seconds(ns: u64) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns / 1000 % 1_000_000)
 }
 
-/// A share of 1 in percent.
+/// Formats a share of 1 in percent.
 pub fn share(share: f64) -> String {
     const PARTS: u64 = 100_000;
     percent((share * PARTS as f64) as u64, PARTS)
 }
 
-/// How long something took that may be short: `850 ns`, `6.13 ms`, `12.3 s`, `2m 05s`.
+/// Formats a duration that may be short: `850 ns`, `6.13 ms`, `12.3 s`, `2m 05s`.
 pub fn time_spent(ns: u64) -> String {
     let (value, unit) = match ns {
         0 => return "0 s".to_owned(),
@@ -108,7 +108,7 @@ pub fn time_spent(ns: u64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// How often something happens, a second: `–`, `0.25`, `12.3`, `4.56k`.
+/// Formats a rate per second: `–`, `0.25`, `12.3`, `4.56k`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         rate if rate.is_nan() || rate < 0.005 => "–".to_owned(),
@@ -118,7 +118,7 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// A loss with four digits: `2.303`, `0.02397`, `1.2e-07`; `NaN` and `inf` as they are.
+/// Formats a loss with four digits: `2.303`, `0.02397`, `1.2e-07`; `NaN` and `inf` stay as they are.
 pub fn loss(loss: f64) -> String {
     const DIGITS: i32 = 4;
     let magnitude = if loss == 0.0 || !loss.is_finite() { 0 } else { loss.abs().log10().floor() as i32 };
@@ -129,13 +129,13 @@ pub fn loss(loss: f64) -> String {
     format!("{loss:.decimals$}")
 }
 
-/// `a` − `b`.
+/// Returns `a` − `b`.
 pub fn signed_difference(a: u64, b: u64) -> i64 {
     let magnitude = i64::try_from(a.abs_diff(b)).unwrap_or(i64::MAX);
     if a >= b { magnitude } else { -magnitude }
 }
 
-/// A change with its sign, its magnitude as `text` writes it: `+1.50 GiB`, `-512 B`, `–`.
+/// Formats a change with its sign, and its magnitude by `text`: `+1.50 GiB`, `-512 B`, `–`.
 pub fn change(change: i64, text: impl FnOnce(u64) -> String) -> String {
     match change {
         0 => "–".to_owned(),
@@ -144,12 +144,12 @@ pub fn change(change: i64, text: impl FnOnce(u64) -> String) -> String {
     }
 }
 
-/// What times are of, if those of so many steps were recorded.
+/// Names the part of the run that was timed, from the number of timed steps.
 pub fn timed_part(timed: u64, steps: u64) -> String {
     if timed == steps { "the whole run".to_owned() } else { format!("{} of {} steps", grouped(timed), grouped(steps)) }
 }
 
-/// A running clock, of steady width: `0:07`, `2:05`, `3:07:09`.
+/// Formats a running clock of steady width: `0:07`, `2:05`, `3:07:09`.
 pub fn clock(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     if seconds < 3600 {
@@ -159,7 +159,7 @@ pub fn clock(ns: u64) -> String {
     }
 }
 
-/// A moment on a time axis whose ticks are `step` nanoseconds apart: no more digits than needed.
+/// Formats a moment on a time axis with ticks `step` nanoseconds apart, with no more digits than needed.
 pub fn moment(ns: u64, step: u64) -> String {
     const SECOND: u64 = 1_000_000_000;
     match ns {
@@ -175,7 +175,7 @@ pub fn moment(ns: u64, step: u64) -> String {
     }
 }
 
-/// Where among the steps a moment is, with `ended` of them over: `after step 12`, counted from 0 as everywhere.
+/// Formats a position among the steps, after `ended` of them: `after step 12`, counted from 0 as everywhere.
 pub fn step_reached(ended: u64) -> String {
     match ended {
         0 => "before step 0 ended".to_owned(),
@@ -183,14 +183,14 @@ pub fn step_reached(ended: u64) -> String {
     }
 }
 
-/// A moment of history, in UTC: `2026-11-20 10:22:28 UTC`.
+/// Formats a date in UTC: `2026-11-20 10:22:28 UTC`.
 #[cfg(feature = "dates")]
 pub fn date(unix_ns: u64) -> String {
     let moment = jiff::Timestamp::from_nanosecond(unix_ns.into()).unwrap_or_default();
     moment.strftime("%F %T UTC").to_string()
 }
 
-/// `part` of `whole` in percent: one decimal below 10.
+/// Formats `part` of `whole` in percent, with one decimal below 10.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "–".to_owned();

@@ -1,9 +1,11 @@
-//! How much memory of the host may still be taken.
+//! Available host memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes available under the tightest of all bounds, and that bound's name. `root` is where `/proc` and `/sys` are.
+/// Returns the bytes available under the tightest bound, and the name of that bound.
+///
+/// `/proc` and `/sys` are below `root`.
 pub fn available_host_memory(root: &Path) -> Option<(u64, String)> {
     let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| of_machine(&text));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).map_or_else(|_| Vec::new(), |text| of_groups(&text));
@@ -20,7 +22,7 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The folders of the process's memory control groups and of all their ancestors, relative to the root.
+/// Returns the folders of the process's memory control groups and all their ancestors, relative to the root.
 fn of_groups(cgroup: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in cgroup.lines() {
@@ -43,7 +45,9 @@ fn of_groups(cgroup: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// Bytes that a control group's processes may still take; `None` without a limit. File caches count as free.
+/// Returns the bytes that a control group's processes may still allocate; `None` without a limit.
+///
+/// File caches count as free.
 fn of_group(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     let most = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
@@ -73,13 +77,13 @@ mod tests {
         write("sys/fs/cgroup/outer/inner/memory.current", "2147483648\n");
         write("sys/fs/cgroup/outer/memory.max", "3221225472\n");
         write("sys/fs/cgroup/outer/memory.current", "2147483648\n");
-        // THEN 1 GiB is left, and half a GiB more once that is known to be cached files
+        // THEN 1 GiB is left, and half a GiB more once that part is known to be cached files
         assert_eq!(available_host_memory(&root).unwrap().0, 1 << 30);
         write("sys/fs/cgroup/outer/memory.stat", "anon 5\ninactive_file 536870912\n");
         let (bytes, whose) = available_host_memory(&root).unwrap();
         assert_eq!(bytes, (1 << 30) + (512 << 20));
         assert!(whose.ends_with("sys/fs/cgroup/outer"), "{whose}");
-        // AND without the group's limit it is the machine's
+        // AND without the group's limit, the machine's limit applies
         write("sys/fs/cgroup/outer/memory.max", "max\n");
         assert_eq!(available_host_memory(&root).unwrap(), (8 << 30, "the machine".to_owned()));
         // AND version 1 control groups are read too

@@ -1,7 +1,8 @@
-//! Sizes, durations and dates, as people type and read them: on the command line, in the environment, in reports and in Python.
+//! Sizes, durations and dates, as people type and read them: on the command line, in the environment, in reports and in
+//! Python.
 //!
-//! A size is a number with a unit: `8GiB` is 2³³ bytes, `8GB` is 8·10⁹. Case does not matter, a fraction and a space before
-//! the unit are allowed. A number without a unit is refused, and so is `8G`, which some tools read as GiB and others as GB.
+//! A size is a number with a unit: `8GiB` is 2³³ bytes, `8GB` is 8·10⁹. Case does not matter. A fraction and a space before
+//! the unit are allowed. A number without a unit is refused. So is `8G`, which some tools read as GiB and others as GB.
 //!
 //! ```
 //! assert_eq!(memlab_units::parse_size("8GiB"), Ok(1 << 33));

@@ -1,4 +1,4 @@
-//! Limits of GPU memory: one size for all devices, or one for each that is named.
+//! Limits of GPU memory: one size for all devices, or one size per device.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use crate::size::{ParseError, parse_size};
 /// A limit for one device, or for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// The device's number; `None` for all devices.
+    /// Number of the device; `None` for all devices.
     pub device: Option<u32>,
-    /// At least 1.
+    /// Limit in bytes, at least 1.
     pub bytes: u64,
 }
 
-/// Why a text is not a list of limits. `Display` says what to write instead.
+/// Error in a list of limits. `Display` names the correct form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitError {
-    /// The size is not one.
+    /// The size is not valid.
     Size(ParseError),
     /// A limit of 0 bytes.
     Zero(String),
-    /// What stands before the colon is not a number.
+    /// The text before the colon is not a number.
     NotADevice(String),
     /// The device, or all of them, has two limits.
     Twice(Option<u32>),
@@ -40,8 +40,10 @@ impl fmt::Display for LimitError {
 
 impl std::error::Error for LimitError {}
 
-/// Reads `8GiB` (a limit for every device), `0:8GiB,1:4GiB` (limits for some), or both: `4GiB,0:8GiB` is 4 GiB for every
-/// device but the first. The limit for every device comes first in the answer.
+/// Reads a list of limits.
+///
+/// `8GiB` is a limit for every device, `0:8GiB,1:4GiB` are limits for two devices. Both forms combine: `4GiB,0:8GiB` is 4
+/// GiB for every device but the first. The result has the limit for every device first.
 ///
 /// ```
 /// use memlab_units::{Limit, parse_limits};
@@ -52,7 +54,7 @@ impl std::error::Error for LimitError {}
 ///
 /// # Errors
 ///
-/// If a size or a device is not one, a size is 0, or a device has two limits.
+/// If a size or a device is not valid, a size is 0, or a device has two limits.
 pub fn parse_limits(text: &str) -> Result<Vec<Limit>, LimitError> {
     let mut limits: Vec<Limit> = Vec::new();
     for part in text.split(',') {

@@ -1,15 +1,15 @@
-//! One size, read from text.
+//! Sizes, read from text.
 
 use std::fmt;
 
 use bytesize::ByteSize;
 
-/// Why a text is not a size. `Display` says what to write instead.
+/// Error in a size. `Display` names the correct form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseError {
-    /// A number without a unit; the number is kept as it was written.
+    /// A number without a unit; keeps the number as written.
     NoUnit(String),
-    /// A unit such as `G`, which may be read as GiB or as GB; number and letter are kept.
+    /// A unit such as `G`, which may mean GiB or GB; keeps number and letter.
     AmbiguousUnit(String, char),
     /// 16 EiB or more.
     TooLarge(String),
@@ -45,7 +45,7 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Bytes of a size as a person types it.
+/// Returns the bytes of a size as a person types it.
 ///
 /// # Errors
 ///
@@ -65,14 +65,14 @@ pub fn parse_size(text: &str) -> Result<u64, ParseError> {
         _ => {}
     }
     match format!("{number}{unit}").parse::<ByteSize>() {
-        // bytesize answers the largest number for what does not fit.
+        // bytesize returns the largest number for a size that does not fit.
         Ok(ByteSize(u64::MAX)) => Err(ParseError::TooLarge(text.to_owned())),
         Ok(size) => Ok(size.as_u64()),
         Err(_) => Err(ParseError::NotASize(text.to_owned())),
     }
 }
 
-/// The unit that someone who typed a bare number most likely thought of.
+/// Returns the most likely unit of a bare number.
 fn likely_unit(number: &str) -> &'static str {
     match number.parse::<f64>() {
         Ok(number) if number < 256.0 => "GiB",

@@ -1,4 +1,4 @@
-//! The elements of an event with strings or nulls.
+//! Elements of an event with strings or nulls.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ enum Element<'a> {
     Other,
 }
 
-/// The elements of an event after its tag, read one after another.
+/// Elements of an event after its tag, read one after another.
 pub(super) struct Elements<'a> {
     rest: std::iter::Skip<std::vec::IntoIter<Element<'a>>>,
 }
@@ -31,7 +31,7 @@ impl<'a> Elements<'a> {
         self.rest.next().ok_or(DecodeError::new("an element is missing"))
     }
 
-    /// The next element: an integer in range, or null.
+    /// Reads the next element: an integer in range, or null.
     pub(super) fn optional<T: TryFrom<u64> + TryFrom<i64>>(&mut self) -> Result<Option<T>, DecodeError> {
         let number = match self.next()? {
             Element::Null => return Ok(None),
@@ -42,17 +42,17 @@ impl<'a> Elements<'a> {
         number.map(Some).ok_or(DecodeError::new("a number is out of range"))
     }
 
-    /// The next element: an integer in range.
+    /// Reads the next element: an integer in range.
     pub(super) fn number<T: TryFrom<u64> + TryFrom<i64>>(&mut self) -> Result<T, DecodeError> {
         self.optional()?.ok_or(DecodeError::new("an element is not an integer"))
     }
 
-    /// The next element, if there is one: an integer in range.
+    /// Reads the next element, if any: an integer in range.
     pub(super) fn number_if_there<T: TryFrom<u64> + TryFrom<i64>>(&mut self) -> Result<Option<T>, DecodeError> {
         if self.rest.len() == 0 { Ok(None) } else { self.number().map(Some) }
     }
 
-    /// The next element: a string.
+    /// Reads the next element: a string.
     pub(super) fn text(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         match self.next()? {
             Element::Text(text) => Ok(text),
@@ -60,7 +60,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// The next element, if there is one and it is a string.
+    /// Reads the next element, if any, if it is a string.
     pub(super) fn text_if_there(&mut self) -> Option<Cow<'a, str>> {
         match self.rest.next() {
             Some(Element::Text(text)) => Some(text),

@@ -1,9 +1,9 @@
-//! Why a line could not be read.
+//! Errors of decoding a line.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why a line could not be read.
+/// Error of decoding a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
     reason: Cow<'static, str>,
@@ -25,7 +25,7 @@ impl std::error::Error for DecodeError {}
 
 impl From<serde_json::Error> for DecodeError {
     fn from(error: serde_json::Error) -> Self {
-        // The text ends in a position within the line; readers report the line.
+        // The text ends in a position within the line; readers report the line number instead.
         let text = error.to_string();
         let text = text.split(" at line ").next().unwrap_or(&text);
         Self { reason: Cow::Owned(text.to_owned()) }

@@ -1,21 +1,21 @@
-//! The integers of an event, parsed by hand, since there are millions of events.
+//! Parser of an event's integers, written by hand because events are numerous.
 
 use super::error::DecodeError;
 
-/// The digits that fit into a word.
+/// Number of digits that fit into a word.
 const WORD_DIGITS: usize = 8;
 
 const POWERS_OF_TEN: [u64; WORD_DIGITS + 1] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// The number that the first bytes spell, and of how many digits: up to eight are looked at, all at once.
+/// Returns the number at the start of `bytes`, and its count of digits. Reads up to eight digits, all at once.
 #[inline]
 fn leading_digits(bytes: &[u8]) -> (u64, usize) {
     let Some(word) = bytes.first_chunk().map(|eight| u64::from_le_bytes(*eight)) else { return last_digits(bytes) };
-    // Of a digit, the upper half of its byte is 3, also after adding 6.
+    // The upper half of a digit's byte is 3, even after adding 6.
     let of_digits = word ^ 0x3030_3030_3030_3030;
     let others = (of_digits | of_digits.wrapping_add(0x0606_0606_0606_0606)) & 0xf0f0_f0f0_f0f0_f0f0;
     let count = others.trailing_zeros() as usize / 8;
-    // The digits at the word's end, as if zeros were in front of them.
+    // The digits at the word's end, as if preceded by zeros.
     let digits = if count == 0 { 0 } else { of_digits << (64 - 8 * count) };
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
@@ -23,23 +23,23 @@ fn leading_digits(bytes: &[u8]) -> (u64, usize) {
     (value, count)
 }
 
-/// The same, of fewer than eight bytes.
+/// Reads a number from fewer than eight bytes, as [`leading_digits`] does.
 #[inline]
 fn last_digits(bytes: &[u8]) -> (u64, usize) {
     let count = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     (bytes[..count].iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')), count)
 }
 
-/// The integers of an event, read one after another.
+/// Integers of an event, read one after another.
 pub(super) struct Numbers<'a> {
     pub(super) rest: &'a [u8],
 }
 
 impl Numbers<'_> {
-    /// The next number, up to the comma or bracket after it.
+    /// Reads the next number, up to the comma or bracket after it.
     #[inline]
     pub(super) fn next(&mut self) -> Result<u64, DecodeError> {
-        // Threads, devices and flags.
+        // Fast path for one digit, as in threads, devices and flags.
         if let [digit @ b'0'..=b'9', b',', rest @ ..] = self.rest {
             self.rest = rest;
             return Ok(u64::from(digit - b'0'));
@@ -63,7 +63,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// As [`Numbers::next`], of any length, and with white space around the number.
+    /// Reads a number as [`Numbers::next`] does, of any length, and with white space around it.
     #[cold]
     fn next_unusual(&mut self) -> Result<u64, DecodeError> {
         let mut value: u64 = 0;
@@ -88,7 +88,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// As [`Numbers::next`], with white space before the number.
+    /// Reads a number as [`Numbers::next`] does, with white space before it.
     #[cold]
     fn next_spaced(&mut self) -> Result<u64, DecodeError> {
         let trimmed = self.rest.trim_ascii_start();
@@ -121,12 +121,12 @@ impl Numbers<'_> {
         i32::try_from(self.next()?).map_err(|_| DecodeError::new("a number is too large"))
     }
 
-    /// The next number, if a newer version has written one.
+    /// Reads the next number, if a newer version wrote one.
     pub(super) fn next_if_any(&mut self) -> Result<Option<u64>, DecodeError> {
         self.rest.first().is_some_and(u8::is_ascii_digit).then(|| self.next()).transpose()
     }
 
-    /// Checks that the array ends, perhaps after elements of a newer version.
+    /// Checks that the array ends, possibly after elements of a newer version.
     #[inline]
     pub(super) fn end(&self) -> Result<(), DecodeError> {
         match self.rest {
@@ -141,7 +141,7 @@ impl Numbers<'_> {
         if rest == b"]" {
             return Ok(());
         }
-        // Elements added by a newer version: anything, as long as it is JSON.
+        // Elements of a newer version: any JSON.
         let mut array = Vec::with_capacity(rest.len() + 1);
         array.push(b'[');
         array.extend_from_slice(rest);
@@ -158,14 +158,14 @@ mod tests {
 
     #[test]
     fn digits_are_read_as_they_are_spelled() {
-        // GIVEN numbers of all lengths up to a word's, before each byte that there is
+        // GIVEN numbers of all lengths up to a word's, before each possible byte
         for number in [0_u64, 7, 10, 99, 123, 9_999, 54_321, 999_999, 1_234_567, 99_999_999] {
             for after in 0..=u8::MAX {
                 let mut text = number.to_string().into_bytes();
                 let count = text.len();
                 text.push(after);
                 text.extend_from_slice(b"9999999999");
-                // THEN digits end where they end, and overflow nothing
+                // THEN digits end at the right position, and nothing overflows
                 let (value, digits) = leading_digits(&text);
                 if after.is_ascii_digit() {
                     assert_eq!(digits, WORD_DIGITS, "{text:?}");

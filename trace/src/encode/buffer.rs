@@ -2,28 +2,28 @@
 
 use std::io::Write;
 
-/// The most digits (and sign) an integer takes.
+/// Maximum number of characters of an integer, including the sign.
 pub(super) const MAX_NUMBER_BYTES: usize = 20;
 
-/// Marks a string that was cut because the line had no room for it.
+/// Marks a string cut to fit into the line.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
 /// A buffer on the stack that holds one encoded line.
 ///
-/// 192 bytes hold any record without strings; 512 any with short ones; a frame with long paths wants 4096.
-/// Strings that do not fit are cut and end in `…`; a buffer too small even for that yields an empty line.
+/// 192 bytes hold any record without strings, 512 bytes any record with short strings. A frame with long paths needs 4096.
+/// Strings that do not fit are cut and end in `…`. A buffer too small even for that yields an empty line.
 pub struct LineBuffer<const N: usize> {
     bytes: [u8; N],
 }
 
 impl<const N: usize> LineBuffer<N> {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     #[inline]
     pub const fn new() -> Self {
         Self { bytes: [0; N] }
     }
 
-    /// Starts a new line and drops the one before.
+    /// Starts a new line and drops the previous one.
     #[inline]
     pub(super) fn line(&mut self) -> Line<'_> {
         Line { bytes: &mut self.bytes, length: 0, overflowed: false }
@@ -44,7 +44,7 @@ pub(super) struct Line<'b> {
 }
 
 impl<'b> Line<'b> {
-    /// Appends bytes as they are; if they do not fit, the whole line is dropped.
+    /// Appends bytes unchanged; if they do not fit, the whole line is dropped.
     #[inline]
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         let end = self.length + bytes.len();
@@ -78,25 +78,25 @@ impl<'b> Line<'b> {
         }
     }
 
-    /// Appends a number that need not be whole, or `null`; one that is not finite as a string.
+    /// Appends a float, or `null`; a float that is not finite becomes a string.
     pub(super) fn float(&mut self, number: Option<f64>) -> &mut Self {
-        /// The most characters of a number.
+        /// Maximum number of characters of a float.
         const MAX_FLOAT_BYTES: usize = 32;
         let Some(number) = number else { return self.raw(b"null") };
         let mut text = [0; MAX_FLOAT_BYTES];
         let mut rest = &mut text[..];
-        // The shortest digits from which the same number is read; it has the room.
+        // `{:?}` writes the shortest digits that parse to the same number; they fit.
         let _ = write!(rest, "{number:?}");
         let written = MAX_FLOAT_BYTES - rest.len();
         let quote: &[u8] = if number.is_finite() { b"" } else { b"\"" };
         self.raw(quote).raw(&text[..written]).raw(quote)
     }
 
-    /// Appends a string in quotes, cut so that `reserve` bytes stay free for what follows it.
+    /// Appends a quoted string, cut so that `reserve` bytes stay free after it.
     pub(super) fn string(&mut self, text: &[u8], reserve: usize) -> &mut Self {
         self.raw(b"\"");
         let end = self.bytes.len().saturating_sub(reserve).saturating_sub(1);
-        // The furthest point at which the ellipsis still fits.
+        // Last position at which the ellipsis still fits.
         let mut last_cut = self.length;
         for chunk in text.utf8_chunks() {
             let replacement = if chunk.invalid().is_empty() { "" } else { "\u{fffd}" };
@@ -127,25 +127,25 @@ impl<'b> Line<'b> {
         }
     }
 
-    /// Bytes still free.
+    /// Returns the number of free bytes.
     pub(super) fn room(&self) -> usize {
         self.bytes.len() - self.length
     }
 
-    /// Ends the line: the bytes to append to the trace, newline included, or nothing if they did not fit.
+    /// Ends the line with `tail` and a newline.
     #[inline]
     pub(super) fn finish(&mut self, tail: &[u8]) {
         self.raw(tail).raw(b"\n");
     }
 
-    /// The finished line.
+    /// Returns the finished line, or nothing if it did not fit.
     #[inline]
     pub(super) fn into_bytes(self) -> &'b [u8] {
         if self.overflowed { &[] } else { self.bytes.get(..self.length).unwrap_or(&[]) }
     }
 }
 
-/// Writes `character` as in a JSON string.
+/// Escapes `character` for a JSON string.
 fn escape(character: char, out: &mut [u8; 6]) -> &[u8] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     match character {
@@ -154,7 +154,7 @@ fn escape(character: char, out: &mut [u8; 6]) -> &[u8] {
         '\n' => b"\\n",
         '\r' => b"\\r",
         '\t' => b"\\t",
-        // The other control characters, including those that terminals interpret: C0, DEL and C1.
+        // Other control characters, including those that terminals interpret: C0, DEL and C1.
         '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' => {
             let code = character as usize;
             *out = [b'\\', b'u', b'0', b'0', HEX[code >> 4 & 15], HEX[code & 15]];

@@ -1,4 +1,4 @@
-//! Definitions: what a trace says once.
+//! Encoder of definitions.
 
 use super::buffer::{LineBuffer, MAX_NUMBER_BYTES};
 use crate::record::{CodeKind, FORMAT};
@@ -6,19 +6,19 @@ use crate::record::{CodeKind, FORMAT};
 /// The header line.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// The version of memlab that writes.
+    /// Version of memlab that writes.
     pub version: &'a str,
-    /// A random identity of this trace.
+    /// Random id of the trace.
     pub id: &'a str,
     /// The process.
     pub pid: u32,
-    /// Its parent.
+    /// Id of the parent process.
     pub parent_pid: u32,
-    /// The start of the trace, from which it counts times: nanoseconds since 1970.
+    /// Start of the trace, in nanoseconds since 1970. All other times count from it.
     pub start_unix_ns: u64,
     /// `MEMLAB_RUN`: the `memlab run` that started the process.
     pub run: Option<&'a str>,
-    /// The command line as in `/proc/self/cmdline`: each argument ends in a NUL.
+    /// Command line as in `/proc/self/cmdline`: each argument ends in a NUL.
     pub command: &'a [u8],
     /// The working directory.
     pub directory: &'a [u8],
@@ -32,9 +32,9 @@ pub struct Header<'a> {
     pub world_size: Option<u32>,
 }
 
-/// The first line of a trace. Arguments that do not fit are left out; the last one kept ends in `…`.
+/// Writes the first line of a trace. Arguments that do not fit are left out; the last one kept ends in `…`.
 pub fn header<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, header: &Header<'_>) -> &'b [u8] {
-    // What follows the command: two strings of at most 1024 and 256 bytes, and the ranks.
+    // Room after the command: two strings of at most 1024 and 256 bytes, and the ranks.
     const AFTER_COMMAND: usize = 1024 + 256 + 128;
     const RANKS: usize = 96;
     let mut line = buffer.line();
@@ -65,7 +65,7 @@ pub fn header<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, header: &Header
     line.into_bytes()
 }
 
-/// A device: its ordinal, name, memory in bytes, and PCI bus id.
+/// Writes a device: its ordinal, name, memory in bytes, and PCI bus id.
 pub fn device<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
     device: i32,
@@ -81,14 +81,14 @@ pub fn device<'b, const N: usize>(
     line.into_bytes()
 }
 
-/// How fast a device's link to the host is, in one direction.
+/// Writes the bandwidth of a device's link to the host, in one direction.
 pub fn link<const N: usize>(buffer: &mut LineBuffer<N>, device: i32, bytes_per_second: u64) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"link\":").number(device).raw(b",\"bytes_per_second\":").number(bytes_per_second).finish(b"}");
     line.into_bytes()
 }
 
-/// The limit of the process on a device (`None`: there is none), and what happens beyond it: `oom` or `spill`.
+/// Writes the limit of the process on a device (`None`: no limit), and the handling beyond it: `oom` or `spill`.
 pub fn limit<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
     device: i32,
@@ -102,7 +102,7 @@ pub fn limit<'b, const N: usize>(
     line.into_bytes()
 }
 
-/// The dimensions of the meshes that the process is in: name, place in it, size. As many as the buffer has room for.
+/// Writes the mesh dimensions of the process: name, coordinate, size. Dimensions that do not fit are left out.
 pub fn mesh<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, dimensions: &[(&[u8], u32, u32)]) -> &'b [u8] {
     const AFTER_NAME: usize = 2 * (MAX_NUMBER_BYTES + 1) + 8;
     let mut line = buffer.line();
@@ -118,7 +118,7 @@ pub fn mesh<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, dimensions: &[(&[
     line.into_bytes()
 }
 
-/// The stages of a pipeline that the process holds, and how many the pipeline has.
+/// Writes the pipeline stages of the process, and the number of stages in the pipeline.
 pub fn stages<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, stages: &[u32], of: u32) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"{\"stages\":[");
@@ -132,7 +132,7 @@ pub fn stages<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, stages: &[u32],
     line.into_bytes()
 }
 
-/// Other processes on a device and the bytes of each: as many of the first as the buffer has room for.
+/// Writes other processes on a device with the bytes of each. Processes that do not fit are left out.
 pub fn others<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, device: i32, processes: &[(u32, u64)]) -> &'b [u8] {
     const ENTRY: usize = 2 * (MAX_NUMBER_BYTES + 1) + 3;
     let mut line = buffer.line();
@@ -148,7 +148,7 @@ pub fn others<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, device: i32, pr
     line.into_bytes()
 }
 
-/// A thread: its id in events, the system's id of it, and its name.
+/// Writes a thread: its id in events, its id in the system, and its name.
 pub fn thread<const N: usize>(buffer: &mut LineBuffer<N>, thread: u32, tid: u32, name: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"thread\":").number(thread);
@@ -157,7 +157,7 @@ pub fn thread<const N: usize>(buffer: &mut LineBuffer<N>, thread: u32, tid: u32,
     line.into_bytes()
 }
 
-/// Software found in the process, and its folder.
+/// Writes software found in the process, and its folder.
 pub fn software<const N: usize>(
     buffer: &mut LineBuffer<N>,
     software: impl AsRef<[u8]>,
@@ -171,7 +171,7 @@ pub fn software<const N: usize>(
     line.into_bytes()
 }
 
-/// A file or folder of code, and what it is.
+/// Writes a file or folder of code, and the owner of the code.
 pub fn code_root<const N: usize>(buffer: &mut LineBuffer<N>, code: CodeKind, root: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"code\":\"").raw(code.as_str().as_bytes());
@@ -179,7 +179,7 @@ pub fn code_root<const N: usize>(buffer: &mut LineBuffer<N>, code: CodeKind, roo
     line.into_bytes()
 }
 
-/// A Python frame: one place in one function; `line` is `None` where the code object has none.
+/// Writes a Python frame: one place in one function; `line` is `None` if the code object has none.
 pub fn frame<const N: usize>(
     buffer: &mut LineBuffer<N>,
     frame: u32,
@@ -195,8 +195,9 @@ pub fn frame<const N: usize>(
     out.into_bytes()
 }
 
-/// A Python frame of code that was compiled from a program's: the frames of the program that it stands for, the outermost
-/// first; none if they are not known.
+/// Writes a frame of compiled code, with the program's frames that it stands for, outermost first.
+///
+/// The list is empty if these frames are not known.
 pub fn compiled_frame<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
     frame: u32,
@@ -205,7 +206,7 @@ pub fn compiled_frame<'b, const N: usize>(
     function: impl AsRef<[u8]>,
     stands_for: &[u32],
 ) -> &'b [u8] {
-    /// The most frames that have room; the outermost are left out.
+    /// Maximum number of frames that fit; the outermost are left out.
     const MAX_FRAMES: usize = 128;
     let mut out = buffer.line();
     out.raw(b"{\"frame\":").number(frame);
@@ -220,7 +221,7 @@ pub fn compiled_frame<'b, const N: usize>(
     out.into_bytes()
 }
 
-/// The text of a line of a source file.
+/// Writes the text of a line of a source file.
 pub fn source<const N: usize>(
     buffer: &mut LineBuffer<N>,
     file: impl AsRef<[u8]>,
@@ -234,7 +235,7 @@ pub fn source<const N: usize>(
     out.into_bytes()
 }
 
-/// A stack: the caller's stack (0: none) and the frame on top of it.
+/// Writes a stack: the caller's stack (0: none) and the frame on top of it.
 pub fn stack<const N: usize>(buffer: &mut LineBuffer<N>, stack: u32, parent: u32, frame: u32) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"stack\":").number(stack);
@@ -243,7 +244,7 @@ pub fn stack<const N: usize>(buffer: &mut LineBuffer<N>, stack: u32, parent: u32
     line.into_bytes()
 }
 
-/// A layer: the layer that called it (0: an outermost module), its class, its qualified name once known, and the variable
+/// Writes a layer: the calling layer (0: an outermost module), the class, the qualified name once known, and the variable
 /// that holds an outermost module.
 pub fn layer<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
@@ -264,7 +265,7 @@ pub fn layer<'b, const N: usize>(
     line.into_bytes()
 }
 
-/// A range that the program names: the range around it (0: none), and its name.
+/// Writes a range named by the program: the enclosing range (0: none), and its name.
 pub fn range<const N: usize>(buffer: &mut LineBuffer<N>, range: u32, parent: u32, name: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"range\":").number(range);
@@ -273,8 +274,9 @@ pub fn range<const N: usize>(buffer: &mut LineBuffer<N>, range: u32, parent: u32
     line.into_bytes()
 }
 
-/// A part of what PyTorch's allocator was asked for: as many entries of the first as the buffer has room for.
-/// Also returns how many these are.
+/// Writes the first requests to PyTorch's allocator that fit into the buffer.
+///
+/// Also returns their number.
 pub fn requests<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
     device: i32,
@@ -296,32 +298,32 @@ pub fn requests<'b, const N: usize>(
     (line.into_bytes(), written)
 }
 
-/// A `trained` line: what a training did in an optimizer step.
+/// Fields of a `trained` line: the progress of one optimizer step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trained<'a> {
-    /// The number of the step.
+    /// Index of the step.
     pub step: u64,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// Which step of the epoch, from 0.
+    /// Index of the step in the epoch, from 0.
     pub batch: u64,
-    /// The name of the model, if there are several.
+    /// Name of the trained model, if the program trains several.
     pub phase: Option<&'a [u8]>,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Nanoseconds since the step before.
+    /// Nanoseconds since the end of the previous step.
     pub duration: u64,
-    /// Their loss, if it is known.
+    /// Loss of the step, if known.
     pub loss: Option<f64>,
-    /// How the gradients were computed, if that is known.
+    /// Method that computed the gradients, if known.
     pub way: Option<&'a [u8]>,
-    /// In how many pieces.
+    /// Number of pieces that went through the model.
     pub pieces: u64,
     /// Bytes copied to the host.
     pub offloaded: u64,
 }
 
-/// What a training did in an optimizer step.
+/// Writes the training progress of one optimizer step.
 pub fn trained<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, step: &Trained<'_>) -> &'b [u8] {
     const TAIL: usize = 2 * MAX_NUMBER_BYTES + 32;
     let mut line = buffer.line();
@@ -339,21 +341,21 @@ pub fn trained<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, step: &Trained
     line.into_bytes()
 }
 
-/// What ran on a GPU, by the number that `work` events have: a kernel's mangled name, a copy, or `fill`.
+/// Writes the name for a number in `work` events: a kernel's mangled name, a copy, or `fill`.
 pub fn kernel<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, number: u32, name: &[u8]) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"{\"kernel\":").number(number).raw(b",\"name\":").string(name, 4).finish(b"}");
     line.into_bytes()
 }
 
-/// Something memlab could not do in this process, in words for the user.
+/// Writes a warning of memlab about this process, as text for the user.
 pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"warning\":").string(warning.as_ref(), 4).finish(b"}");
     line.into_bytes()
 }
 
-/// Nothing follows up to byte `skip` of the trace, which is after this line.
+/// Writes that the trace is empty from after this line up to byte `skip`.
 pub fn skip<const N: usize>(buffer: &mut LineBuffer<N>, skip: u64) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"{\"skip\":").number(skip).finish(b"}");

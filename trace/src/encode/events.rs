@@ -1,9 +1,9 @@
-//! Events.
+//! Encoder of events.
 
 use super::buffer::{LineBuffer, MAX_NUMBER_BYTES};
 use crate::record::{DriverKind, GraphCaptured, GraphGone, Ran, Step, StepWork, TagCategory, Work};
 
-/// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
+/// `["a",…]`: PyTorch's allocator handed out a block; `flags` as in [`crate::record::Flags`].
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
 #[inline]
 pub fn alloc<const N: usize>(
@@ -23,7 +23,7 @@ pub fn alloc<const N: usize>(
     line.into_bytes()
 }
 
-/// `["f",…]`: the block at `address` was given back to the caching allocator.
+/// `["f",…]`: the block at `address` returned to PyTorch's allocator.
 #[inline]
 pub fn free<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, device: i32, address: u64) -> &[u8] {
     let mut line = buffer.line();
@@ -31,38 +31,38 @@ pub fn free<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, 
     line.into_bytes()
 }
 
-/// A `"d+"` line: memory taken from the driver.
+/// Fields of a `"d+"` line: memory taken from the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverAlloc<'a> {
     /// Nanoseconds since the trace's start.
     pub time: u64,
-    /// The thread that called.
+    /// Calling thread.
     pub thread: u32,
     /// The device; -1 for host memory.
     pub device: i32,
     /// The pointer, or the handle for arrays and physical memory.
     pub address: u64,
-    /// The size.
+    /// Size in bytes.
     pub bytes: u64,
     /// The kind of memory.
     pub kind: DriverKind,
-    /// The outermost CUDA function called.
+    /// The outermost CUDA function in the call.
     pub call: &'a [u8],
-    /// The file that called it.
+    /// The file that called the function.
     pub library: &'a [u8],
     /// The Python stack.
     pub stack: u32,
     /// The layer.
     pub layer: u32,
-    /// As in [`crate::record::Flags`].
+    /// Flags, as in [`crate::record::Flags`].
     pub flags: u32,
-    /// The capture of a CUDA graph for whose pool it was taken; 0: none.
+    /// Capture of the CUDA graph whose pool received the memory; 0: none.
     pub graph: u64,
-    /// PyTorch's number of the stream for which it was taken; 0: the default stream.
+    /// PyTorch's number of the stream that received the memory; 0: the default stream.
     pub stream: u64,
 }
 
-/// `["d+",…]`: memory taken from the driver.
+/// `["d+",…]`: the process took memory from the driver.
 pub fn driver_alloc<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &DriverAlloc<'_>) -> &'b [u8] {
     const TAIL: usize = 5 * (MAX_NUMBER_BYTES + 1) + 4;
     let mut line = buffer.line();
@@ -87,7 +87,7 @@ pub fn graph_captured<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: 
     line.into_bytes()
 }
 
-/// `["g-",…]`: the program let go of a CUDA graph.
+/// `["g-",…]`: the program released a CUDA graph.
 pub fn graph_gone<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &GraphGone) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"[\"g-\",").number(event.time).field(event.thread).field(event.device).field(event.graph).finish(b"]");
@@ -158,8 +158,9 @@ pub fn oom<const N: usize>(
     line.into_bytes()
 }
 
-/// `["tag",…]`: what the tensor at `address` is; `root` is the layer id of its outermost module (0: none), `shard` says how it is
-/// sharded (empty: it is not).
+/// `["tag",…]`: category and name of the tensor at `address`.
+///
+/// `root` is the layer id of its outermost module (0: none). `shard` is its sharding (empty: not sharded).
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
 pub fn tag<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
@@ -199,7 +200,7 @@ pub fn read_back<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: 
     line.into_bytes()
 }
 
-/// `["work",…]`: sums of what ran on a GPU.
+/// `["work",…]`: work of a GPU, by place and kernel.
 pub fn work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &Work) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"[\"work\",")
@@ -212,7 +213,7 @@ pub fn work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &Work) -> &
     line.into_bytes()
 }
 
-/// `["step_work",…]`: sums of what ran on a GPU, by the step that it was launched in.
+/// `["step_work",…]`: work of a GPU, by the launching step.
 pub fn step_work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &StepWork) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"[\"step_work\",").number(work.time).field(work.device).field(work.step).field(work.steps);
@@ -220,7 +221,7 @@ pub fn step_work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &StepW
     line.into_bytes()
 }
 
-/// `["busy",…]`: for how long a GPU was busy, waited for the host, and was idle otherwise, since the last such line.
+/// `["busy",…]`: time that a GPU was busy, waited for the host, or idled otherwise, since the last such line.
 pub fn busy<const N: usize>(
     buffer: &mut LineBuffer<N>,
     time: u64,
@@ -234,7 +235,7 @@ pub fn busy<const N: usize>(
     line.into_bytes()
 }
 
-/// `["ran",…]`: one piece of work of the timeline.
+/// `["ran",…]`: one kernel, copy or fill of the timeline.
 pub fn ran<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, ran: &Ran) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"[\"ran\",").number(ran.time).field(ran.device).field(ran.stream).field(ran.start).field(ran.nanoseconds);
@@ -242,14 +243,14 @@ pub fn ran<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, ran: &Ran) -> &'b 
     line.into_bytes()
 }
 
-/// `["range",…]`: `range` is the innermost range that the thread is in from now on (0: none).
+/// `["range",…]`: `range` is the innermost range of the thread from now on (0: none).
 pub fn in_range<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, range: u32) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"[\"range\",").number(time).field(thread).field(range).finish(b"]");
     line.into_bytes()
 }
 
-/// `["used",…]`: the use of the whole device and of this process, as the driver reports them.
+/// `["used",…]`: memory use of the whole device and of this process, as the driver reports it.
 pub fn used<const N: usize>(
     buffer: &mut LineBuffer<N>,
     time: u64,
@@ -271,7 +272,7 @@ pub fn moved<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, device: i32,
     line.into_bytes()
 }
 
-/// `["lost",…]`: `events` are missing before this one.
+/// `["lost",…]`: number of events missing before this line.
 pub fn lost<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, events: u64) -> &[u8] {
     let mut line = buffer.line();
     line.raw(b"[\"lost\",").number(time).field(events).finish(b"]");

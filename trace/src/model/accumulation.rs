@@ -1,4 +1,4 @@
-//! Accumulations: memory that grows over optimizer steps, or over forward passes that no backward follows, by whole stack.
+//! Accumulations: memory that grows over optimizer steps, or over forward passes without a backward, by whole stack.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,53 +16,53 @@ use super::symbols::Symbols;
 /// Memory that accumulated on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccumulationView {
-    /// Over which steps or passes.
+    /// Steps or passes over which the memory accumulated.
     pub span: AccumulationSpan,
-    /// By stack, the largest first.
+    /// Accumulation by stack, largest first.
     pub stacks: Vec<StackAccumulation>,
 }
 
-/// Over which steps or passes memory accumulated.
+/// Steps or passes over which memory accumulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccumulationSpan {
     /// From the end of one optimizer step to the end of another. Both are counts of steps ended.
     Steps {
-        /// The earlier.
+        /// Earlier count.
         from: u64,
-        /// The later.
+        /// Later count.
         to: u64,
     },
-    /// Forward passes before the peak, without a backward between them that would have used what they made.
+    /// Forward passes before the peak, without a backward between them that would have used their results.
     Passes,
 }
 
-/// What one stack accumulated.
+/// Memory that one stack accumulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackAccumulation {
     /// The stack.
     pub stack: u32,
-    /// The line that counts it; `None`: the stack has no Python frame.
+    /// Line that counts the stack; `None`: the stack has no Python frame.
     pub line: Option<Arc<Line>>,
     /// Bytes.
     pub bytes: u64,
-    /// The category of most of it.
+    /// Category of most of the bytes.
     pub category: Category,
-    /// Whether operations there create autograd nodes, which keep what backward needs with the results.
+    /// True if operations of the stack create autograd nodes, which keep their inputs for backward.
     pub makes_graph: bool,
 }
 
 /// A frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The stack whose innermost frame it is.
+    /// Stack whose innermost frame this is.
     pub stack: u32,
-    /// Its file, line and function.
+    /// File, line and function of the frame.
     pub line: Arc<Line>,
-    /// Whether it is the user's code.
+    /// True for the user's code.
     pub is_users: bool,
 }
 
-/// Stacks that hold more at a late step than after warm-up, on lines that grow steadily.
+/// Returns the stacks on steadily growing lines that hold more at a late step than after warm-up.
 pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let growth = &state.growth;
     let steady: HashSet<u32> = growth.steady_lines(&state.ledger).into_iter().collect();
@@ -72,15 +72,16 @@ pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<Accum
     (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Steps { from, to }, stacks })
 }
 
-/// What stacks held of earlier passes when the pass with the peak began, on lines that accumulated. Temporaries of that pass
-/// are not part of it.
+/// Returns the bytes from earlier passes at the start of the pass with the peak, by stack, on lines that accumulated.
+///
+/// Temporaries of that pass are not included.
 pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let peak = state.totals.peak.event;
     let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, peak).into_iter().collect();
     if steady.is_empty() {
         return None;
     }
-    // Allocations stay counted in the cell that a block was created in, even if its category changes.
+    // Allocations keep counting in the cell that a block was created in, even if its category changes.
     let mut made: HashMap<(u32, u32), u64> = HashMap::new();
     for cell in &state.ledger.cells {
         let times = made.entry((cell.key.stack, cell.key.layer)).or_default();
@@ -95,7 +96,7 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
     let held = state.accumulation.cells_before(peak).by_cell();
     let stacks = by_stack(state, symbols, &steady, |index| {
         let cell = &state.ledger.cells[index as usize];
-        // Only places that allocated in each pass, not passes that have just begun.
+        // Only stacks that allocated in every pass, not passes that have just begun.
         let times = made.get(&(cell.key.stack, cell.key.layer)).copied().unwrap_or(0);
         if stays(cell.key.classification) && times >= MIN_PASSES as u64 - 1 {
             (0, held.get(&index).copied().unwrap_or(0))
@@ -106,7 +107,7 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
     (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Passes, stacks })
 }
 
-/// What cells held before and after, summed by stack, for stacks that hold more after.
+/// Returns the stacks that hold more after than before, from sums over cells.
 fn by_stack(
     state: &DeviceState,
     symbols: &Symbols,
@@ -116,7 +117,7 @@ fn by_stack(
     struct Sum {
         before: u64,
         after: u64,
-        /// Bytes and index of the cell that holds most.
+        /// Bytes and index of the largest cell.
         most: (u64, u32),
         makes_graph: bool,
     }

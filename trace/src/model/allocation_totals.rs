@@ -5,15 +5,15 @@ use super::views::{LineView, StackView};
 /// Sums over blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationTotals {
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
     /// Blocks live now.
     pub live_blocks: u64,
-    /// Live at the device's peak.
+    /// Bytes live at the device's peak.
     pub live_bytes_at_peak: u64,
-    /// Blocks handed out over the run.
+    /// Blocks allocated over the run.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub allocated_bytes: u64,
 }
 

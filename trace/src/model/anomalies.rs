@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Anomalies {
     /// Frees of unknown blocks.
     pub unknown_frees: u64,
-    /// Allocations at the address of a live block: its free was lost.
+    /// Allocations at the address of a live block, whose free was lost.
     pub lost_frees: u64,
     /// Frees of unknown driver memory.
     pub unknown_driver_frees: u64,
@@ -22,7 +22,7 @@ pub struct Anomalies {
 }
 
 impl Anomalies {
-    /// The sum of all counts.
+    /// Returns the sum of all counts.
     pub fn total(&self) -> u64 {
         [
             self.unknown_frees,

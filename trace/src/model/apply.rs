@@ -1,4 +1,4 @@
-//! How records change the state.
+//! Application of records to the state.
 
 use super::classification::effective_phase;
 use super::device_totals::{AllocationContext, RunProgress};
@@ -7,10 +7,10 @@ use super::scope::Scope;
 use super::symbols::MissingDefinition;
 use crate::record::{self, Phase, Record};
 
-/// The most warnings kept.
+/// Maximum number of warnings kept.
 const MAX_WARNINGS: usize = 256;
 
-/// The most dimensions of meshes, and stages of a pipeline, kept.
+/// Maximum number of mesh dimensions kept, and of pipeline stages.
 const MAX_MESH_DIMENSIONS: usize = 64;
 const MAX_STAGES: usize = 1024;
 
@@ -25,7 +25,7 @@ impl Model {
         }
     }
 
-    /// Forgets the peaks of a device ([`None`]: of all devices): what is held now becomes the most that was held.
+    /// Resets the peaks of a device ([`None`]: of all devices) to the current bytes.
     pub fn reset_peaks(&mut self, device: Option<i32>) {
         let (time, reached) = (self.latest_time, self.reached());
         for (index, state) in (0..).zip(&mut self.devices) {
@@ -35,7 +35,7 @@ impl Model {
         }
     }
 
-    /// Begins the timelines of all devices again, at `time`: they are as fine as those of a run that begins then.
+    /// Restarts the timelines of all devices at `time`, with the resolution of a run that begins then.
     pub fn restart_timelines(&mut self, time: u64) {
         for state in self.devices.iter_mut().flatten() {
             state.restart_timelines(time);
@@ -95,7 +95,7 @@ impl Model {
                 }
             }
             Record::Keyframe(keyframe) => self.restore(&keyframe),
-            // Only the reader of a file needs the first, only exports the second, and only a plan the others.
+            // Only the file reader needs the first, only exports the second, and only plans the others.
             Record::Skip(_) | Record::Ran(_) | Record::Requests(_) | Record::ReadBack(_) => {}
             Record::Unknown => self.anomalies.unknown_records += 1,
             event => self.apply_event(&event),
@@ -202,14 +202,14 @@ impl Model {
             }
             Record::Oom(event) => {
                 self.event(event.time);
-                // A device without any allocation still exists: it is too small, or full.
+                // Even a device without an allocation exists: it is too small, or full.
                 if let Some(device) = self.device_mut(event.device) {
                     device.totals.ooms += 1;
                 }
                 let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
                 self.ooms.note(event, self.steps_ended, self.event_count, device, &self.symbols);
             }
-            // Not an event of the program: it is not counted.
+            // Not an event of the program, so it is not counted.
             Record::Lost(event) => {
                 self.lost_events = self.lost_events.saturating_add(event.events);
                 self.latest_time = self.latest_time.max(event.time);
@@ -228,7 +228,7 @@ impl Model {
         }
     }
 
-    /// Forgets a block that was allocated straight from the driver; whether there was one.
+    /// Frees a block that was allocated directly from the driver. Returns true if it existed.
     fn frees_block(&mut self, event: &record::DriverFree) -> bool {
         let index = usize::try_from(event.device).ok();
         let device = index.and_then(|index| self.devices.get_mut(index)?.as_deref_mut());
@@ -241,13 +241,13 @@ impl Model {
         self.latest_time = self.latest_time.max(time);
     }
 
-    /// The steps and events so far, with the current event.
+    /// Returns the steps and events so far, including the current event.
     #[inline]
     fn reached(&self) -> RunProgress {
         RunProgress { steps: self.steps_ended, events: self.event_count }
     }
 
-    /// The context of an allocation of a thread (an index), whose event is counted.
+    /// Returns the context of an allocation of a thread (an index). Its event is already counted.
     #[inline]
     fn context_of(&self, thread: u32) -> AllocationContext {
         AllocationContext {
@@ -266,7 +266,7 @@ impl Model {
         }
     }
 
-    /// A definition was repeated; `changes`: with different contents.
+    /// Handles a repeated definition; `changes`: its contents differ.
     fn redefined(&mut self, changes: bool) {
         for device in self.devices.iter_mut().flatten().filter(|_| changes) {
             for scope in Scope::ALL {
@@ -279,7 +279,7 @@ impl Model {
         }
     }
 
-    /// Says that events of the block at `address` of a device come soon.
+    /// Announces that events of the block at `address` of a device follow soon.
     #[inline]
     pub(crate) fn expect(&self, device: i32, address: u64) {
         let device = usize::try_from(device).ok().and_then(|device| self.devices.get(device)?.as_ref());
@@ -317,7 +317,7 @@ impl Model {
             self.allocated_bytes_all_devices.saturating_sub(before).saturating_add(after);
     }
 
-    /// A thread allocates in `phase`, which decides pending categories.
+    /// Handles an allocation of a thread in `phase`, which decides pending categories.
     #[inline]
     fn enter(&mut self, phase: Phase, thread: u32) {
         let was_in_forward = self.threads.in_forward[thread as usize];
@@ -331,7 +331,7 @@ impl Model {
                 }
             }
             Phase::Forward => {}
-            // Autograd runs backward on other threads, so forward has ended on all of them.
+            // Autograd runs backward on other threads, so forward has ended on all threads.
             Phase::Backward if self.threads.forward_count > 0 => {
                 for thread in 0..self.threads.ids.len() as u32 {
                     self.end_forward(thread);
@@ -377,7 +377,7 @@ impl Model {
             device.limit = Some(limit);
         }
     }
-    /// Records what other processes hold on a device.
+    /// Records the memory of other processes on a device.
     pub(super) fn note_other_processes(&mut self, others: record::Others) {
         self.ooms.note_other_processes(others.others, &others.processes);
         if let Some(device) = self.device_mut(others.others) {

@@ -1,25 +1,25 @@
-//! The live blocks of one device, by address, and on linked lists while their category may still change.
+//! Live blocks of one device, by address, and on linked lists while their category may still change.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// No slot, no list.
+/// Marks a missing slot or list.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A live block, in one line of the processor's cache.
+/// A live block, sized to one cache line of the processor.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
-    /// The number of the allocation on its device, from 1: blocks up to the number at the peak were live then.
+    /// Number of the allocation on its device, from 1. Live blocks up to the number at the peak were live at the peak.
     pub(crate) born: u64,
     pub(crate) time: u64,
-    /// The cell that counts it.
+    /// Cell that counts the block.
     pub(crate) cell: u32,
-    /// The list it is on, if any.
+    /// List that contains the block, if any.
     pub(crate) list: u32,
     previous: u32,
     next: u32,
@@ -32,17 +32,17 @@ impl Block {
     }
 }
 
-/// The blocks of a device. A block keeps its slot while it lives.
+/// Blocks of a device. A block keeps its slot while it lives.
 #[derive(Clone, Default)]
 pub(crate) struct LiveBlocks {
     slots: Vec<Block>,
     free: Vec<u32>,
-    /// Slots by the address of their block. With addresses in it too, it would not fit into the processor's caches.
+    /// Slots by block address. The table omits the addresses, so that it fits into the processor's caches.
     by_address: HashTable<u32>,
     hasher: DefaultHashBuilder,
     /// Built when a tag first names an address inside a block; maintained from then on.
     ordered: Option<BTreeMap<u64, u32>>,
-    /// The first block of each list.
+    /// First block of each list.
     heads: Vec<u32>,
 }
 
@@ -51,20 +51,20 @@ impl LiveBlocks {
         self.by_address.len()
     }
 
-    /// Approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let ordered = self.ordered.as_ref().map_or(0, BTreeMap::len);
         self.slots.capacity() * size_of::<Block>() + self.by_address.allocation_size() + ordered * 2 * size_of::<u64>()
     }
 
-    /// The slot of the block that begins at `address`.
+    /// Returns the slot of the block at exactly `address`.
     #[inline]
     pub(crate) fn find(&self, address: u64) -> Option<u32> {
         let is_at = |slot: &u32| self.slots[*slot as usize].address == address;
         self.by_address.find(self.hasher.hash_one(address), is_at).copied()
     }
 
-    /// The slot of the block that contains `address`.
+    /// Returns the slot of the block that contains `address`.
     pub(crate) fn containing(&mut self, address: u64) -> Option<u32> {
         if let Some(slot) = self.find(address) {
             return Some(slot);
@@ -77,8 +77,9 @@ impl LiveBlocks {
         (address - start < block.bytes).then_some(*slot)
     }
 
-    /// Has the processor fetch the block at `address`, if there is one, which an event will need soon. Which slot it has is
-    /// guessed: to be sure is to wait for the block.
+    /// Prefetches the block at `address`, if any, for an event that follows soon.
+    ///
+    /// The slot is a guess: to verify it, the processor would have to wait for the block.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) {
         if let Some(slot) = self.by_address.iter_hash(self.hasher.hash_one(address)).next() {
@@ -133,7 +134,7 @@ impl LiveBlocks {
         Some((slot, block))
     }
 
-    /// Puts a block on a list.
+    /// Adds a block to a list.
     #[inline]
     pub(crate) fn link(&mut self, slot: u32, list: u32) {
         if list as usize >= self.heads.len() {
@@ -147,7 +148,7 @@ impl LiveBlocks {
         }
     }
 
-    /// Takes a block off the list it is on, if any.
+    /// Removes a block from its list, if any.
     #[inline]
     pub(crate) fn unlink(&mut self, slot: u32) {
         let block = &mut self.slots[slot as usize];
@@ -165,30 +166,32 @@ impl LiveBlocks {
         }
     }
 
-    /// The first block of a list. Unlinking it makes the next one the first.
+    /// Returns the first block of a list. Unlinking it makes the next one the first.
     pub(crate) fn first(&self, list: u32) -> Option<u32> {
         self.heads.get(list as usize).copied().filter(|slot| *slot != NONE)
     }
 
-    /// The blocks of a list with their slots.
+    /// Returns the blocks of a list with their slots.
     pub(crate) fn listed(&self, list: u32) -> impl Iterator<Item = (u32, &Block)> {
         let next = |slot: &u32| Some(self.slots[*slot as usize].next).filter(|next| *next != NONE);
         std::iter::successors(self.first(list), next).map(|slot| (slot, self.get(slot)))
     }
 
-    /// All blocks with their slots, in no order.
+    /// Returns all blocks with their slots, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
         self.by_address.iter().map(|slot| (*slot, &self.slots[*slot as usize]))
     }
 
-    /// All blocks by address.
+    /// Returns all blocks by address.
     pub(crate) fn sorted(&self) -> Vec<&Block> {
         let mut blocks: Vec<_> = self.iter().map(|(_, block)| block).collect();
         blocks.sort_unstable_by_key(|block| block.address);
         blocks
     }
 
-    /// All blocks in the order of their lists, oldest first: linking them again in this order restores the lists.
+    /// Returns all blocks in the order of their lists, oldest first.
+    ///
+    /// Linking them again in this order restores the lists.
     pub(crate) fn by_age(&self) -> Vec<&Block> {
         let mut blocks: Vec<_> = self.iter().map(|(_, block)| block).collect();
         blocks.sort_unstable_by_key(|block| block.born);
@@ -196,11 +199,11 @@ impl LiveBlocks {
     }
 }
 
-/// Fetches the block's line of the processor's cache.
+/// Prefetches the block's cache line.
 #[inline]
 fn prefetch(block: &Block) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch does nothing that can be seen.
+    // SAFETY: a prefetch has no observable effect.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(block).cast());
     }

@@ -1,7 +1,7 @@
-//! The call tree of a device: callers, calls, and how much was allocated below each call.
+//! The call tree of a device: callers, their calls, and the bytes allocated below each call.
 //!
-//! Stacks share their outer frames, so the tree is built in one pass: the call of each stack is looked up below that of its
-//! parent, and cached. The work is bounded by the number of definitions, however deep or cyclic a hostile trace makes them.
+//! Stacks share their outer frames. One pass therefore builds the tree: it looks up the call of each stack below that of its
+//! parent, and caches it. The number of definitions bounds the work, even if a hostile trace makes them deep or cyclic.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use super::views::StackView;
 pub struct Call {
     /// The line; `None`: no Python frame at all.
     pub line: Option<Arc<Line>>,
-    /// The origin of its code; `None`: no Python frame at all.
+    /// Origin of the line's code; `None`: no Python frame at all.
     pub origin: Option<CodeOrigin>,
-    /// The calling call: an index into [`CallTree::calls`] below its own; `None`: outermost.
+    /// Caller, as a smaller index into [`CallTree::calls`]; `None`: outermost.
     pub parent: Option<u32>,
-    /// The calls made from here, by index, by bytes at the peak.
+    /// Indexes of the calls made from here, by bytes at the peak.
     pub children: Vec<u32>,
-    /// Allocated by this line itself.
+    /// Allocations of this line itself.
     pub own: AllocationTotals,
-    /// Allocated by this line and all it called: `own` and the `inclusive` of its children.
+    /// Allocations of this line and all its calls: `own` and the `inclusive` of its children.
     pub inclusive: AllocationTotals,
 }
 
 impl Call {
-    /// Whether it is code of the program.
+    /// Returns true for code of the program.
     pub fn is_users(&self) -> bool {
         self.is_in(Scope::Users)
     }
@@ -43,21 +43,21 @@ impl Call {
     }
 }
 
-/// What one line and everything it called allocated.
+/// Allocations of one line and everything it called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineCalls {
     /// The line.
     pub line: Arc<Line>,
-    /// Each stack is counted once, however often the line occurs in it.
+    /// Sums over stacks. Each stack counts once, however often it contains the line.
     pub inclusive: AllocationTotals,
 }
 
 /// All Python stacks of a device, outermost calls first. See [`Model::calls`](super::Model::calls).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTree {
-    /// The calls; a caller comes before those it called.
+    /// Calls; a caller precedes its calls.
     pub calls: Vec<Call>,
-    /// The outermost calls, by bytes at the peak.
+    /// Outermost calls, by bytes at the peak.
     pub roots: Vec<u32>,
 }
 
@@ -82,12 +82,14 @@ impl CallTree {
         tree
     }
 
-    /// The same with the lines of `scope` only. What library code allocated is counted at the line that called it; without such
-    /// a line, at the line that [`CodeOrigin`] ranks best.
+    /// Returns the tree with the lines of `scope` only.
+    ///
+    /// Allocations of library code count at the line that called it; without such a line, at the line that [`CodeOrigin`]
+    /// ranks best.
     pub fn in_scope(&self, scope: Scope) -> Self {
         let mut tree = Self::default();
         let rank = |call: &Call| call.origin.map(|origin| scope.rank(origin));
-        // The new index of each call (`None`: no line of the scope is around it), and the call that represents it then.
+        // The new index of each call (`None`: no line of the scope is around it), and the call that represents it.
         let mut became: Vec<(Option<u32>, u32)> = Vec::with_capacity(self.calls.len());
         let mut known: HashMap<(Option<u32>, Option<Arc<Line>>), u32> = HashMap::new();
         let mut place = |tree: &mut Self, around: Option<u32>, call: &Call| {
@@ -108,18 +110,19 @@ impl CallTree {
         tree
     }
 
-    /// The sum of all calls.
+    /// Returns the sum of all calls.
     pub fn total(&self) -> AllocationTotals {
         let mut total = AllocationTotals::default();
         self.roots.iter().for_each(|root| total.add(&self.calls[*root as usize].inclusive));
         total
     }
 
-    /// What each line of `scope` and everything it called allocated, by bytes at the peak. A line that occurs several times in
-    /// a stack, as in recursion, is counted once.
+    /// Returns the allocations of each line of `scope` and everything it called, by bytes at the peak.
+    ///
+    /// A line that occurs several times in a stack, as in recursion, counts once.
     pub fn lines_inclusive(&self, scope: Scope) -> Vec<LineCalls> {
         let mut sums: HashMap<&Arc<Line>, AllocationTotals> = HashMap::new();
-        // Depth first, without recursion: a call is visited again, to leave it, after all calls below it.
+        // Depth first, without recursion: each call is visited a second time, to leave it, after all calls below it.
         let mut to_do: Vec<(u32, bool)> = self.roots.iter().map(|root| (*root, true)).collect();
         let mut around: HashSet<&Arc<Line>> = HashSet::new();
         while let Some((index, enters)) = to_do.pop() {
@@ -156,7 +159,7 @@ impl CallTree {
         index
     }
 
-    /// Fills in `inclusive` and puts children into their order.
+    /// Fills in `inclusive` and sorts the children.
     fn sum_up(&mut self) {
         for index in (0..self.calls.len()).rev() {
             let Call { own, parent, .. } = self.calls[index];
@@ -185,15 +188,17 @@ impl CallTree {
 struct TreeBuilder<'s> {
     symbols: &'s Symbols,
     tree: CallTree,
-    /// The depth of each call, from 0.
+    /// Depth of each call, from 0.
     depths: Vec<u32>,
-    /// The call of each stack seen; `None`: a stack without frames.
+    /// Call of each stack seen; `None`: a stack without frames.
     by_stack: HashMap<u32, Option<u32>>,
     by_line: HashMap<(Option<u32>, Option<Arc<Line>>), u32>,
 }
 
 impl TreeBuilder<'_> {
-    /// The call of the innermost frame of a stack. Undefined frames are skipped, and a cycle ends where it was entered.
+    /// Returns the call of a stack's innermost frame.
+    ///
+    /// Skips undefined frames, and ends a cycle where it was entered.
     fn call_of(&mut self, stack: u32) -> Option<u32> {
         let mut climbed = Vec::new();
         let mut at = stack;
@@ -218,10 +223,10 @@ impl TreeBuilder<'_> {
         call
     }
 
-    /// The call of a line from `parent`, added if it is new.
+    /// Returns the call of a line from `parent`, and adds it if it is new.
     fn call(&mut self, parent: Option<u32>, frame: Option<&Frame>) -> u32 {
         let tree = &mut self.tree;
-        // Calls below the depth limit start again at the outermost level.
+        // Calls below the depth limit restart at the outermost level.
         let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < MAX_STACK_DEPTH - 1);
         let key = (parent, frame.map(|frame| frame.line.clone()));
         *self.by_line.entry(key).or_insert_with(|| {
@@ -274,11 +279,11 @@ mod tests {
 
     #[test]
     fn callers_include_what_they_call() {
-        // GIVEN blocks of main, of what it called, and of no Python line
+        // GIVEN blocks of main, of its calls, and of no Python line
         let model = model(&blocks(&[(1, 100), (3, 20), (0, 7), (5, 3), (3, 1)]));
-        // WHEN the calls are asked for
+        // WHEN the calls are requested
         let tree = model.calls(0);
-        // THEN each has its own and that of all below it
+        // THEN each has its own bytes and those of all calls below it
         let expected = [
             (None, None, 7, 7),
             (Some(10), None, 100, 124),
@@ -298,10 +303,10 @@ mod tests {
 
     #[test]
     fn library_calls_go_to_the_line_that_made_them() {
-        // GIVEN blocks of a library's frame between the user's, and of a library that no line of theirs called
+        // GIVEN blocks of a library's frame between the user's, and of a library without a calling user line
         let mut more = vec![r#"{"stack":9,"parent":0,"frame":3}"#.to_owned()];
         more.extend(blocks(&[(3, 20), (5, 3), (9, 4)]));
-        // WHEN only the user's lines are to be seen
+        // WHEN only the user's lines are requested
         let tree = model(&more).calls(0).in_scope(Scope::Users);
         let expected = [
             (Some(10), None, 0, 23),
@@ -325,7 +330,7 @@ mod tests {
 
     #[test]
     fn loops_and_gaps_end_somewhere() {
-        // GIVEN stacks that are their own callers, that call in a circle, and that name what is never defined
+        // GIVEN stacks that are their own callers, that call in a circle, and that use undefined ids
         let mut more: Vec<String> = [
             r#"{"stack":20,"parent":20,"frame":1}"#,
             r#"{"stack":21,"parent":22,"frame":1}"#,
@@ -404,11 +409,11 @@ mod tests {
             (6..=DEPTH).map(|stack| format!(r#"{{"stack":{stack},"parent":{},"frame":2}}"#, stack - 1)).collect();
         lines.extend(blocks(&(1..=DEPTH / 10).map(|tenth| (tenth * 10, 1)).collect::<Vec<_>>()));
         let model = model(&lines);
-        // WHEN its stacks are looked at THEN each has its innermost calls, and it is known how many are not whole
+        // WHEN its stacks are read THEN each has its innermost calls, and the number of cut stacks is known
         assert_eq!(model.frames(DEPTH).len(), MAX_STACK_DEPTH);
         assert_eq!(model.frames(500).len(), 500);
         assert_eq!(model.deep_stacks(), DEPTH as usize - MAX_STACK_DEPTH);
-        // AND the tree is no deeper, and sums to all there is
+        // AND the tree is no deeper, and sums to the total
         let tree = model.calls(0);
         let mut depths: Vec<usize> = Vec::new();
         for call in &tree.calls {

@@ -1,8 +1,8 @@
-//! What memory is used for.
+//! Categories of memory by purpose.
 
 use serde::{Deserialize, Serialize};
 
-/// What memory is used for, in display order.
+/// Category of memory by purpose, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
@@ -10,43 +10,43 @@ pub enum Category {
     Parameter,
     /// Gradients of parameters, and intermediate results of backward.
     Gradient,
-    /// What optimizers keep from step to step.
+    /// State that optimizers keep from step to step.
     OptimizerState,
     /// Buffers of modules.
     Buffer,
-    /// Keys and values of tokens, kept by inference servers and by caches of Hugging Face.
+    /// KV caches of inference servers and of Hugging Face.
     KvCache,
-    /// Allocated in forward and still live when it ended.
+    /// Allocated in forward and still live at the end of forward.
     Activation,
     /// Allocated outside modules: batches, labels.
     Input,
-    /// Freed before the phase that allocated it ended.
+    /// Freed before the end of the phase that allocated it.
     Temporary,
-    /// Parameters gathered from all ranks for a while: FSDP's.
+    /// Parameters gathered from all ranks for a while, by FSDP.
     Gathered,
-    /// Gradients to be summed over ranks and scattered to them: FSDP's.
+    /// Gradients for a reduce-scatter over the ranks, by FSDP.
     ReduceScatter,
-    /// Gradients to be summed over ranks: the buckets of `DistributedDataParallel`.
+    /// Gradients for a sum over the ranks: the buckets of `DistributedDataParallel`.
     DdpBucket,
-    /// Other buffers for what ranks exchange: broadcasts, what stages of a pipeline receive.
+    /// Other communication buffers: of broadcasts, and of pipeline stages that receive.
     Communication,
-    /// Held by libraries: cuBLAS, cuDNN.
+    /// Workspaces of libraries: cuBLAS, cuDNN.
     Workspace,
-    /// Taken from the driver by the program or by its libraries of arrays: CuPy, Numba, JAX.
+    /// Driver memory of the program or its array libraries: CuPy, Numba, JAX.
     OtherArrays,
-    /// Taken while torch.compile or Triton measures kernels.
+    /// Allocated while torch.compile or Triton benchmarks kernels.
     Benchmark,
-    /// Allocated before memlab was loaded, and not known to be anything else.
+    /// Allocated before memlab was loaded, without another known category.
     BeforeMemlab,
     /// Reserved by PyTorch's caching allocator but not allocated.
     Cached,
-    /// NCCL's own memory, from the driver: its communicators.
+    /// Driver memory of NCCL itself: its communicators.
     Nccl,
     /// The CUDA context: kernels, stacks, printf buffers.
     Context,
     /// Other processes' memory on this device.
     OtherProcesses,
-    /// Matched by no rule.
+    /// No rule matches.
     Other,
 }
 
@@ -54,7 +54,7 @@ impl Category {
     /// The number of categories.
     pub const COUNT: usize = 21;
 
-    /// All categories, in the order in which they are shown.
+    /// All categories, in display order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Parameter,
         Self::Gradient,
@@ -79,7 +79,7 @@ impl Category {
         Self::Other,
     ];
 
-    /// Its name in reports' JSON.
+    /// Returns its name in the JSON of reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Parameter => "parameter",
@@ -107,5 +107,5 @@ impl Category {
     }
 }
 
-/// Bytes of blocks by category, in the order of [`Category::ALL`]; 0 for those that are neither of blocks nor of arrays.
+/// Bytes by category, in the order of [`Category::ALL`]; 0 for categories of neither blocks nor arrays.
 pub type CategoryBytes = [u64; Category::COUNT];

@@ -1,16 +1,16 @@
 //! A device's memory over time by category: for each time bin, at its peak and at its end.
 //!
-//! Categories are those known at that moment. A block that turns out later to be something else is not counted again.
+//! Categories are those known at that moment. A block that later changes its category is not counted again.
 
 use super::category::CategoryBytes;
 use super::history_views::CategoryPoint;
 use super::time_bins::{TimeBin, TimeBins};
 
-/// Records bytes by category. A screen is a few hundred columns wide.
+/// Records bytes by category, in about as many points as a screen has columns.
 #[derive(Clone, Default)]
 pub(crate) struct CategoryRecorder {
     pub(crate) points: TimeBins<CategoryPoint, 512, 64>,
-    /// The peak of the open bin.
+    /// Peak of the open bin.
     most: u64,
 }
 
@@ -32,7 +32,7 @@ impl TimeBin for CategoryPoint {
 }
 
 impl CategoryRecorder {
-    /// Advances to `time`. Until now `bytes` were live, `allocated` bytes together.
+    /// Advances to `time`. Up to then, `bytes` were live, and `allocated` bytes in total.
     #[inline]
     pub(crate) fn advance(&mut self, time: u64, bytes: &CategoryBytes, allocated: u64) {
         if self.points.open(time).is_none() {
@@ -40,7 +40,7 @@ impl CategoryRecorder {
         }
     }
 
-    /// Memory was allocated.
+    /// Raises the peak of the open bin after an allocation.
     #[inline]
     pub(crate) fn raise(&mut self, bytes: &CategoryBytes, allocated: u64) {
         if allocated > self.most
@@ -63,26 +63,26 @@ impl CategoryRecorder {
         }
     }
 
-    /// Another bin is open now.
+    /// Updates the peak for a newly opened bin.
     fn update_most(&mut self) {
         self.most = self.points.list.last().map_or(0, |point| sum(&point.most));
     }
 
-    /// Halves the number of points; false if there are few.
+    /// Halves the number of points. Returns false if only a few exist.
     pub(crate) fn shorten(&mut self) -> bool {
         let shortened = self.points.shorten();
         self.update_most();
         shortened
     }
 
-    /// Restores the next point of a keyframe; `None` if there are too many.
+    /// Restores the next point of a keyframe; `None` if the keyframe has too many.
     pub(crate) fn restore(&mut self, point: CategoryPoint) -> Option<()> {
         self.points.restore(point)?;
         self.update_most();
         Some(())
     }
 
-    /// The points; the last one ends with what is live now.
+    /// Returns the points; the last one ends with the bytes live now.
     pub(crate) fn view(&self, now: &CategoryBytes) -> Vec<CategoryPoint> {
         let mut points = self.points.list.clone();
         if let Some(last) = points.last_mut() {
@@ -115,13 +115,13 @@ mod tests {
             now = to;
             recorder.raise(&now, sum(&now));
         };
-        // GIVEN memory that rises and falls within a stretch, and changes again in a later one
+        // GIVEN memory that rises and falls within a bin, and changes again in a later one
         change(&mut recorder, 100, bytes(5, 0));
         change(&mut recorder, 200, bytes(5, 9));
         change(&mut recorder, 300, bytes(5, 1));
         change(&mut recorder, 1 << 20, bytes(5, 2));
         let point = |time, most, last| CategoryPoint { time, most, last };
-        // THEN between the two was what the first one left
+        // THEN the values between the two are those at the end of the first
         assert_eq!(
             recorder.view(&bytes(7, 0)),
             [point(100, bytes(5, 9), bytes(5, 1)), point(recorder.points.begin_of(1 << 20), bytes(5, 2), bytes(7, 0))]

@@ -1,4 +1,4 @@
-//! Cells: the finest sums that the ledger keeps.
+//! Cells: the finest sums of the ledger.
 
 use std::hash::{Hash, Hasher};
 
@@ -6,21 +6,21 @@ use super::classification::Classification;
 use super::scope::SCOPES;
 use crate::record::Phase;
 
-/// What the blocks of a cell have in common.
+/// Common properties of the blocks in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CellKey {
     pub(crate) stack: u32,
     pub(crate) layer: u32,
-    /// The owner by tags ([`Symbols::owner`]); 0: none.
+    /// Owner by tags ([`Symbols::owner`]); 0: none.
     pub(crate) owner: u32,
-    /// The range that the thread was in; 0: none.
+    /// Range of the allocating thread; 0: none.
     pub(crate) range: u32,
     pub(crate) classification: Classification,
     pub(crate) phase: Phase,
 }
 
 impl Hash for CellKey {
-    /// Two numbers instead of six: a key is looked up for each event.
+    /// Hashes two numbers instead of six, because every event looks up a key.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let pair = |one: u32, other: u32| u64::from(one) << 32 | u64::from(other);
@@ -30,7 +30,7 @@ impl Hash for CellKey {
     }
 }
 
-/// The bytes of all blocks with one key.
+/// Bytes of all blocks with one key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) key: CellKey,
@@ -38,30 +38,30 @@ pub(crate) struct Cell {
     pub(super) at_peak: u64,
     pub(super) epoch: u64,
     pub(crate) blocks: u64,
-    /// Blocks allocated in this cell. They stay counted here when their classification changes.
+    /// Blocks allocated in this cell. They keep counting here after their classification changes.
     pub(crate) allocations: u64,
     pub(crate) allocated_bytes: u64,
-    /// Its slot in the line book of each scope.
+    /// Slot in the line book of each scope.
     pub(super) lines: [u32; SCOPES],
     pub(super) layer: u32,
-    /// Whether operations that allocated here created autograd nodes.
+    /// True if operations that allocated here created autograd nodes.
     pub(crate) makes_graph: bool,
 }
 
 impl Cell {
-    /// Its figures, and its line and layer slots, for a keyframe.
+    /// Returns the figures, and the line and layer slots, for a keyframe.
     pub(crate) fn figures(&self) -> ([u64; 6], [u32; SCOPES], u32) {
         let figures = [self.bytes, self.at_peak, self.epoch, self.blocks, self.allocations, self.allocated_bytes];
         (figures, self.lines, self.layer)
     }
 
-    /// The cell of a keyframe.
+    /// Returns the cell of a keyframe.
     pub(crate) fn of(key: CellKey, figures: [u64; 6], lines: [u32; SCOPES], layer: u32) -> Self {
         let [bytes, at_peak, epoch, blocks, allocations, allocated_bytes] = figures;
         Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, lines, layer, makes_graph: false }
     }
 
-    /// Bytes at the peak. `epoch`: the ledger's.
+    /// Returns the bytes at the peak. `epoch` is the ledger's.
     pub(super) fn at_peak(&self, epoch: u64) -> u64 {
         if self.epoch == epoch { self.at_peak } else { self.bytes }
     }

@@ -1,7 +1,8 @@
-//! The rules that give every block its category.
+//! Rules for the category of every block.
 //!
-//! Some blocks are known when they are allocated (a workspace, a communication buffer, a module being moved), some are tagged
-//! later (parameters, gradients, optimizer state, buffers). For the rest it depends on when they are freed:
+//! The category of some blocks is known at allocation (a workspace, a communication buffer, a module being moved). Others
+//! are tagged later (parameters, gradients, optimizer state, buffers). The category of the rest depends on when they are
+//! freed:
 //!
 //! | made in | given back before it ends | alive when it ends | it ends at | meanwhile shown as |
 //! |---|---|---|---|---|
@@ -12,12 +13,12 @@
 //! | other, before any forward | other | input | the thread's next allocation in forward | other |
 //! | other, later | temporary | input | the thread's next allocation in forward | input |
 //!
-//! A block that outlives steps without being replaced is neither a batch nor part of a graph. Such inputs, and activations that
-//! no layer allocated, become "other" ([`super::long_lived`]), unless a module was called with them.
+//! A block that outlives steps without being replaced is neither a batch nor part of a graph. Such inputs, and such
+//! activations without a layer, become "other" ([`super::long_lived`]), unless they were an argument of a module.
 //!
-//! A tag overrides these rules, with two exceptions: parameters and buffers in a buffer for communication are temporary
-//! copies, gathered from all ranks. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards). And a key-value
-//! cache stays one if it is a buffer of a module.
+//! A tag overrides these rules, with two exceptions. Parameters and buffers in a communication buffer are temporary copies,
+//! gathered from all ranks. A key-value cache stays one even if it is a buffer of a module. Gradients in a communication
+//! buffer do follow their tag (`gradient_as_bucket_view`, FSDP's shards).
 
 use serde::{Deserialize, Serialize};
 
@@ -44,22 +45,22 @@ pub(crate) enum Classification {
     OtherArrays,
     Benchmark,
     BeforeMemlab,
-    /// Not known.
+    /// No rule matches.
     Other,
-    /// Allocated in forward, which has not ended.
+    /// Pending: allocated in a forward that has not ended.
     InForward,
-    /// Allocated in backward, which has not ended.
+    /// Pending: allocated in a backward that has not ended.
     InBackward,
-    /// Allocated in a step of an optimizer, which has not ended.
+    /// Pending: allocated in an optimizer step that has not ended.
     InOptimizer,
-    /// Allocated outside modules; forward has not begun.
+    /// Pending: allocated outside modules; forward has not begun.
     BeforeForward,
-    /// Allocated outside modules; no forward has been seen in this run.
+    /// Pending: allocated outside modules; no forward has been seen in this run.
     BeforeAnyForward,
 }
 
 impl Classification {
-    /// The category it is shown as.
+    /// Returns the displayed category.
     pub(crate) fn category(self) -> Category {
         match self {
             Self::Parameter => Category::Parameter,
@@ -82,19 +83,19 @@ impl Classification {
         }
     }
 
-    /// The index of its category in [`super::category::CategoryBytes`].
+    /// Returns the index of its category in [`super::category::CategoryBytes`].
     #[inline]
     pub(crate) fn category_index(self) -> usize {
         self.category() as usize
     }
 
-    /// Whether it is pending.
+    /// Returns true while the category is pending.
     #[inline]
     pub(crate) fn is_pending(self) -> bool {
         self.if_it_survives() != self
     }
 
-    /// What a pending block becomes if it is live when that is decided.
+    /// Returns the classification of a pending block that is still live at the decision.
     #[inline]
     pub(crate) fn if_it_survives(self) -> Self {
         match self {
@@ -106,7 +107,7 @@ impl Classification {
         }
     }
 
-    /// What a pending block becomes if it is freed.
+    /// Returns the classification of a pending block that is freed.
     #[inline]
     pub(crate) fn if_freed(self) -> Self {
         match self {
@@ -116,7 +117,7 @@ impl Classification {
         }
     }
 
-    /// Whether it stays what it is if a tensor in it is tagged as one of `category`.
+    /// Returns true if a tag of `category` in the block does not change the classification.
     pub(crate) fn outranks(self, category: TagCategory) -> bool {
         match self {
             Self::Gathered | Self::ReduceScatter | Self::DdpBucket | Self::Communication => {
@@ -127,12 +128,12 @@ impl Classification {
         }
     }
 
-    /// Whether it was allocated outside modules, so that a module call with it makes it an input.
+    /// Returns true for allocations outside modules, which become inputs when a module is called with them.
     pub(crate) fn may_be_input(self) -> bool {
         matches!(self, Self::BeforeForward | Self::BeforeAnyForward | Self::Input | Self::Other)
     }
 
-    /// Whether it is provisionally an input or activation, and may be reclassified as long-lived.
+    /// Returns true for provisional inputs and activations, which may become long-lived.
     #[inline]
     pub(crate) fn may_become_long_lived(self, layer: u32) -> bool {
         self == Self::Input || self == Self::Activation && layer == 0
@@ -151,8 +152,10 @@ impl From<TagCategory> for Classification {
     }
 }
 
-/// The phase for the rules: an allocation outside modules that creates no autograd node is not forward, whatever its flags say,
-/// and one inside a module is.
+/// Returns the phase for the rules.
+///
+/// An allocation outside modules that creates no autograd node is not forward, even if its flags contain forward. An
+/// allocation inside a module is forward.
 #[inline]
 pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
     let in_module = layer != 0 && !flags.has(Flags::OUTSIDE);
@@ -163,7 +166,7 @@ pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
     }
 }
 
-/// The classification of a new block; `seen_forward`: a forward has been seen in this run.
+/// Returns the classification of a new block. `seen_forward`: this run has had a forward.
 #[inline]
 pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: bool) -> Classification {
     if flags.has(Flags::WORKSPACE) {
@@ -178,7 +181,7 @@ pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: boo
     if flags.has(Flags::COMMUNICATION) {
         return communication(flags);
     }
-    // In a training backward keeps it: it is an activation like any other.
+    // With an autograd node, backward keeps it: an activation like any other.
     if flags.has(Flags::KV_CACHE) && !flags.has(Flags::GRADIENT_NODE) {
         return Classification::KvCache;
     }
@@ -195,7 +198,7 @@ pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: boo
     }
 }
 
-/// What a buffer for communication is for. Traces of before version 0.2 do not say it.
+/// Returns the purpose of a communication buffer. Traces before version 0.2 do not contain it.
 #[inline]
 fn communication(flags: Flags) -> Classification {
     if flags.has(Flags::GATHERED) {

@@ -1,6 +1,6 @@
-//! The origin of the code that a frame runs. It decides which line of a stack counts an allocation.
+//! Origin of a frame's code. It decides which line of a stack counts an allocation.
 //!
-//! The rules, in this order; the first that matches decides:
+//! The first matching rule decides:
 //!
 //! 1. Files that the process declared part of the program (the package started by `python -m`, the script): the program.
 //! 2. Code that was typed or passed as text (`python -c`, standard input, notebook cells): the program.
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{self, BENCHMARKS, UNKNOWN_COMPILED};
 
-/// The origin of code, best first: a stack is counted at its innermost frame of the best origin.
+/// Origin of code, best first. A stack counts at its innermost frame of the best origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeOrigin {
@@ -36,7 +36,7 @@ impl CodeOrigin {
     /// All origins, best first.
     pub const ALL: [Self; 5] = [Self::User, Self::Library, Self::Torch, Self::StandardLibrary, Self::Generated];
 
-    /// Its name in reports' JSON.
+    /// Returns its name in the JSON of reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -48,10 +48,10 @@ impl CodeOrigin {
     }
 }
 
-/// The most folders kept; a process has a handful.
+/// Maximum number of folders kept; a process has a handful.
 const MAX_ROOTS: usize = 64;
 
-/// The folders that tell origins apart, as far as the trace has defined them.
+/// Folders that distinguish the origins, as far as the trace has defined them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CodeRoots {
     torch: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) struct CodeRoots {
 }
 
 impl CodeRoots {
-    /// Adds the folder of a software; whether it changes the rules.
+    /// Adds the folder of a software. Returns true if it changes the rules.
     pub(crate) fn define_software(&mut self, software: &record::Software) -> bool {
         let known = match software.software.as_str() {
             "torch" => &mut self.torch,
@@ -75,7 +75,7 @@ impl CodeRoots {
         changes
     }
 
-    /// Adds a declared folder; whether it is new.
+    /// Adds a declared folder. Returns true if it is new.
     pub(crate) fn define_root(&mut self, root: record::CodeRoot) -> bool {
         let is_new = !root.root.is_empty() && !self.roots.contains(&root) && self.roots.len() < MAX_ROOTS;
         if is_new {
@@ -84,7 +84,7 @@ impl CodeRoots {
         is_new
     }
 
-    /// The origin of a function in a file.
+    /// Returns the origin of a function in a file.
     pub(crate) fn code_origin(&self, file: &str, function: &str) -> CodeOrigin {
         let said = |kind| self.roots.iter().any(|known| known.code == kind && is_below(file, &known.root));
         if said(record::CodeKind::Program) || is_typed(file, function) || [UNKNOWN_COMPILED, BENCHMARKS].contains(&file)
@@ -107,7 +107,7 @@ impl CodeRoots {
     }
 }
 
-/// Whether a file is `root` or inside it.
+/// Returns true if a file is `root` or inside it.
 fn is_below(file: &str, root: &str) -> bool {
     file.strip_prefix(root.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -116,7 +116,7 @@ fn parts(file: &str) -> impl Iterator<Item = &str> {
     file.split(['/', '\\'])
 }
 
-/// Whether the code was typed, or passed to Python as text.
+/// Returns true for code that was typed, or passed to Python as text.
 fn is_typed(file: &str, function: &str) -> bool {
     /// Prefixes of the names that Python, IPython and others give to typed code.
     const TYPED: [&str; 12] = [
@@ -134,7 +134,7 @@ fn is_typed(file: &str, function: &str) -> bool {
         "<ast>",
     ];
     match file {
-        // The name of `python -c`, `exec`, and the methods that dataclasses generate.
+        // File name of `python -c`, of `exec`, and of the methods that dataclasses generate.
         "<string>" => {
             let is_special = function.starts_with("__") && function.ends_with("__");
             !is_special && !function.contains("__create_fn__")
@@ -143,12 +143,12 @@ fn is_typed(file: &str, function: &str) -> bool {
     }
 }
 
-/// Whether it is in a cache of torch.compile or Triton: `/tmp/torchinductor_ada/…`, `~/.triton/cache/…`.
+/// Returns true for a file in a cache of torch.compile or Triton: `/tmp/torchinductor_ada/…`, `~/.triton/cache/…`.
 fn is_compilers(file: &str) -> bool {
     parts(file).any(|part| part.starts_with("torchinductor_") || part == ".triton")
 }
 
-/// Whether it is in a folder `lib/python3.x`, which holds the standard library.
+/// Returns true for a file in a folder `lib/python3.x`, which holds the standard library.
 fn is_in_python(file: &str) -> bool {
     let is_version = |part: &str| {
         let minor = part.strip_prefix("python3.").unwrap_or_default();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn code_is_told_apart_by_where_it_lies() {
-        // GIVEN what a process says of itself
+        // GIVEN the folders that a process declares
         let mut places = CodeRoots::default();
         let software = |software: &str, root: &str| record::Software {
             software: software.to_owned(),
@@ -175,7 +175,7 @@ mod tests {
         let root = |code, root: &str| record::CodeRoot { code, root: root.to_owned() };
         assert!(places.define_root(root(record::CodeKind::Program, "/venv/lib/python3.11/site-packages/trainer/")));
         assert!(places.define_root(root(record::CodeKind::Generated, "/scratch/cache")));
-        // WHEN files are looked at THEN each is whose it is
+        // WHEN files are classified THEN each has the expected origin
         for (file, function, origin) in [
             ("/home/ada/train.py", "main", CodeOrigin::User),
             ("/home/ada/lib/python/train.py", "main", CodeOrigin::User),

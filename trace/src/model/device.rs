@@ -17,27 +17,27 @@ use super::tags::{TaggedTensor, Tags};
 use super::timeline::TimelineRecorder;
 use crate::record::{self, Flags, Phase, TagCategory};
 
-/// The largest plausible block: 16 TiB.
+/// Largest plausible block: 16 TiB.
 const MAX_BLOCK_BYTES: u64 = 1 << 44;
 
-/// Lists of blocks: pending of backward, pending of the optimizer, possibly long-lived, and two of pending blocks for each
+/// Lists of blocks: pending in backward, pending in the optimizer, possibly long-lived, and two lists of pending blocks per
 /// thread.
 const BACKWARD: u32 = 0;
 const OPTIMIZER: u32 = 1;
 pub(super) const POSSIBLY_LONG_LIVED: u32 = 2;
 const FIRST_THREAD_LIST: u32 = 3;
 
-/// The number of lists for so many threads.
+/// Returns the number of lists for `threads` threads.
 pub(super) fn lists(threads: u32) -> u32 {
     threads.saturating_mul(2).saturating_add(FIRST_THREAD_LIST)
 }
 
-/// Blocks that `thread` (an index) allocated in forward.
+/// Returns the list of blocks that `thread` (an index) allocated in forward.
 fn in_forward(thread: u32) -> u32 {
     lists(thread)
 }
 
-/// Blocks that `thread` allocated before forward.
+/// Returns the list of blocks that `thread` allocated before forward.
 fn before_forward(thread: u32) -> u32 {
     lists(thread).saturating_add(1)
 }
@@ -47,7 +47,7 @@ fn before_forward(thread: u32) -> u32 {
 pub(crate) struct DeviceState {
     pub(crate) info: Option<record::Device>,
     pub(crate) limit: Option<record::Limit>,
-    /// How fast its link to the host is.
+    /// Bandwidth of the link to the host.
     pub(crate) link: Option<record::Link>,
     pub(crate) others: OtherProcesses,
     pub(crate) totals: Totals,
@@ -61,12 +61,12 @@ pub(crate) struct DeviceState {
     pub(crate) growth: Growth,
     pub(crate) accumulation: Accumulation,
     pub(crate) work: GpuWork,
-    /// The block freed last.
+    /// Most recently freed block.
     pub(crate) freed: Option<Block>,
 }
 
 impl DeviceState {
-    /// Bytes that PyTorch's allocator holds, as in [`Peak::torch`].
+    /// Returns the bytes that PyTorch's allocator holds, as in [`Peak::torch`].
     #[inline]
     pub(crate) fn torch(&self) -> u64 {
         self.driver.totals.reserved.max(self.totals.allocated)
@@ -100,7 +100,7 @@ impl DeviceState {
         }
         if self.blocks.find(event.address).is_some() {
             if event.flags.has(Flags::BEFORE) {
-                return; // Handed out between memlab's coming and its look at what was there.
+                return; // Allocated while memlab was loading, before it listed the existing blocks.
             }
             anomalies.lost_frees += 1;
             self.release(event.address, symbols);
@@ -136,7 +136,7 @@ impl DeviceState {
         self.note_allocated(event.time, context.reached);
     }
 
-    /// Bytes that the ledger counts: PyTorch's blocks, and other arrays.
+    /// Returns the bytes that the ledger counts: PyTorch's blocks, and other arrays.
     #[inline]
     fn counted(&self) -> u64 {
         self.totals.allocated.saturating_add(self.driver.totals.arrays)
@@ -175,7 +175,7 @@ impl DeviceState {
         };
     }
 
-    /// What is held now becomes the most that was held: all peaks begin again.
+    /// Restarts all peaks from the current bytes.
     pub(crate) fn reset_peaks(&mut self, time: u64, reached: RunProgress) {
         self.note_peak(time, reached);
         self.totals.peak_used = self.used();
@@ -208,7 +208,7 @@ impl DeviceState {
         }
     }
 
-    /// Removes the block at `address`. If its category was pending, it is decided now.
+    /// Removes the block at `address`. Decides its category if that was pending.
     #[inline]
     fn release(&mut self, address: u64, symbols: &mut Symbols) -> bool {
         let Some((slot, block)) = self.blocks.remove(address) else { return false };
@@ -234,7 +234,7 @@ impl DeviceState {
 
     #[inline]
     fn note_allocated(&mut self, time: u64, reached: RunProgress) {
-        // Where more is allocated than memlab saw reserved, use changes with what is allocated.
+        // If memlab saw less reserved than allocated, the use changes with the allocations.
         if self.totals.allocated > self.driver.totals.reserved
             || !self.timeline.note_allocated(time, self.totals.allocated)
         {
@@ -242,10 +242,10 @@ impl DeviceState {
         }
     }
 
-    /// The driver's memory changed: updates the peak of use and the timeline.
+    /// Updates the peak of use and the timeline after driver memory changed.
     fn note_used(&mut self, time: u64, reached: RunProgress) {
         let used = self.used();
-        // Without PyTorch's allocator, the peak is when most is in use.
+        // Without allocations of PyTorch, the peak is the maximum use.
         if self.totals.allocations == 0 && used > self.totals.peak_used {
             self.note_peak(time, reached);
         }
@@ -280,14 +280,14 @@ impl DeviceState {
         self.note_used(event.time, context.reached);
     }
 
-    /// Driver memory is gone; if it held arrays, the ledger counts it no longer.
+    /// Removes freed driver memory from the ledger, if it held arrays.
     fn uncount(&mut self, held: Option<HeldMemory>) {
         if let Some(HeldMemory { cell: Some(cell), bytes, .. }) = held {
             self.ledger.free(cell, bytes);
         }
     }
 
-    /// A block that PyTorch allocated straight from the driver: the block and the driver memory are the same.
+    /// Counts a block that PyTorch allocated directly from the driver, which is both block and driver memory.
     pub(crate) fn async_allocate(&mut self, event: &record::DriverAlloc<'_>) {
         if event.bytes <= MAX_BLOCK_BYTES {
             self.totals.async_blocks = self.totals.async_blocks.saturating_add(1);
@@ -297,7 +297,7 @@ impl DeviceState {
         }
     }
 
-    /// Whether the freed driver memory was such a block.
+    /// Frees such a block. Returns true if the freed driver memory was one.
     pub(crate) fn async_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> bool {
         let is_block = self.driver.held.get(&(event.kind, event.address)).is_some_and(HeldMemory::is_block);
         if is_block {
@@ -321,7 +321,7 @@ impl DeviceState {
             peak.sampled = true;
             peak.context = driver.context;
             peak.other_processes = driver.other_processes;
-            // Else a sample that comes later than the peak would be a higher one, by the context alone.
+            // Otherwise a sample after the peak would exceed it by the context alone.
             self.totals.peak_used = self.totals.peak_used.max(peak.used());
         }
         self.note_used(event.time, reached);
@@ -368,7 +368,7 @@ impl DeviceState {
         self.blocks.get_mut(slot).cell = cell;
     }
 
-    /// Decides all blocks of a list: they are still live.
+    /// Decides all blocks of a list as still live.
     fn settle(&mut self, list: u32, symbols: &mut Symbols) {
         while let Some(slot) = self.blocks.first(list) {
             self.blocks.unlink(slot);
@@ -381,12 +381,12 @@ impl DeviceState {
         }
     }
 
-    /// A thread left forward.
+    /// Handles a thread that left forward.
     pub(crate) fn end_forward(&mut self, thread: u32, symbols: &mut Symbols) {
         self.settle(in_forward(thread), symbols);
     }
 
-    /// A thread entered forward, after `events` of the trace.
+    /// Handles a thread that entered forward, after `events` events of the trace.
     pub(crate) fn begin_forward(&mut self, thread: u32, events: u64, symbols: &mut Symbols) {
         self.accumulation.begin_pass(&self.ledger, events, self.totals.peak.event);
         self.settle(before_forward(thread), symbols);
@@ -397,7 +397,7 @@ impl DeviceState {
         self.settle(BACKWARD, symbols);
     }
 
-    /// An optimizer step ended; `events`: of the trace until now, this one included.
+    /// Handles the end of an optimizer step; `events` is the number of events so far, including this one.
     pub(crate) fn end_step(&mut self, event: &record::Step, events: u64, symbols: &mut Symbols) {
         self.end_backward(symbols);
         self.settle(OPTIMIZER, symbols);
@@ -407,7 +407,7 @@ impl DeviceState {
     }
 }
 
-/// The qualified name of the layer of a tensor, from the name of the tensor.
+/// Returns the qualified name of a tensor's layer, from the name of the tensor.
 fn layer_of_tensor(category: TagCategory, name: &str) -> &str {
     let parameter = match category {
         TagCategory::OptimizerState => name.split_once(':').map_or(name, |(parameter, _)| parameter),

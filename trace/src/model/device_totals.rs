@@ -1,28 +1,28 @@
-//! The figures of one device that change with events, and what other processes hold on it.
+//! Totals of one device that change with events, and the memory of other processes.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The scalars of a device.
+/// Scalar totals of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) allocated: u64,
     pub(crate) allocations: u64,
-    /// Those allocated straight from the driver.
+    /// Allocations directly from the driver.
     #[serde(default)]
     pub(crate) async_blocks: u64,
-    /// The number of the latest allocation.
+    /// Number of the latest allocation.
     pub(crate) born: u64,
     pub(crate) peak_used: u64,
     #[serde(default)]
     pub(crate) ooms: u64,
-    /// Of `allocated`, what is in private pools of CUDA graphs.
+    /// Part of `allocated` in private pools of CUDA graphs.
     #[serde(default)]
     pub(crate) private_allocated: u64,
     pub(crate) in_backward: bool,
     pub(crate) peak: Peak,
-    /// The number of the latest allocation at the last scan for long-lived blocks.
+    /// Number of the latest allocation at the last scan for long-lived blocks.
     #[serde(default, rename = "looked")]
     pub(crate) born_at_last_scan: u64,
 }
@@ -33,37 +33,38 @@ pub(crate) struct Peak {
     pub(crate) allocated: u64,
     pub(crate) time: u64,
     pub(crate) step: u64,
-    /// Events until then, including the one that made it the peak.
+    /// Number of events up to the peak, including the event that made it.
     #[serde(default)]
     pub(crate) event: u64,
-    /// The number of the latest allocation then: blocks with a higher number were not live at the peak.
+    /// Number of the latest allocation at the peak. Blocks with a higher number were not live then.
     pub(crate) born: u64,
     pub(crate) reserved: u64,
     pub(crate) libraries: u64,
-    /// Of that, NCCL's.
+    /// Part of `libraries` that NCCL holds.
     #[serde(default)]
     pub(crate) nccl: u64,
-    /// Of it, other arrays.
+    /// Part of `libraries` in other arrays.
     #[serde(default)]
     pub(crate) arrays: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
     pub(crate) segments: u64,
-    /// In private pools of CUDA graphs: of `allocated`, and of `reserved`.
+    /// Parts of `allocated` and `reserved` in private pools of CUDA graphs.
     #[serde(default)]
     pub(crate) private_allocated: u64,
     #[serde(default)]
     pub(crate) private_reserved: u64,
-    /// Bytes of it that were in host memory.
+    /// Bytes in host memory.
     #[serde(default)]
     pub(crate) moved: u64,
-    /// Whether the use of the whole device had been sampled by then.
+    /// True if the use of the whole device had been sampled by then.
     pub(crate) sampled: bool,
 }
 
 impl Peak {
-    /// Bytes that PyTorch's allocator held at the peak: never less than it had allocated, even if memlab was loaded too late to
-    /// see its segments.
+    /// Returns the bytes that PyTorch's allocator held at the peak.
+    ///
+    /// They are never less than its allocations, even if memlab was loaded too late to see its segments.
     pub(crate) fn torch(&self) -> u64 {
         self.reserved.max(self.allocated)
     }
@@ -79,9 +80,9 @@ impl Peak {
 pub(crate) struct AllocationContext {
     /// Index of the thread.
     pub(crate) thread: u32,
-    /// The range that the thread is in; 0: none.
+    /// Range of the thread; 0: none.
     pub(crate) range: u32,
-    /// Whether any thread has entered forward so far.
+    /// True if any thread has entered forward so far.
     pub(crate) seen_forward: bool,
     pub(crate) reached: RunProgress,
 }
@@ -91,19 +92,19 @@ pub(crate) struct AllocationContext {
 pub(crate) struct RunProgress {
     /// Steps ended.
     pub(crate) steps: u64,
-    /// Events, the current one included.
+    /// Number of events, including the current one.
     pub(crate) events: u64,
 }
 
-/// The most other processes kept per device; a card has a few.
+/// Maximum number of other processes kept per device; a card has a few.
 const MAX_OTHER_PROCESSES: usize = 64;
 
 /// Other processes on a device, as the driver reports them.
 #[derive(Clone, Default)]
 pub(crate) struct OtherProcesses {
-    /// Now.
+    /// Bytes of each process now.
     pub(crate) now: Vec<(u32, u64)>,
-    /// The most bytes that each was seen to hold.
+    /// Peak bytes of each process.
     pub(crate) most: BTreeMap<u32, u64>,
 }
 

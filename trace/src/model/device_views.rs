@@ -1,4 +1,4 @@
-//! The views of one device: its cells, grouped.
+//! Views of one device: its cells, grouped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use super::views::{
 };
 use crate::record::{Phase, TagCategory};
 
-/// A row of the layers view: the outermost module and the name in it; `None`: no layer.
+/// Row of the layers view: the outermost module and the name in it; `None`: no layer.
 pub(crate) type LayerRow = (u32, Option<Arc<str>>);
 
-/// The row that counts the blocks of a cell: that of its owner by tags, else of the layer that allocated them.
+/// Returns the row that counts a cell's blocks: that of their owner by tags, else of the layer that allocated them.
 pub(crate) fn holder(cell: &Cell, symbols: &Symbols) -> LayerRow {
     block_layer(cell.key.owner, cell.key.layer, symbols)
 }
@@ -49,7 +49,9 @@ pub(crate) fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
     }
 }
 
-/// The class of a row: of an outermost module its own, not that of the layers without a name of their own in it.
+/// Returns the class of a row.
+///
+/// The row of an outermost module has the module's class, not that of unnamed layers in it.
 pub(crate) fn class_of_row(
     root: u32,
     name: Option<&Arc<str>>,
@@ -131,11 +133,11 @@ impl DeviceState {
                 add(&mut view.backward_bytes_at_peak, at_peak);
             }
         }
-        // Slots of stacks without a known line are joined into one row.
+        // Merges the slots of stacks without a known line into one row.
         let mut known: HashMap<Option<Arc<Line>>, usize> = HashMap::new();
         let mut joined: Vec<LineView> = Vec::with_capacity(views.len());
         let is_met = |view: &LineView| {
-            // The last two are not in the others if definitions of one stack contradict each other.
+            // The live bytes are positive without the others if definitions of one stack contradict each other.
             [view.allocations, view.peak_live_bytes, view.live_bytes, view.live_bytes_at_peak].iter().any(|it| *it > 0)
         };
         for view in views.into_iter().filter(is_met) {
@@ -179,7 +181,7 @@ impl DeviceState {
             add(&mut holds.categories_at_peak[cell.key.classification.category() as usize], at_peak);
         }
         for (layer, pending) in std::iter::zip(&self.ledger.layers, self.ledger.pending_activations()) {
-            // Pending blocks count as the category they are shown as while they are live.
+            // Live pending blocks count in the category that is shown for them.
             let most = layer.activation_peak.max(layer.activation.saturating_add(pending));
             add(&mut rows.entry(row_of(layer.layer)).or_default().activation_bytes, most);
         }
@@ -200,7 +202,7 @@ impl DeviceState {
             name,
             ..view
         };
-        // Where modules turned out to be parts of others, their rows are empty.
+        // Rows are empty if their modules turned out to be parts of others.
         rows.into_iter().filter(|(_, view)| *view != LayerView::default()).map(named).collect()
     }
 
@@ -218,7 +220,7 @@ impl DeviceState {
             add(&mut view.allocated_bytes, cell.allocated_bytes);
             add(&mut view.categories_at_peak[cell.key.classification.category() as usize], at_peak);
         }
-        // A program that names no ranges has none, rather than all its memory outside of them.
+        // A program without ranges gets no rows, rather than one row with all its memory.
         let has_ranges = rows.keys().any(|path| !path.is_empty());
         if has_ranges { rows.into_values().collect() } else { Vec::new() }
     }
@@ -263,7 +265,7 @@ impl DeviceState {
         views
     }
 
-    /// Sums by what `group` gives, and by stack.
+    /// Sums cells by `group` and by stack.
     fn stacks_by(&self, group: impl Fn(&Cell) -> u32) -> HashMap<(u32, u32), StackView> {
         let mut stacks: HashMap<(u32, u32), StackView> = HashMap::new();
         for cell in &self.ledger.cells {
@@ -327,7 +329,7 @@ impl DeviceState {
         self.view_in_cell(block.cell, block.address, block.bytes, block.time)
     }
 
-    /// What the ledger counts in a cell.
+    /// Returns the view of a block counted in a cell.
     fn view_in_cell(&self, cell: u32, address: u64, bytes: u64, time: u64) -> BlockView {
         let key = self.ledger.cells[cell as usize].key;
         BlockView {
@@ -347,7 +349,7 @@ impl DeviceState {
         self.blocks.find(address).map(|slot| self.block_view(self.blocks.get(slot)))
     }
 
-    /// The block freed last, if it was the one at this address.
+    /// Returns the most recently freed block, if it was at this address.
     pub(crate) fn freed(&self, address: u64) -> Option<BlockView> {
         self.freed.as_ref().filter(|block| block.address == address).map(|block| self.block_view(block))
     }
@@ -369,7 +371,7 @@ impl DeviceState {
         arrays
     }
 
-    /// The tensors tagged in the block at an address, by their own.
+    /// Returns the tagged tensors in the block at an address, by their own addresses.
     pub(crate) fn tensors_in(&self, block: u64, symbols: &Symbols) -> Vec<TensorView> {
         let Some(tags) = self.blocks.find(block).and_then(|slot| self.tags.blocks.get(&slot)) else {
             return Vec::new();
@@ -403,7 +405,7 @@ impl DeviceState {
         }
     }
 
-    /// Approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let points = self.timeline.points.list.capacity() * size_of::<TimelinePoint>();
         let steps = self.steps.list.capacity() * size_of::<StepView>();
@@ -444,7 +446,7 @@ impl DeviceState {
         map
     }
 
-    /// The private pools of CUDA graphs that have segments or graphs, the largest first.
+    /// Returns the private pools of CUDA graphs with segments or graphs, largest first.
     pub(crate) fn private_pools(&self) -> Vec<PrivatePoolView> {
         let mut pools: BTreeMap<u64, PrivatePoolView> = BTreeMap::new();
         let graphs = &self.driver.private;
@@ -470,7 +472,7 @@ impl DeviceState {
     }
 }
 
-/// Adds the hole between two addresses, if there is one.
+/// Adds the free range between two addresses, if any.
 fn hole(segment: &mut Segment, from: u64, to: u64) {
     let bytes = to.saturating_sub(from);
     add(&mut segment.free_bytes, bytes);

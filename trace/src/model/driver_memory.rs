@@ -1,4 +1,4 @@
-//! Driver memory of one device (or, for device -1, of the host), and the use that the driver reports.
+//! Driver memory of one device (device -1: of the host), and the use that the driver reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ pub(crate) struct HeldMemory {
     pub(crate) kind: DriverKind,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
-    /// A segment of PyTorch's caching allocator.
+    /// True for a segment of PyTorch's caching allocator.
     pub(crate) segment: bool,
-    /// A block of that allocator, allocated straight from the driver.
+    /// True for a block that the allocator took directly from the driver.
     #[serde(default)]
     pub(crate) block: bool,
     /// The caller: index into `sources`.
     pub(crate) source: u32,
-    /// The capture of a CUDA graph for whose private pool it was taken; 0: none.
+    /// Capture of the CUDA graph whose private pool received the memory; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) graph: u64,
-    /// The cell of the ledger that counts it, if it holds other arrays.
+    /// Ledger cell that counts the memory, if it holds other arrays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cell: Option<u32>,
 }
@@ -38,9 +38,9 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl HeldMemory {
-    /// Whether it is a block of PyTorch's allocator outside its segments.
+    /// Returns true for a block of PyTorch's allocator outside its segments.
     pub(crate) fn is_block(&self) -> bool {
-        // Keyframes of older versions do not have `block`.
+        // Keyframes of older versions lack `block`.
         self.block || (self.segment && self.kind == DriverKind::Async)
     }
 }
@@ -52,11 +52,12 @@ pub(crate) struct Mapping {
     pub(crate) handle: u64,
 }
 
-/// Libraries that take memory for themselves, by the beginnings of their names: of CUDA, of PyTorch, and of the simulated GPU.
-/// NCCL is known by [`is_nccl`].
+/// Name prefixes of libraries that allocate their own workspaces: of CUDA, of PyTorch, and of the simulated GPU.
+///
+/// [`is_nccl`] recognizes NCCL.
 const LIBRARIES_WITH_WORKSPACES: [&str; 6] = ["libcu", "libnv", "libnpp", "libtorch", "libc10", "libsimgpu_"];
 
-/// What called for driver memory.
+/// A caller of the driver: kind of memory, function and library.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct DriverCaller {
     pub(crate) kind: DriverKind,
@@ -74,50 +75,50 @@ impl DriverCaller {
     }
 }
 
-/// True for NCCL: `libnccl.so.2`.
+/// Returns true for NCCL: `libnccl.so.2`.
 fn is_nccl(library: &str) -> bool {
     library.contains("nccl")
 }
 
-/// True for memory from the driver that is neither PyTorch's, nor another process's, nor a library's for itself.
+/// Returns true for driver memory of arrays: not PyTorch's, not another process's, and not a library's workspace.
 pub(crate) fn holds_arrays(event: &record::DriverAlloc<'_>) -> bool {
     let takes_workspaces =
         is_nccl(&event.library) || LIBRARIES_WITH_WORKSPACES.iter().any(|prefix| event.library.starts_with(prefix));
     event.kind.on_device() && !event.flags.has(Flags::SEGMENT) && !takes_workspaces
 }
 
-/// The addresses of a segment.
+/// Address range of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentRange {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
-    /// Mapped piece by piece.
+    /// True if mapped piece by piece.
     pub(crate) is_expandable: bool,
-    /// The first capture of the private pool that it belongs to; 0: none.
+    /// First capture of the private pool that the segment belongs to; 0: none.
     pub(crate) pool: u64,
 }
 
-/// Totals.
+/// Totals of driver memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DriverTotals {
-    /// In segments of PyTorch's caching allocator.
+    /// Bytes in segments of PyTorch's caching allocator.
     pub(crate) reserved: u64,
     pub(crate) peak_reserved: u64,
     pub(crate) segments: u64,
-    /// Of `reserved`, what is in private pools of CUDA graphs.
+    /// Part of `reserved` in private pools of CUDA graphs.
     #[serde(default)]
     pub(crate) private_reserved: u64,
-    /// Driver memory of this process outside PyTorch's allocator.
+    /// Bytes of this process's driver memory outside PyTorch's allocator.
     pub(crate) libraries: u64,
-    /// Of that, NCCL's.
+    /// Part of `libraries` that NCCL holds.
     #[serde(default)]
     pub(crate) nccl: u64,
-    /// Of it, other arrays.
+    /// Part of `libraries` in other arrays.
     #[serde(default)]
     pub(crate) arrays: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
-    /// Bytes of the device's memory of this process that are in host memory.
+    /// Bytes of this process's device memory that are in host memory.
     #[serde(default)]
     pub(crate) moved: u64,
     /// The peak of `moved`.
@@ -125,11 +126,11 @@ pub(crate) struct DriverTotals {
     pub(crate) peak_moved: u64,
     pub(crate) sampled: bool,
     pub(crate) process_known: bool,
-    /// The size of the device's memory, as sampled; 0: not known.
+    /// Size of the device's memory, as sampled; 0: not known.
     pub(crate) total: u64,
 }
 
-/// Bytes of one caller that are not in segments.
+/// Bytes of one caller outside segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeldBySource {
     pub(crate) bytes: u64,
@@ -142,7 +143,7 @@ pub(crate) struct DriverMemory {
     pub(crate) totals: DriverTotals,
     pub(crate) held: HashMap<(DriverKind, u64), HeldMemory>,
     pub(crate) sources: Vec<DriverCaller>,
-    /// Of each source, the bytes it holds and the most it held.
+    /// Current and peak bytes of each source.
     pub(crate) held_by_source: Vec<HeldBySource>,
     source_ids: HashMap<DriverCaller, u32>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
@@ -150,7 +151,7 @@ pub(crate) struct DriverMemory {
 }
 
 impl DriverMemory {
-    /// Counts memory as held; returns what was recorded at the same address and was never freed.
+    /// Counts memory as held. Returns an unfreed allocation recorded at the same address.
     pub(crate) fn allocate(
         &mut self,
         event: &record::DriverAlloc<'_>,
@@ -184,7 +185,7 @@ impl DriverMemory {
         self.hold(held)
     }
 
-    /// Counts memory as held; returns what was recorded at the same address.
+    /// Counts memory as held. Returns the allocation recorded at the same address.
     fn hold(&mut self, held: HeldMemory) -> Option<HeldMemory> {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_add(held.bytes);
@@ -222,19 +223,19 @@ impl DriverMemory {
     }
 
     fn forget_private(&mut self, held: HeldMemory) {
-        // What replaced it at its address may be of a private pool, too.
+        // Its replacement at the same address may belong to a private pool, too.
         if self.held.get(&(held.kind, held.address)).is_none_or(|now| now.graph == 0) {
             self.private.free(held.address);
         }
     }
 
-    /// Whether an address is in a segment of a private pool.
+    /// Returns true if the address is in a segment of a private pool.
     #[inline]
     pub(crate) fn is_private(&self, address: u64) -> bool {
         self.totals.private_reserved > 0 && self.capture_at(address) != 0
     }
 
-    /// The capture for whose private pool the segment with this address was taken; 0: none.
+    /// Returns the capture whose private pool contains the segment with this address; 0: none.
     pub(crate) fn capture_at(&self, address: u64) -> u64 {
         self.private.capture_at(address).unwrap_or_else(|| {
             let mapping = self.mappings.range(..=address).next_back();
@@ -247,12 +248,12 @@ impl DriverMemory {
         self.held.get(&(DriverKind::Physical, mapping.handle)).map_or(0, |held| held.graph)
     }
 
-    /// The first capture of the pool of a capture; 0 of 0.
+    /// Returns the first capture in the pool of `graph`; 0 for 0.
     fn pool_of(&self, graph: u64) -> u64 {
         if graph == 0 { 0 } else { self.private.first_of_pool(graph) }
     }
 
-    /// Counts memory as freed; returns what it was.
+    /// Counts memory as freed. Returns the freed allocation.
     pub(crate) fn free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> Option<HeldMemory> {
         let held = self.held.remove(&(event.kind, event.address));
         match held {
@@ -262,7 +263,9 @@ impl DriverMemory {
         held
     }
 
-    /// Restores memory from a keyframe. Totals are restored separately. `None` if its caller is unknown.
+    /// Restores memory from a keyframe; `None` if its caller is unknown.
+    ///
+    /// Totals are restored separately.
     pub(crate) fn restore(&mut self, held: HeldMemory) -> Option<()> {
         self.sources.get(held.source as usize)?;
         if !held.segment && held.kind.on_device() {
@@ -314,7 +317,7 @@ impl DriverMemory {
     /// Removes mappings from an address range, whole or in part.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
-        // A mapping that begins before the range may extend into it, and beyond it.
+        // A mapping that starts before the range may extend into it, and beyond it.
         if let Some((start, mapping)) = self.mappings.range(..address).next_back().map(|(start, m)| (*start, *m)) {
             let mapping_end = start.saturating_add(mapping.bytes);
             if mapping_end > address {
@@ -333,7 +336,7 @@ impl DriverMemory {
         }
     }
 
-    /// Takes a sample of the use of the whole device, while PyTorch's allocator holds `torch` bytes.
+    /// Samples the use of the whole device, while PyTorch's allocator holds `torch` bytes.
     pub(crate) fn sample(&mut self, event: &record::Used, torch: u64) {
         let own = torch.saturating_add(self.totals.libraries).saturating_sub(self.totals.moved);
         let process = event.process.unwrap_or(event.used);
@@ -344,7 +347,7 @@ impl DriverMemory {
         self.totals.total = event.total;
     }
 
-    /// The use of the device: driver memory of this process, `torch` bytes of it PyTorch's, and the rest as last sampled.
+    /// Returns the device's use: driver memory of this process, `torch` bytes of it PyTorch's, and the rest as last sampled.
     pub(crate) fn used(&self, torch: u64) -> u64 {
         torch
             .saturating_add(self.totals.libraries)
@@ -353,8 +356,9 @@ impl DriverMemory {
             .saturating_add(self.totals.other_processes)
     }
 
-    /// The address ranges of segments, in order: whole pieces of memory, and mappings of physical segment
-    /// memory joined where they touch.
+    /// Returns the address ranges of segments, in order.
+    ///
+    /// They are whole pieces of memory, and adjacent mappings of physical segment memory joined.
     pub(crate) fn segment_ranges(&self) -> Vec<SegmentRange> {
         let whole = self.held.values();
         let whole = whole.filter(|held| held.segment && !held.is_block() && held.kind != DriverKind::Physical);
@@ -387,7 +391,7 @@ impl DriverMemory {
         self.mappings.values().any(|mapping| self.is_segment(mapping))
     }
 
-    /// Whether a mapping belongs to a segment.
+    /// Returns true if a mapping belongs to a segment.
     fn is_segment(&self, mapping: &Mapping) -> bool {
         self.held.get(&(DriverKind::Physical, mapping.handle)).is_some_and(|held| held.segment)
     }
@@ -397,7 +401,7 @@ impl DriverMemory {
         before.is_some_and(|(start, mapping)| address - start < mapping.bytes && self.is_segment(mapping))
     }
 
-    /// Memory outside PyTorch's allocator, by caller, the largest first.
+    /// Returns the memory outside PyTorch's allocator by caller, largest first.
     pub(crate) fn view(&self) -> Vec<DriverView> {
         let mut live = vec![(0_u64, 0_u64); self.sources.len()];
         for held in self.held.values().filter(|held| !held.segment) {

@@ -1,4 +1,4 @@
-//! What ran on a device, by the place that gave it the work.
+//! Work on a device, by launching place.
 
 use hashbrown::HashMap;
 
@@ -6,13 +6,13 @@ use super::step_work::StepWorks;
 use super::views::{BusyView, WorkTotals};
 use crate::record::{Busy, Work};
 
-/// The most sums kept. What comes after counts nowhere but in the total.
+/// Maximum number of sums. Further work counts only in the total.
 const MAX_SUMS: usize = 1 << 20;
 
-/// A place and what it ran: stack, layer, phase, kernel.
+/// A place and its kernel: stack, layer, phase, kernel.
 pub(crate) type WorkKey = (u32, u32, u8, u32);
 
-/// Sums of a device.
+/// Sums of work on a device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuWork {
     pub(crate) sums: HashMap<WorkKey, WorkTotals>,

@@ -1,4 +1,4 @@
-//! The views of what ran on a device: its sums, grouped.
+//! Views of the work on a device: its sums, grouped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

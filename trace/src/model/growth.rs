@@ -1,4 +1,4 @@
-//! Growth over optimizer steps: which lines hold more at the end of every step.
+//! Growth over optimizer steps: lines that hold more at the end of every step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use crate::record::Phase;
 /// Steps before the reference: the first one creates gradients and optimizer state.
 const WARM_UP: u64 = 2;
 
-/// The most snapshots kept.
+/// Maximum number of snapshots.
 const MAX_SNAPSHOTS: usize = 32;
 
-/// The most cells in a snapshot: the largest.
+/// Maximum number of cells in a snapshot; the largest are kept.
 const MAX_CELLS: usize = 4096;
 
-/// What every line held at the end of one step.
+/// Bytes of every line at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
-    /// Steps ended, or passes begun, by then.
+    /// Number of steps ended, or of passes begun.
     pub(crate) ended: u64,
     /// Line slots and their bytes.
     lines: Vec<(u32, u64)>,
 }
 
 impl Snapshot {
-    /// What lines hold now.
+    /// Returns a snapshot of all lines.
     pub(crate) fn of(book: &LineBook, ended: u64) -> Self {
         let lines = std::iter::zip(0.., &book.lines).filter(|(_, line)| line.bytes > 0);
         Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
     }
 
-    /// What lines hold now that backward did not make.
+    /// Returns a snapshot of all lines, without the bytes allocated in backward.
     pub(crate) fn without_backward(ledger: &Ledger) -> Self {
         let book = ledger.book(Scope::Users);
         let mut lines = BTreeMap::new();
@@ -50,7 +50,7 @@ impl Snapshot {
         Self { ended: 0, lines: lines.into_iter().collect() }
     }
 
-    /// Bytes by line slot. Slots that moved are counted where they are now.
+    /// Returns bytes by line slot. Moved slots count at their current slot.
     pub(crate) fn by_slot(&self, book: &LineBook) -> Vec<u64> {
         let mut bytes = vec![0_u64; book.lines.len()];
         for (slot, held) in &self.lines {
@@ -62,7 +62,7 @@ impl Snapshot {
         bytes
     }
 
-    /// Moves bytes that are counted at other lines from now on.
+    /// Moves bytes to the lines that count them from now on.
     pub(crate) fn moved(&mut self, moves: &[LineMove]) {
         for moved in moves {
             let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
@@ -73,7 +73,7 @@ impl Snapshot {
         self.lines.retain(|(_, bytes)| *bytes > 0);
     }
 
-    /// The same with slots that moved counted where they are now.
+    /// Returns the snapshot with moved slots at their current slots.
     pub(crate) fn with_current_lines(&self, book: &LineBook) -> Self {
         let mut lines = BTreeMap::new();
         for (slot, bytes) in &self.lines {
@@ -84,30 +84,30 @@ impl Snapshot {
     }
 }
 
-/// What lines hold at the ends of steps, sampled over the run.
+/// Bytes of lines at the ends of steps, sampled over the run.
 #[derive(Clone, Default)]
 pub(crate) struct Growth {
     pub(crate) ended: u64,
     pub(crate) stride: u64,
-    /// Of the lines of each scope.
+    /// History of the lines of each scope.
     pub(crate) histories: ByScope<ScopeHistory>,
-    /// What cells held at the reference.
+    /// Bytes of cells at the reference.
     pub(crate) cells_before: Cells,
-    /// What cells held at the last snapshot.
+    /// Bytes of cells at the last snapshot.
     pub(crate) cells_after: Cells,
 }
 
-/// What the lines of one scope held at the ends of steps.
+/// Bytes of the lines of one scope at the ends of steps.
 #[derive(Clone, Default)]
 pub(crate) struct ScopeHistory {
     pub(crate) reference: Option<Snapshot>,
     pub(crate) snapshots: Vec<Snapshot>,
 }
 
-/// What cells held at the end of a step, or when a pass began.
+/// Bytes of cells at the end of a step, or at the start of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cells {
-    /// Steps ended, or passes begun, by then; 0: not noted yet.
+    /// Number of steps ended, or of passes begun; 0: not noted yet.
     pub(crate) ended: u64,
     cells: Vec<(u32, u64)>,
 }
@@ -123,14 +123,14 @@ impl Cells {
         Self { ended, cells }
     }
 
-    /// Bytes by cell.
+    /// Returns bytes by cell.
     pub(crate) fn by_cell(&self) -> HashMap<u32, u64> {
         self.cells.iter().copied().collect()
     }
 }
 
 impl Growth {
-    /// A step ended.
+    /// Handles the end of a step.
     pub(crate) fn end(&mut self, ledger: &mut Ledger) {
         for book in ledger.books_mut() {
             book.step_epoch = book.step_epoch.wrapping_add(1);
@@ -158,12 +158,12 @@ impl Growth {
         }
     }
 
-    /// The number of snapshots, without the reference.
+    /// Returns the number of snapshots, without the reference.
     fn moments(&self) -> usize {
         self.histories[Scope::Users].snapshots.len()
     }
 
-    /// Drops every second snapshot; false if there are few.
+    /// Drops every second snapshot. Returns false if only a few exist.
     pub(crate) fn shorten(&mut self) -> bool {
         let are_many = self.moments() > MAX_SNAPSHOTS / 8;
         if are_many {
@@ -180,7 +180,7 @@ impl Growth {
         }
     }
 
-    /// Moves bytes that are counted at other lines of the scope from now on.
+    /// Moves bytes to the lines of the scope that count them from now on.
     pub(crate) fn moved(&mut self, ledger: &Ledger, scope: Scope, moves: &[LineMove]) {
         if moves.is_empty() {
             return;
@@ -202,13 +202,13 @@ impl Growth {
         }
     }
 
-    /// The steps between which [`Growth::by_cell`] compares; `None`: too few have ended.
+    /// Returns the steps that [`Growth::by_cell`] compares; `None`: too few have ended.
     pub(crate) fn compared(&self) -> Option<(u64, u64)> {
         let (from, to) = (self.cells_before.ended, self.cells_after.ended);
         (from > 0 && to > from).then_some((from, to))
     }
 
-    /// What cells held after warm-up, and at the last step noted.
+    /// Returns the bytes of cells after warm-up, and at the last step noted.
     pub(crate) fn by_cell(&self) -> HashMap<u32, (u64, u64)> {
         let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
         for (cell, bytes) in &self.cells_before.cells {
@@ -220,7 +220,7 @@ impl Growth {
         held
     }
 
-    /// The slots of the program's lines that grow steadily.
+    /// Returns the slots of the program's steadily growing lines.
     pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
         let (book, history) = (ledger.book(Scope::Users), &self.histories[Scope::Users]);
         let Some(reference) = &history.reference else { return Vec::new() };
@@ -231,10 +231,10 @@ impl Growth {
         (0..book.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
     }
 
-    /// The lines of a scope that held more at the end of the last step than after warm-up, the largest growth first.
+    /// Returns the lines of a scope that held more at the end of the last step than after warm-up, largest growth first.
     pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
         let (book, history) = (ledger.book(scope), &self.histories[scope]);
-        // After two steps only the first can be compared with.
+        // After two steps, only the first is available for comparison.
         let from = match &history.reference {
             Some(reference) if self.ended > WARM_UP => reference,
             _ => match history.snapshots.first() {
@@ -270,7 +270,9 @@ impl Growth {
     }
 }
 
-/// Whether the bytes held went up repeatedly, rather than once or by chance. Only bytes that stayed until the end count.
+/// Returns true if the bytes grew repeatedly, rather than once or by chance.
+///
+/// Only bytes that stayed until the end count.
 pub(crate) fn is_steady(held: &[u64]) -> bool {
     let mut kept = held.to_vec();
     let mut least = u64::MAX;

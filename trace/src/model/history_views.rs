@@ -1,5 +1,4 @@
-//! What the model shows of the past: memory over time, optimizer steps, growth, out-of-memory events. Sizes are bytes, times
-//! nanoseconds.
+//! Views of the past: memory over time, optimizer steps, growth, out-of-memory events. Sizes are bytes, times nanoseconds.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use super::line::Line;
 pub struct Timeline {
     /// The width of a point in nanoseconds.
     pub width: u64,
-    /// The points in order of time. A gap means that nothing changed.
+    /// Points in order of time. Nothing changes in a gap between points.
     pub points: Vec<TimelinePoint>,
     /// Bytes by category, in fewer points, as known at that moment. Empty if not known.
     pub categories: Vec<CategoryPoint>,
@@ -24,31 +23,33 @@ pub struct Timeline {
 /// One time bin of a [`Timeline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelinePoint {
-    /// When it begins.
+    /// Start of the bin.
     pub time: u64,
-    /// Allocated.
+    /// Allocated bytes.
     pub allocated: Range,
-    /// Reserved.
+    /// Reserved bytes.
     pub reserved: Range,
-    /// The whole device's use.
+    /// Use of the whole device in bytes.
     pub used: Range,
 }
 
 /// Bytes by category in one time bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoryPoint {
-    /// When it begins; it ends with the next one.
+    /// Start of the bin; it ends where the next one starts.
     pub time: u64,
-    /// At the peak of the bin.
+    /// Bytes at the peak of the bin.
     #[serde(deserialize_with = "of_any_version")]
     pub most: CategoryBytes,
-    /// At its end.
+    /// Bytes at the end of the bin.
     #[serde(deserialize_with = "of_any_version")]
     pub last: CategoryBytes,
 }
 
-/// Bytes by category; also from keyframes without other arrays, without key-value caches, and from those in which buffers for communication were one
-/// category, too, and NCCL's memory was of libraries.
+/// Reads bytes by category from keyframes of any version.
+///
+/// Older versions lack other arrays and key-value caches. Some also have one category for all communication buffers, and
+/// count NCCL's memory under libraries.
 fn of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<CategoryBytes, D::Error> {
     use Category::{DdpBucket, Gathered, KvCache, Nccl, OtherArrays, ReduceScatter};
     const NEWER: [&[Category]; 4] = [
@@ -72,123 +73,124 @@ fn of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<CategoryBytes, D
 /// Range of a figure within a time bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// The least.
+    /// Minimum.
     pub min: u64,
-    /// The most.
+    /// Maximum.
     pub max: u64,
-    /// At the end of the bin.
+    /// Value at the end of the bin.
     pub last: u64,
 }
 
-/// An optimizer step, or several that were joined to bound memory.
+/// An optimizer step, or several steps merged to bound memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepView {
-    /// The number of the step, from 0; of the last one joined.
+    /// Index of the step, from 0; the last index of merged steps.
     pub index: u64,
-    /// The number of steps joined, usually 1.
+    /// Number of steps merged, usually 1.
     pub steps: u64,
-    /// When it ended.
+    /// End of the step.
     pub end_time: u64,
-    /// The most allocated during it.
+    /// Peak allocated bytes during the step.
     pub peak_allocated_bytes: u64,
-    /// Allocated when it ended.
+    /// Allocated bytes at the end of the step.
     pub allocated_bytes_at_end: u64,
-    /// Events until then, the end of the step included; 0: not known.
+    /// Number of events up to the end of the step, including that of the end; 0: not known.
     #[serde(default)]
     pub end_event: u64,
 }
 
 impl StepView {
-    /// The numbers of the steps that it is of.
+    /// Returns the indexes of the steps that this view covers.
     pub fn indexes(&self) -> RangeInclusive<u64> {
         self.index.saturating_add(1).saturating_sub(self.steps.max(1))..=self.index
     }
 }
 
-/// What a training did in an optimizer step, or in several that were joined.
+/// Training progress of an optimizer step, or of several merged steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingView {
-    /// The epoch, from 0; of the last one joined.
+    /// Epoch, from 0; the last one of merged steps.
     pub epoch: u64,
-    /// Which step of the epoch, from 0; the last one joined.
+    /// Index of the step in the epoch, from 0; the last one of merged steps.
     pub batch: u64,
-    /// The name of the model that was trained, if there are several.
+    /// Name of the trained model, if the program trains several.
     pub phase: Option<Arc<str>>,
-    /// Samples that the gradients are of.
+    /// Number of samples.
     pub samples: u64,
-    /// Nanoseconds since the step before.
+    /// Nanoseconds since the end of the previous step.
     pub duration: u64,
-    /// The loss, of joined steps their mean over samples; `None`: not known.
+    /// Loss; for merged steps, the mean over samples; `None`: not known.
     pub loss: Option<f64>,
-    /// How the gradients were computed; of the last one joined.
+    /// Method that computed the gradients; the last one of merged steps.
     pub way: Option<Arc<str>>,
-    /// In how many pieces; of joined steps the most.
+    /// Number of pieces that went through the model; the maximum of merged steps.
     pub pieces: u64,
-    /// Bytes of activations that were copied to the host.
+    /// Bytes of activations copied to the host.
     pub offloaded_bytes: u64,
 }
 
 impl TrainingView {
-    /// Samples a second; `None`: not known.
+    /// Returns the samples per second; `None`: not known.
     pub fn samples_per_second(&self) -> Option<f64> {
         (self.duration > 0).then(|| self.samples as f64 * 1e9 / self.duration as f64)
     }
 }
 
-/// How the bytes of one line at the ends of steps changed over the run.
+/// Growth of one line over the run, from its bytes at the ends of steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrowthView {
     /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
-    /// Steps ended at the reference, after warm-up.
+    /// Steps ended at the reference point, after warm-up.
     pub from_step: u64,
     /// Steps ended at the last snapshot.
     pub to_step: u64,
-    /// Bytes at the reference.
+    /// Bytes at the reference point.
     pub from_bytes: u64,
     /// Bytes at the last snapshot.
     pub to_bytes: u64,
-    /// Growth per step between the two.
+    /// Growth per step between the two, in bytes.
     pub bytes_per_step: f64,
-    /// Whether it grew repeatedly, rather than once or by chance.
+    /// True if the line grew repeatedly, rather than once or by chance.
     pub is_steady: bool,
 }
 
-/// An out-of-memory error of PyTorch, and what held the memory.
+/// An out-of-memory error of PyTorch, with the holders of the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomView {
     /// The device.
     pub device: i32,
-    /// When.
+    /// Time of the error.
     pub time: u64,
-    /// Events until then, this one included; 0: not known.
+    /// Number of events up to the error, including the error; 0: not known.
     pub event: u64,
-    /// Steps ended before it.
+    /// Steps that ended before the error.
     pub step: u64,
-    /// The bytes asked for.
+    /// Bytes requested.
     pub requested_bytes: u64,
     /// Bytes allocated, as PyTorch reports.
     pub allocated_bytes: u64,
     /// Bytes reserved, as PyTorch reports.
     pub reserved_bytes: u64,
-    /// The largest hole in PyTorch's segments.
+    /// Bytes of the largest free range in PyTorch's segments.
     pub largest_free_block_bytes: u64,
     /// Bytes free in PyTorch's segments.
     pub free_bytes: u64,
-    /// Free bytes in private pools of CUDA graphs, from which nothing else is served.
+    /// Free bytes in private pools of CUDA graphs. PyTorch serves nothing else from them.
     pub private_free_bytes: u64,
-    /// The use of the whole device as last sampled before the error. If it was never sampled before, context and other
-    /// processes are as in the first sample after it.
+    /// Use of the whole device, from the last sample before the error.
+    ///
+    /// Without an earlier sample, context and other processes are taken from the first sample after the error.
     pub used_bytes: u64,
-    /// Whether the use of the device was ever sampled; otherwise `used_bytes` is the driver memory of this process.
+    /// True if the device's use was ever sampled; otherwise `used_bytes` is the driver memory of this process.
     pub used_is_known: bool,
-    /// The device's memory; 0 if not known.
+    /// Memory of the device in bytes; 0 if not known.
     pub total_bytes: u64,
     /// The limit that memlab set for the process; `None`: no limit.
     pub limit_bytes: Option<u64>,
-    /// Bytes of the process's device memory that were in host memory.
+    /// Bytes of the process's device memory in host memory.
     pub host_bytes: u64,
-    /// Other processes on the device and the bytes of each, the largest first; empty where the driver does not report them.
+    /// Other processes on the device with the bytes of each, largest first; empty if the driver does not report them.
     pub others: Vec<(u32, u64)>,
     /// The stack of the failed allocation; 0: none.
     pub stack: u32,
@@ -196,9 +198,9 @@ pub struct OomView {
     pub line: Option<Arc<Line>>,
     /// The layer of the failed allocation, named as in [`LayerView`](super::views::LayerView).
     pub layer: Option<Arc<str>>,
-    /// The lines that held most, with bytes.
+    /// Lines that held most, with bytes.
     pub lines: Vec<(Option<Arc<Line>>, u64)>,
-    /// The layers that held most, with bytes.
+    /// Layers that held most, with bytes.
     pub layers: Vec<(Option<Arc<str>>, u64)>,
     /// Bytes by category.
     pub categories: Vec<(Category, u64)>,
@@ -210,10 +212,10 @@ mod tests {
 
     #[test]
     fn keyframes_of_before_communication_was_told_apart_are_read() {
-        // GIVEN a point with fifteen categories: the eighth was communication, the twelfth what is cached
+        // GIVEN a point with fifteen categories: the eighth was communication, the twelfth cached
         let bytes: Vec<u64> = (1..=15).collect();
         let earlier = serde_json::json!({"time": 7, "most": &bytes, "last": &bytes});
-        // THEN each figure is in its category, and the new ones are 0
+        // THEN each figure is in its category, and the new categories are 0
         let CategoryPoint { most, last, .. } = serde_json::from_value(earlier).unwrap();
         assert_eq!((most, most.iter().sum::<u64>()), (last, 120));
         let of = |category: Category| most[category as usize];

@@ -1,11 +1,11 @@
-//! The ledger of one device: bytes by stack, layer, category and line, now and at the peak.
+//! Ledger of one device: bytes by stack, layer, category and line, now and at the peak.
 //!
-//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and classification.
-//! Layers, categories and stacks are sums over cells, computed when they are shown. So an event changes one cell, and one line
-//! of each scope ([`super::line_book`]).
+//! Exactly one *cell* counts each live block. A cell covers all blocks of the same stack, layer, owner, phase and
+//! classification. Layers, categories and stacks are sums over cells, computed for display. An event therefore changes one
+//! cell, and one line of each scope ([`super::line_book`]).
 //!
-//! Bytes at the peak are kept without copying all cells at every new peak: a new peak increments `epoch`, and a cell saves its
-//! bytes on the first change after that. A cell with an older epoch has not changed since the peak.
+//! A new peak does not copy all cells: it increments `epoch`, and a cell saves its bytes at its first change after that. A
+//! cell with an older epoch has not changed since the peak.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -17,11 +17,11 @@ use super::line_book::{LineBook, LineMove};
 use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
 
-/// The activations of one layer, kept apart for their high-water mark.
+/// Activations of one layer, kept for their high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LayerSlot {
     pub(crate) layer: u32,
-    /// Bytes of blocks that are known to be activations.
+    /// Bytes of blocks known to be activations.
     pub(crate) activation: u64,
     pub(crate) activation_peak: u64,
 }
@@ -54,7 +54,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// The line book of a scope.
+    /// Returns the line book of a scope.
     #[inline]
     pub(crate) fn book(&self, scope: Scope) -> &LineBook {
         &self.books[scope]
@@ -68,14 +68,14 @@ impl Ledger {
         self.books.values_mut().iter_mut()
     }
 
-    /// Approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
             + self.books.values().iter().map(LineBook::heap_bytes).sum::<usize>()
             + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())
     }
 
-    /// The cell with this key, added if it is new.
+    /// Returns the cell with this key, and adds it if it is new.
     #[inline]
     pub(crate) fn cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {
         if let Some(cell) = self.by_key.get(&key) {
@@ -109,7 +109,7 @@ impl Ledger {
         cell
     }
 
-    /// The cell with the line slots that count for it now.
+    /// Returns the cell with the line slots that count it now.
     pub(crate) fn with_current_lines(&self, cell: &Cell) -> Cell {
         Cell { lines: self.books.values().each_ref().map(|book| book.line_of(cell)), ..*cell }
     }
@@ -133,7 +133,7 @@ impl Ledger {
         Some(())
     }
 
-    /// Bytes of pending blocks that are shown as activations, by layer slot.
+    /// Returns the bytes of pending blocks that are shown as activations, by layer slot.
     pub(crate) fn pending_activations(&self) -> Vec<u64> {
         let mut pending = vec![0_u64; self.layers.len()];
         for cell in self.cells.iter().filter(|cell| cell.key.classification == Classification::InForward) {
@@ -143,17 +143,17 @@ impl Ledger {
         pending
     }
 
-    /// Bytes of a cell at the peak.
+    /// Returns the bytes of a cell at the peak.
     pub(crate) fn at_peak(&self, cell: &Cell) -> u64 {
         cell.at_peak(self.epoch)
     }
 
-    /// Resolves all lines of a scope again after definitions changed; returns what moved.
+    /// Resolves all lines of a scope again after definitions changed. Returns the moved bytes.
     pub(crate) fn resolve_again(&mut self, scope: Scope, symbols: &mut Symbols) -> Vec<LineMove> {
         self.books[scope].resolve_again(&mut self.cells, self.epoch, symbols)
     }
 
-    /// The most that each line and layer held becomes what it holds now.
+    /// Resets the peak of each line and layer to its current bytes.
     pub(crate) fn reset_peaks(&mut self) {
         for book in self.books.values_mut() {
             for line in &mut book.lines {
@@ -165,7 +165,7 @@ impl Ledger {
         }
     }
 
-    /// The cell, with its bytes at the peak saved before it changes.
+    /// Returns the cell, after saving its bytes at the peak.
     #[inline]
     fn changing(&mut self, cell: u32) -> &mut Cell {
         let cell = &mut self.cells[cell as usize];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// One line of code. A stack is counted at its innermost frame of the best [`CodeOrigin`](super::CodeOrigin).
+/// One line of code. A stack counts at its innermost frame of the best [`CodeOrigin`](super::CodeOrigin).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Line {
     /// The source file, as Python names it.

@@ -1,7 +1,7 @@
 //! Bytes by line, for one scope of lines.
 //!
-//! Lines are sums over cells, except for their high-water marks and their bytes at the end of the last step. For these, every
-//! line has a slot, which events update.
+//! Lines are sums over cells, except for their high-water marks and their bytes at the end of the last step. For these,
+//! every line has a slot that events update.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use super::cell::Cell;
 use super::scope::Scope;
 use super::symbols::{LineId, MissingDefinition, ResolvedLine, Symbols};
 
-/// Bytes of one line, kept apart from the cells for its high-water mark.
+/// Bytes of one line, kept outside the cells for its high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LineSlot {
     pub(crate) id: LineId,
     pub(crate) bytes: u64,
     pub(crate) peak: u64,
-    /// Bytes at the end of the last step, if `step_epoch` is the current one; else they have not changed since.
+    /// Bytes at the end of the last step, if `step_epoch` is current; otherwise they have not changed since.
     at_step: u64,
     step_epoch: u64,
-    /// The slot of a stack whose definition came late: the slot that counts its bytes now.
+    /// For a stack defined late: the slot that counts its bytes now.
     #[serde(skip)]
     moved_to: Option<u32>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct LineSlot {
 pub(crate) struct LineMove {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Live now.
+    /// Bytes live now.
     bytes: u64,
     at_peak: u64,
     /// Bytes left at the old line; `None`: it has no blocks at all.
@@ -39,14 +39,15 @@ pub(crate) struct LineMove {
 }
 
 impl LineMove {
-    /// How many of the bytes that the old line held at some moment belong to the new one. Stacks get their real line soon after
-    /// they are first seen, so older bytes rather belong to blocks that stay.
+    /// Returns how many of the bytes that the old line `held` at some moment belong to the new one.
+    ///
+    /// Stacks get their real line soon after their first use, so older bytes probably belong to blocks that stay.
     pub(crate) fn share_of(&self, held: u64) -> u64 {
         self.stays.map_or(held, |stays| held.saturating_sub(stays).min(self.bytes))
     }
 }
 
-/// What a line slot stands for.
+/// Meaning of a line slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SlotMeaning {
@@ -54,7 +55,7 @@ pub(crate) enum SlotMeaning {
     Line,
     /// A stack whose line is not known yet.
     Stack(u32),
-    /// Nothing: another slot counts its bytes now.
+    /// Nothing: another slot now counts its bytes.
     Nothing,
 }
 
@@ -64,9 +65,9 @@ pub(crate) struct LineBook {
     scope: Scope,
     pub(crate) lines: Vec<LineSlot>,
     line_slots: HashMap<LineId, u32>,
-    /// Slots of stacks without a known line, by the definition they wait for.
+    /// Slots of stacks without a known line, by the missing definition.
     waiting: HashMap<MissingDefinition, Vec<(u32, u32)>>,
-    /// The slot of each stack that waits.
+    /// Slot of each waiting stack.
     waiting_stacks: HashMap<u32, u32>,
     pub(crate) step_epoch: u64,
 }
@@ -76,12 +77,12 @@ impl LineBook {
         Self { scope, ..Self::default() }
     }
 
-    /// Approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
     }
 
-    /// The slot of a stack's line, added if it is new.
+    /// Returns the slot of a stack's line, and adds it if it is new.
     pub(crate) fn slot(&mut self, stack: u32, symbols: &mut Symbols) -> u32 {
         match symbols.resolve(stack, self.scope) {
             ResolvedLine::Line(id) => self.line_slot(id),
@@ -113,7 +114,7 @@ impl LineBook {
         slot
     }
 
-    /// What each slot stands for.
+    /// Returns the meaning of each slot.
     pub(crate) fn meanings(&self) -> Vec<SlotMeaning> {
         let moved = |line: &LineSlot| if line.moved_to.is_some() { SlotMeaning::Nothing } else { SlotMeaning::Line };
         let mut meanings: Vec<SlotMeaning> = self.lines.iter().map(moved).collect();
@@ -141,7 +142,7 @@ impl LineBook {
         }
     }
 
-    /// Resolves the stacks that waited for a definition, which has now come.
+    /// Resolves the stacks that waited for a definition, which has now arrived.
     pub(crate) fn defined(&mut self, missing: MissingDefinition, symbols: &mut Symbols) {
         if self.waiting.is_empty() {
             return;
@@ -161,15 +162,16 @@ impl LineBook {
                     line.at_step = target_at_step.saturating_add(at_step);
                     line.step_epoch = self.step_epoch;
                     line.bytes = line.bytes.saturating_add(bytes);
-                    // The two peaks are seldom more than a few events apart: the larger one is close enough.
+                    // The two peaks are seldom more than a few events apart, so the larger one is close enough.
                     line.peak = line.peak.max(late).max(line.bytes);
                 }
             }
         }
     }
 
-    /// Counts every cell at the line that its stack resolves to now, after definitions changed. Returns what moved, for others
-    /// that keep figures by line. `epoch`: the ledger's.
+    /// Recounts every cell at the line its stack resolves to now, after definitions changed.
+    ///
+    /// Returns the moves, for other code that keeps figures by line. `epoch` is the ledger's.
     pub(crate) fn resolve_again(&mut self, cells: &mut [Cell], epoch: u64, symbols: &mut Symbols) -> Vec<LineMove> {
         let mut moves: BTreeMap<(u32, u32), LineMove> = BTreeMap::new();
         for cell in cells.iter_mut() {
@@ -177,7 +179,7 @@ impl LineBook {
             let to = match symbols.resolve(cell.key.stack, self.scope) {
                 ResolvedLine::Line(id) if self.lines[from as usize].id == id => continue,
                 ResolvedLine::Line(id) => self.line_slot(id),
-                // A frame that was defined again counts no more, and those outside it are not known.
+                // A redefined frame counts no more, and the frames outside it are not known.
                 ResolvedLine::Missing(missing) => self.waiting_slot(cell.key.stack, missing),
             };
             if to == from {
@@ -192,7 +194,7 @@ impl LineBook {
         if moves.is_empty() {
             return moves;
         }
-        // Bytes now and at the peak of the cells that stay.
+        // Bytes now and at the peak of the remaining cells.
         let mut left = vec![(0_u64, 0_u64, false); self.lines.len()];
         for cell in cells.iter() {
             let (bytes, at_peak, any) = &mut left[self.line_of(cell) as usize];
@@ -208,8 +210,10 @@ impl LineBook {
         moves
     }
 
-    /// Moves figures from one line to another. Bytes now and at the peak are exact. The high-water mark and the bytes after the
-    /// last step are estimates where not all of the line moves.
+    /// Moves figures from one line to another.
+    ///
+    /// Bytes now and at the peak are exact. If only part of the line moves, the high-water mark and the bytes after the last
+    /// step are estimates.
     fn move_line(&mut self, moved: &LineMove, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
         let (from_at_step, to_at_step) = (self.line_at_step(moved.from), self.line_at_step(moved.to));
         let step_epoch = self.step_epoch;
@@ -225,23 +229,23 @@ impl LineBook {
         to.peak = to.peak.max(most).max(to_has.0).max(to_has.1);
     }
 
-    /// The slot that counts a cell.
+    /// Returns the slot that counts a cell.
     pub(crate) fn line_of(&self, cell: &Cell) -> u32 {
         self.current_line(cell.lines[self.scope as usize])
     }
 
-    /// The slot that counts now what `slot` counted.
+    /// Returns the slot that now counts the bytes of `slot`.
     pub(crate) fn current_line(&self, slot: u32) -> u32 {
         self.lines.get(slot as usize).and_then(|line| line.moved_to).unwrap_or(slot)
     }
 
-    /// Bytes of a line at the end of the last step.
+    /// Returns the bytes of a line at the end of the last step.
     pub(crate) fn line_at_step(&self, slot: u32) -> u64 {
         let line = &self.lines[slot as usize];
         if line.step_epoch == self.step_epoch { line.at_step } else { line.bytes }
     }
 
-    /// Adds bytes to a cell's slot, which is brought up to date.
+    /// Adds bytes to a cell's slot, and updates the slot to its current one.
     #[inline]
     pub(crate) fn count(&mut self, slot: &mut u32, bytes: u64) {
         let line = self.changing(slot);

@@ -1,6 +1,6 @@
 //! Views by line, and the choice of the scope of lines.
 //!
-//! The ledger keeps a line book for each scope ([`super::line_book`]). The scope of libraries helps where a line of the program
+//! The ledger keeps a line book for each scope ([`super::line_book`]). The scope of libraries helps if a line of the program
 //! only calls a library.
 
 use std::sync::Arc;
@@ -14,13 +14,15 @@ use super::scope::Scope;
 use super::views::{LineView, PrivatePoolView};
 
 impl Model {
-    /// The scope of [`lines`](Self::lines) and [`line_of`](Self::line_of).
+    /// Returns the scope of [`lines`](Self::lines) and [`line_of`](Self::line_of).
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// Sets the scope of [`lines`](Self::lines) and [`line_of`](Self::line_of). `None`: the program's lines, unless they
-    /// explain nothing of the device with the highest peak (see [`dominant_library_call`](Self::dominant_library_call)).
+    /// Sets the scope of [`lines`](Self::lines) and [`line_of`](Self::line_of).
+    ///
+    /// `None` selects the program's lines, unless they explain nothing of the device with the highest peak (see
+    /// [`dominant_library_call`](Self::dominant_library_call)).
     pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.scope = scope.unwrap_or_else(|| {
             let says_nothing = self.fullest_device().is_some_and(|device| self.dominant_library_call(device).is_some());
@@ -34,36 +36,42 @@ impl Model {
         (0..).zip(&self.devices).filter_map(allocated).max_by_key(|(bytes, _)| *bytes).map(|(_, index)| index)
     }
 
-    /// What every line holds on a device, by bytes at the peak. The lines sum to what is allocated. Their scope is that of
-    /// [`set_scope`](Self::set_scope).
+    /// Returns the memory of every line on a device, by bytes at the peak.
+    ///
+    /// The lines sum to the allocated bytes. Their scope is that of [`set_scope`](Self::set_scope).
     pub fn lines(&self, device: i32) -> Vec<LineView> {
         self.lines_in(device, self.scope)
     }
 
-    /// What every line of `scope` holds on a device, by bytes at the peak. The lines sum to what is allocated.
+    /// Returns the memory of every line of `scope` on a device, by bytes at the peak.
+    ///
+    /// The lines sum to the allocated bytes.
     pub fn lines_in(&self, device: i32, scope: Scope) -> Vec<LineView> {
         self.device_state(device).map(|state| state.lines(scope, &self.symbols)).unwrap_or_default()
     }
 
-    /// The lines that hold more at the end of the last step than after warm-up, the largest growth first, in the scope of
-    /// [`set_scope`](Self::set_scope).
+    /// Returns the lines that hold more at the end of the last step than after warm-up, largest growth first.
+    ///
+    /// Their scope is that of [`set_scope`](Self::set_scope).
     pub fn growth(&self, device: i32) -> Vec<GrowthView> {
         self.growth_in(device, self.scope)
     }
 
-    /// The lines of `scope` that hold more at the end of the last step than after warm-up, the largest growth first.
+    /// Returns the lines of `scope` that hold more at the end of the last step than after warm-up, largest growth first.
     pub fn growth_in(&self, device: i32, scope: Scope) -> Vec<GrowthView> {
         let growth = |state: &DeviceState| state.growth.view(&state.ledger, scope, &self.symbols);
         self.device_state(device).map(growth).unwrap_or_default()
     }
 
-    /// The line that counts a stack, in the scope of [`set_scope`](Self::set_scope): its innermost frame of the best
-    /// [`CodeOrigin`]. `None`: it has no frames.
+    /// Returns the line that counts a stack: its innermost frame of the best [`CodeOrigin`].
+    ///
+    /// The scope is that of [`set_scope`](Self::set_scope). `None`: the stack has no frames.
     pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
         self.line_in(stack, self.scope)
     }
 
-    /// The [private pools](Self::private_pools) of a device by the line that captured their first graph, the largest first.
+    /// Returns the [private pools](Self::private_pools) of a device by the line that captured their first graph, largest
+    /// first.
     pub fn private_pools_by_line(&self, device: i32) -> Vec<(Option<Arc<Line>>, Vec<PrivatePoolView>)> {
         let mut groups: Vec<(Option<Arc<Line>>, Vec<PrivatePoolView>)> = Vec::new();
         for pool in self.private_pools(device) {
@@ -77,23 +85,24 @@ impl Model {
         groups
     }
 
-    /// The line that counts a stack in `scope`; `None`: it has no frames.
+    /// Returns the line that counts a stack in `scope`; `None`: the stack has no frames.
     pub fn line_in(&self, stack: u32, scope: Scope) -> Option<Arc<Line>> {
         self.symbols.frame_of(stack, scope).map(|frame| frame.line.clone())
     }
 
-    /// The origin of the code of a line.
+    /// Returns the origin of a line's code.
     pub fn code_origin(&self, line: &Line) -> CodeOrigin {
         self.symbols.code_origin(line)
     }
 
-    /// The origins of the frames of a stack, in the order of [`frames`](Self::frames).
+    /// Returns the origins of a stack's frames, in the order of [`frames`](Self::frames).
     pub fn frame_origins(&self, stack: u32) -> Vec<CodeOrigin> {
         self.symbols.climb(stack).map(|frame| frame.origin).collect()
     }
 
-    /// The line of the program that holds more than half of a device's peak only because a library that it calls allocated
-    /// nearly all of it.
+    /// Returns the program's line that holds more than half of a device's peak, if it merely calls a library.
+    ///
+    /// The library allocated nearly all of that memory. Otherwise returns `None`.
     pub fn dominant_library_call(&self, device: i32) -> Option<Arc<Line>> {
         let state = self.device_state(device)?;
         let most = state.lines(Scope::Users, &self.symbols).into_iter().next()?;

@@ -1,9 +1,11 @@
-//! Long-lived blocks: averages of weights in a list, a cache, a copy for later. No tag names them, but a batch is replaced by
-//! the next one, and a graph is freed within its step.
+//! Long-lived blocks: averages of weights in a list, a cache, a copy for later.
 //!
-//! So blocks are scanned at the ends of steps, after enough steps and forward passes since the last scan. A stack whose blocks
-//! were all live at the last scan, and still are, keeps them for the run. A stack that allocated more since, or freed any,
-//! allocates batches, or parts of a graph that is not released.
+//! No tag names them. They differ from a batch, which the next batch replaces, and from a graph, which is freed within its
+//! step.
+//!
+//! Blocks are therefore scanned at the ends of steps, after enough steps and forward passes since the last scan. If all
+//! blocks of a stack were live at the last scan and still are, the stack keeps them for the run. A stack that allocated or
+//! freed since then allocates batches, or parts of an unreleased graph.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -12,8 +14,9 @@ use super::classification::Classification;
 use super::device::{DeviceState, POSSIBLY_LONG_LIVED};
 use super::symbols::Symbols;
 
-/// The steps, and the forward passes, between two scans. Two of each: with two optimizers, or with gradients accumulated over
-/// several passes, a batch outlives one of either.
+/// Minimum number of steps, and of forward passes, between two scans.
+///
+/// A batch outlives one of either with two optimizers, or with gradients accumulated over several passes.
 const SCAN_INTERVAL: u64 = 2;
 
 /// The progress of the run at the last scan.
@@ -24,7 +27,7 @@ pub(crate) struct LongLivedScan {
 }
 
 impl LongLivedScan {
-    /// Whether a scan is due after so many steps and passes. If so, it counts as done.
+    /// Returns true if a scan is due after these steps and passes. If so, it counts as done.
     pub(super) fn is_due(&mut self, steps: u64, passes: u64) -> bool {
         let is_long =
             steps.saturating_sub(self.steps) >= SCAN_INTERVAL && passes.saturating_sub(self.passes) >= SCAN_INTERVAL;
@@ -49,7 +52,7 @@ impl DeviceState {
         if old.is_empty() {
             return;
         }
-        // Allocations of each stack and layer without the old blocks: 0 where all blocks are old.
+        // Allocations of each stack and layer other than the old blocks: 0 if all blocks are old.
         let mut others: HashMap<(u32, u32), u64> = old.iter().map(|(_, place)| (*place, 0)).collect();
         for cell in &self.ledger.cells {
             if let Some(others) = others.get_mut(&(cell.key.stack, cell.key.layer)) {

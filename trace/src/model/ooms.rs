@@ -1,4 +1,4 @@
-//! Out-of-memory events: the failed allocation, and what held the memory.
+//! Out-of-memory events: the failed allocation, and the holders of the memory.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use super::scope::{ByScope, Scope};
 use super::symbols::{LineId, Symbols};
 use crate::record;
 
-/// The most events kept of the first, and of the last.
+/// Maximum number of first events kept, and of last events.
 const MAX_OOM_EVENTS: usize = 32;
 
-/// The most lines and layers kept: the largest.
+/// Maximum number of lines and layers kept; the largest.
 const MAX_HOLDERS: usize = 10;
 
 /// One event.
@@ -24,7 +24,7 @@ const MAX_HOLDERS: usize = 10;
 pub(crate) struct OomRecord {
     device: i32,
     time: u64,
-    /// Events of the trace until then, this one included.
+    /// Number of events up to this one, including it.
     #[serde(default)]
     event: u64,
     step: u64,
@@ -35,7 +35,7 @@ pub(crate) struct OomRecord {
     layer: u32,
     largest_free: u64,
     free: u64,
-    /// Free in private pools of CUDA graphs.
+    /// Free bytes in private pools of CUDA graphs.
     #[serde(default)]
     private_free: u64,
     used: u64,
@@ -47,18 +47,18 @@ pub(crate) struct OomRecord {
     moved: u64,
     #[serde(default)]
     others: Vec<(u32, u64)>,
-    /// Whether the use of the device was sampled before, or has been since.
+    /// True if the use of the device was sampled before, or has been since.
     #[serde(default)]
     sampled: bool,
-    /// The largest lines, with bytes.
+    /// Largest lines, with bytes.
     #[serde(flatten, with = "lines_by_scope")]
     lines: ByScope<Vec<(LineId, u64)>>,
-    /// By layer, each named by one of its cells.
+    /// Bytes by layer, each named by one of its cells.
     layers: Vec<(u32, u64)>,
     categories: Vec<(Category, u64)>,
 }
 
-/// The keys of lines in a keyframe: `lines` and `library_lines`.
+/// Keys of lines in a keyframe: `lines` and `library_lines`.
 mod lines_by_scope {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -94,13 +94,13 @@ pub(crate) struct Ooms {
     pub(crate) count: u64,
     pub(crate) first: Vec<OomRecord>,
     pub(crate) last: VecDeque<OomRecord>,
-    /// Events to pass before the holders of another one are recorded.
+    /// Number of events to pass before the holders of another out-of-memory event are recorded.
     pub(crate) rest: u64,
     pub(crate) seen_at: u64,
 }
 
 impl Ooms {
-    /// Adds an out-of-memory event of `device`; `events`: its number in the trace.
+    /// Adds an out-of-memory event of `device`; `events` is its number in the trace.
     pub(crate) fn note(
         &mut self,
         event: &record::Oom,
@@ -155,7 +155,7 @@ impl Ooms {
         }
     }
 
-    /// Drops half of the last events; false if there are few.
+    /// Drops half of the last events. Returns false if only a few exist.
     pub(crate) fn shorten(&mut self) -> bool {
         let are_many = self.last.len() > 1;
         if are_many {
@@ -164,8 +164,9 @@ impl Ooms {
         are_many
     }
 
-    /// The use of a device was sampled for the first time. Its context also applies to the events before, since a context does
-    /// not shrink.
+    /// Handles the first sample of a device's use.
+    ///
+    /// Its context also applies to the events before, since a context does not shrink.
     pub(crate) fn sampled(&mut self, device: i32, state: &DeviceState) {
         let driver = &state.driver.totals;
         for oom in self.first.iter_mut().chain(&mut self.last).filter(|oom| oom.device == device && !oom.sampled) {
@@ -175,7 +176,7 @@ impl Ooms {
                 oom.total = driver.total;
             }
             let rest = [(Category::Context, driver.context), (Category::OtherProcesses, driver.other_processes)];
-            // If the holders were recorded, even if there were none.
+            // Only if the holders were recorded, even if none existed.
             if !oom.categories.is_empty() || oom.allocated == 0 {
                 oom.categories.extend(rest.into_iter().filter(|(_, bytes)| *bytes > 0));
                 oom.categories.sort_by_key(|(category, _)| *category);
@@ -183,8 +184,9 @@ impl Ooms {
         }
     }
 
-    /// The driver reported other processes on a device. Before the first sample of its use, that also applies to the events
-    /// before.
+    /// Records other processes on a device, as the driver reports them.
+    ///
+    /// Before the first sample of the device's use, they also apply to earlier events.
     pub(crate) fn note_other_processes(&mut self, device: i32, others: &[(u32, u64)]) {
         let unknown = |oom: &&mut OomRecord| oom.device == device && !oom.sampled && oom.others.is_empty();
         for oom in self.first.iter_mut().chain(&mut self.last).filter(unknown) {
@@ -192,7 +194,7 @@ impl Ooms {
         }
     }
 
-    /// All events kept, in order, with the lines of `scope`.
+    /// Returns all events kept, in order, with the lines of `scope`.
     pub(crate) fn view<'a>(
         &self,
         device: impl Fn(i32) -> Option<&'a DeviceState>,

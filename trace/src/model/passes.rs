@@ -1,8 +1,9 @@
-//! What lines held when forward passes began, to find memory that accumulates over passes without a backward between them.
+//! Bytes of lines at the start of forward passes, to find memory that accumulates over passes without a backward between
+//! them.
 //!
-//! Accumulation over optimizer steps is found at the ends of steps ([`super::growth`]). Over passes, as in an evaluation that
-//! keeps its results, it may be over before the next step ends. So what lines hold is noted whenever a thread enters forward,
-//! from one backward to the next; the notes that led to the peak are kept.
+//! [`super::growth`] finds accumulation over optimizer steps, at the ends of steps. Accumulation over passes, as in an
+//! evaluation that keeps its results, may be over before the next step ends. This module therefore samples the lines
+//! whenever a thread enters forward, from one backward to the next. It keeps the samples that led to the peak.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,28 +12,28 @@ use super::ledger::Ledger;
 use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
 
-/// The most passes whose lines are kept.
+/// Maximum number of sampled passes.
 const MAX_SAMPLED_PASSES: usize = 32;
 
-/// The fewest passes from which an accumulation can be told.
+/// Minimum number of passes that show an accumulation.
 pub(super) const MIN_PASSES: usize = 5;
 
-/// What lines held when forward passes began, from one backward to the next.
+/// Bytes of lines at the start of forward passes, from one backward to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Passes {
     count: u64,
     stride: u64,
-    /// With the number of events of the trace until then.
+    /// Snapshots, each with the number of events up to then.
     samples: Vec<(u64, Snapshot)>,
-    /// The event of the peak that these passes led to; 0: none yet.
+    /// Event of the peak that these passes led to; 0: none yet.
     peak: u64,
-    /// What lines held when the next backward began, and after it; without what backward made, such as gradients.
+    /// Lines at the start of the next backward, and after it, without allocations of backward such as gradients.
     before_backward: Option<Snapshot>,
     after_backward: Option<Snapshot>,
-    /// What cells held when the last pass began, with the number of events until then.
+    /// Cells at the start of the last pass, with the number of events up to then.
     #[serde(default)]
     last: (u64, Cells),
-    /// What they held when the pass with the peak began, if that is an earlier one.
+    /// Cells at the start of the pass with the peak, if that is an earlier one.
     #[serde(default)]
     before_peak: Cells,
 }
@@ -42,12 +43,14 @@ impl Passes {
         self.samples.first().map_or(u64::MAX, |(event, _)| *event)
     }
 
-    /// The samples until an event.
+    /// Returns the samples up to an event.
     fn until(&self, event: u64) -> impl Iterator<Item = &Snapshot> {
         self.samples.iter().filter(move |(at, _)| *at <= event).map(|(_, snapshot)| snapshot)
     }
 
-    /// Notes what cells hold as a pass begins. Costs no more than the events since the last note, unless it is sampled.
+    /// Records the cells at the start of a pass.
+    ///
+    /// Unless the pass is sampled, this costs no more than the events since the last record.
     fn note_cells(&mut self, ledger: &Ledger, events: u64, peak: u64, is_sampled: bool) {
         if peak >= self.last.0 {
             self.before_peak.clone_from(&self.last.1);
@@ -57,7 +60,7 @@ impl Passes {
         }
     }
 
-    /// What cells held when the pass with the peak began.
+    /// Returns the cells at the start of the pass with the peak.
     fn cells_before(&self, peak: u64) -> &Cells {
         if peak >= self.last.0 { &self.last.1 } else { &self.before_peak }
     }
@@ -74,7 +77,7 @@ impl Passes {
     }
 }
 
-/// The passes since the last backward, and those that led to the peak.
+/// Passes since the last backward, and the passes that led to the peak.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Accumulation {
     pub(crate) now: Passes,
@@ -82,7 +85,7 @@ pub(crate) struct Accumulation {
 }
 
 impl Accumulation {
-    /// A thread enters forward, after `events`; `peak` is the event of the device's peak.
+    /// Handles a thread that enters forward, after `events`; `peak` is the event of the device's peak.
     pub(crate) fn begin_pass(&mut self, ledger: &Ledger, events: u64, peak: u64) {
         self.backward_is_over(ledger);
         let passes = &mut self.now;
@@ -95,7 +98,7 @@ impl Accumulation {
         }
         passes.samples.push((events, Snapshot::of(ledger.book(Scope::Users), passes.count)));
         if passes.samples.len() > MAX_SAMPLED_PASSES {
-            // Samples before a past peak are not thinned out any further.
+            // Samples before a past peak are thinned out no further.
             if peak >= passes.began() && self.to_peak.peak != peak {
                 self.to_peak = Passes { peak, ..passes.clone() };
             }
@@ -106,7 +109,7 @@ impl Accumulation {
         }
     }
 
-    /// Backward begins, which may use what the passes allocated.
+    /// Handles the start of a backward, which may use allocations of the passes.
     pub(crate) fn begin_backward(&mut self, ledger: &Ledger, peak: u64) {
         let passes = std::mem::take(&mut self.now);
         let led_to_peak = peak >= passes.began();
@@ -118,14 +121,14 @@ impl Accumulation {
         }
     }
 
-    /// Backward ended and has freed what it used.
+    /// Handles the end of a backward, after it freed its inputs.
     pub(crate) fn backward_is_over(&mut self, ledger: &Ledger) {
         if self.to_peak.before_backward.is_some() && self.to_peak.after_backward.is_none() {
             self.to_peak.after_backward = Some(Snapshot::without_backward(ledger));
         }
     }
 
-    /// Moves bytes that are counted at other lines from now on.
+    /// Moves bytes to the lines that count them from now on.
     pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[LineMove]) {
         if moves.is_empty() {
             return;
@@ -136,24 +139,24 @@ impl Accumulation {
         }
     }
 
-    /// For a keyframe.
+    /// Returns the accumulation with current line slots, for a keyframe.
     pub(crate) fn with_current_lines(&self, ledger: &Ledger) -> Self {
         let book = ledger.book(Scope::Users);
         Self { now: self.now.with_current_lines(book), to_peak: self.to_peak.with_current_lines(book) }
     }
 
-    /// The passes that led to a peak.
+    /// Returns the passes that led to a peak.
     fn passes_to(&self, peak: u64) -> &Passes {
         let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };
         if passes.until(peak).count() < MIN_PASSES && self.to_peak.peak == peak { &self.to_peak } else { passes }
     }
 
-    /// What cells held of earlier passes when the pass with the peak began.
+    /// Returns the bytes of cells from earlier passes, at the start of the pass with the peak.
     pub(super) fn cells_before(&self, peak: u64) -> &Cells {
         self.passes_to(peak).cells_before(peak)
     }
 
-    /// The slots of the lines that accumulated until the peak and were not used by the backward after it.
+    /// Returns the slots of the lines that accumulated up to the peak and that the backward after it did not use.
     pub(super) fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
         let book = ledger.book(Scope::Users);
         let passes = self.passes_to(peak);

@@ -1,4 +1,4 @@
-//! Private pools of CUDA graphs: which segments of PyTorch's allocator are theirs, and who captured the graphs.
+//! Private pools of CUDA graphs: their segments in PyTorch's allocator, and the captures of their graphs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::GraphCaptured;
 
-/// A CUDA graph that was captured.
+/// A captured CUDA graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CapturedGraph {
     /// PyTorch's id of its pool.
     pub(crate) pool: (u64, u64),
-    /// The stack that captured it; 0: none.
+    /// Stack at the end of the capture; 0: none.
     pub(crate) stack: u32,
-    /// The program has let go of it.
+    /// True if the program has released the graph.
     pub(crate) is_gone: bool,
 }
 
-/// The graphs of a device, and the memory that its allocator took for their pools, except memory that is mapped piece by piece.
+/// Graphs of a device, and the memory in their pools, except memory that is mapped piece by piece.
 #[derive(Clone, Default)]
 pub(crate) struct PrivatePools {
     pub(crate) graphs: BTreeMap<u64, CapturedGraph>,
-    /// The first capture of each pool.
+    /// First capture of each pool.
     firsts: BTreeMap<(u64, u64), u64>,
     /// Address → (bytes, capture).
     segments: BTreeMap<u64, (u64, u64)>,
@@ -51,20 +51,21 @@ impl PrivatePools {
         self.segments.remove(&address);
     }
 
-    /// The capture for which the segment with this address was taken.
+    /// Returns the capture whose pool contains the segment with this address.
     pub(crate) fn capture_at(&self, address: u64) -> Option<u64> {
         let (start, (bytes, graph)) = self.segments.range(..=address).next_back()?;
         (address - start < *bytes).then_some(*graph)
     }
 
-    /// The first capture of the pool that a capture's memory is from: all captures of one pool have the same. A capture that
-    /// failed has a pool of its own.
+    /// Returns the first capture in the pool of a capture, which identifies the pool.
+    ///
+    /// A failed capture has a separate pool.
     pub(crate) fn first_of_pool(&self, graph: u64) -> u64 {
         let first = self.graphs.get(&graph).and_then(|known| self.firsts.get(&known.pool));
         first.copied().unwrap_or(graph)
     }
 
-    /// The pools of the graphs that are there or have been, each named by its first capture, with those captures.
+    /// Returns the captures of each pool, past and live, by the pool's first capture.
     pub(crate) fn pools(&self) -> BTreeMap<u64, Vec<CapturedGraph>> {
         let mut pools: BTreeMap<u64, Vec<CapturedGraph>> = BTreeMap::new();
         for (graph, captured) in &self.graphs {
@@ -74,7 +75,7 @@ impl PrivatePools {
     }
 }
 
-/// The stacks that captured graphs of a pool, without repetition.
+/// Returns the distinct stacks that captured graphs of a pool.
 pub(crate) fn stacks(graphs: &[CapturedGraph]) -> Vec<u32> {
     graphs.iter().map(|graph| graph.stack).collect::<BTreeSet<u32>>().into_iter().collect()
 }

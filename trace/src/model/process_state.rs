@@ -1,4 +1,4 @@
-//! The state that records are replayed into.
+//! State of a process, built by replaying records.
 
 use hashbrown::HashMap;
 
@@ -17,7 +17,7 @@ use crate::record::{self, Phase};
 /// The device number of host memory.
 pub const HOST: i32 = -1;
 
-/// The most devices of a process.
+/// Maximum number of devices of a process.
 const MAX_DEVICES: i32 = 256;
 
 /// The state of a traced process.
@@ -32,9 +32,9 @@ pub struct Model {
     pub(super) latest_time: u64,
     pub(super) event_count: u64,
     pub(super) steps_ended: u64,
-    /// Of these, the ones whose GPU time was not recorded, although others' was.
+    /// Part of `steps_ended` whose GPU time was not recorded, although that of others was.
     pub(super) steps_untimed: u64,
-    /// The steps that have ended and whose GPU time is still to come.
+    /// Ended steps whose GPU time has not arrived yet.
     pub(super) steps_waiting: WaitingSteps,
     pub(super) phase: Phase,
     pub(super) symbols: Symbols,
@@ -50,16 +50,16 @@ pub struct Model {
     pub(super) scope: Scope,
 }
 
-/// The threads that have allocated, and which of them are in forward.
+/// Threads that have allocated, with their forward and range state.
 #[derive(Clone, Default)]
 pub(super) struct Threads {
     pub(super) ids: Vec<u32>,
     pub(super) in_forward: Vec<bool>,
-    /// The innermost range that each is in; 0: none.
+    /// Innermost range of each thread; 0: none.
     pub(super) ranges: Vec<u32>,
     pub(super) indexes: HashMap<u32, u32>,
     pub(super) forward_count: u32,
-    /// How often a thread has entered forward.
+    /// Number of times that a thread entered forward.
     pub(super) passes: u64,
     /// The latest thread and its index.
     pub(super) latest: Option<(u32, u32)>,
@@ -85,18 +85,18 @@ impl Threads {
 }
 
 impl Model {
-    /// The state before the first record.
+    /// Returns the state before the first record.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The device, created if it is new; `None` if its number is out of range.
+    /// Returns the device, created if it is new; `None` if its number is out of range.
     #[inline]
     pub(super) fn device_mut(&mut self, device: i32) -> Option<&mut DeviceState> {
         self.device_with_symbols(device).map(|(device, ..)| device)
     }
 
-    /// The device, as [`device_mut`](Self::device_mut) gives it, with what its changes need beside it.
+    /// Returns the device as [`device_mut`](Self::device_mut) does, with the other state that its changes need.
     #[inline]
     pub(super) fn device_with_symbols(
         &mut self,
@@ -118,8 +118,9 @@ impl Model {
         self.devices.get(usize::try_from(device).ok()?)?.as_deref()
     }
 
-    /// Copies the names of layers and threads from a later state (modules get their names after their first allocations), and
-    /// its scope.
+    /// Copies the scope and the names of layers and threads from a later state.
+    ///
+    /// Modules get their names after their first allocations.
     pub fn adopt_names(&mut self, later: &Self) {
         self.scope = later.scope;
         self.symbols.adopt_names(&later.symbols);

@@ -1,4 +1,4 @@
-//! Which lines count allocations: those of the program, or those of installed packages too.
+//! Scopes of lines that count allocations: lines of the program, or lines of installed packages too.
 
 use std::ops::{Index, IndexMut};
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use super::code_origin::CodeOrigin;
 
-/// Which lines count allocations.
+/// Scope of lines that count allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The program's lines: what a library allocated is counted at the line that called it.
+    /// Lines of the program. An allocation of a library counts at the line that called it.
     #[default]
     Users,
-    /// Lines of installed packages too: the innermost line of either.
+    /// Lines of the program and of installed packages. The innermost of both counts.
     Libraries,
 }
 
-/// The number of scopes.
+/// Number of scopes.
 pub(crate) const SCOPES: usize = Scope::ALL.len();
 
 impl Scope {
     /// All scopes.
     pub(crate) const ALL: [Self; 2] = [Self::Users, Self::Libraries];
 
-    /// The name of its lines in reports' JSON.
+    /// Returns the name of its lines in the JSON of reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Users => "lines",
@@ -32,7 +32,7 @@ impl Scope {
         }
     }
 
-    /// The rank of an origin in this scope. The smallest rank in a stack counts it.
+    /// Returns the rank of an origin in this scope. The frame with the smallest rank counts the stack.
     pub(crate) fn rank(self, origin: CodeOrigin) -> CodeOrigin {
         match (self, origin) {
             (Self::Libraries, CodeOrigin::Library) => CodeOrigin::User,
@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// Whether lines of this origin are shown, where there are any.
+    /// Returns true if lines of this origin are shown when a stack has any.
     pub fn shows(self, origin: CodeOrigin) -> bool {
         self.rank(origin) == CodeOrigin::User
     }
@@ -51,23 +51,23 @@ impl Scope {
 pub struct ByScope<T>([T; SCOPES]);
 
 impl<T> ByScope<T> {
-    /// The values that `value` gives for each scope.
+    /// Creates one value per scope with `value`.
     pub fn from_fn(value: impl FnMut(Scope) -> T) -> Self {
         Self(Scope::ALL.map(value))
     }
 
-    /// Each scope with its value.
+    /// Returns each scope with its value.
     pub fn iter(&self) -> impl Iterator<Item = (Scope, &T)> {
         std::iter::zip(Scope::ALL, &self.0)
     }
 
-    /// The values, in the order of [`Scope::ALL`].
+    /// Returns the values, in the order of [`Scope::ALL`].
     #[inline]
     pub(crate) fn values(&self) -> &[T; SCOPES] {
         &self.0
     }
 
-    /// The values, in the order of [`Scope::ALL`].
+    /// Returns the values, in the order of [`Scope::ALL`].
     #[inline]
     pub(crate) fn values_mut(&mut self) -> &mut [T; SCOPES] {
         &mut self.0

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::record;
 
-/// The most bytes kept of all lines together. The writer keeps less; this bounds hostile traces.
+/// Maximum number of bytes kept of all lines together. The writer keeps less; this bounds hostile traces.
 const MAX_TEXT_BYTES: usize = 8 << 20;
 
-/// The text of source lines, as far as a trace has it.
+/// The text of the source lines that a trace contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     files: BTreeMap<Arc<str>, BTreeMap<u32, Arc<str>>>,
@@ -17,7 +17,7 @@ pub struct Sources {
 
 impl Sources {
     pub(crate) fn define(&mut self, source: &record::Source<'_>) {
-        /// The overhead of an entry.
+        /// Overhead of an entry.
         const ENTRY_OVERHEAD_BYTES: usize = 64;
         if !self.files.contains_key(&*source.source) {
             self.bytes += source.source.len() + ENTRY_OVERHEAD_BYTES;
@@ -29,22 +29,22 @@ impl Sources {
         }
     }
 
-    /// The text of one line.
+    /// Returns the text of one line.
     pub fn line(&self, file: &str, line: u32) -> Option<&Arc<str>> {
         self.files.get(file)?.get(&line)
     }
 
-    /// The lines of a file, by number.
+    /// Returns the lines of a file, by number.
     pub fn of_file(&self, file: &str) -> impl Iterator<Item = (u32, &Arc<str>)> {
         self.files.get(file).into_iter().flatten().map(|(line, text)| (*line, text))
     }
 
-    /// All lines: file, number and text.
+    /// Returns all lines: file, number and text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u32, &str)> {
         self.files.iter().flat_map(|(file, lines)| lines.iter().map(move |(line, text)| (&**file, *line, &**text)))
     }
 
-    /// Approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.min(MAX_TEXT_BYTES)
     }

@@ -1,14 +1,14 @@
-//! What ran on a device, by the optimizer step in which it was launched.
+//! Work on a device by launching optimizer step.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::views::StepWorkView;
 use crate::record::StepWork;
 
-/// The most entries kept; beyond that, neighbours are joined.
+/// Maximum number of entries; beyond that, neighbours are joined.
 const MAX_ENTRIES: usize = 1 << 14;
 
-/// Entries by their first step. No step is in two of them.
+/// Entries by their first step. Each step is in at most one entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepWorks(BTreeMap<u64, StepWorkView>);
 
@@ -24,9 +24,9 @@ impl StepWorks {
         });
     }
 
-    /// Adds to the entries of the same steps, which become one.
+    /// Adds to the entries of the same steps, and merges them into one.
     pub(crate) fn insert(&mut self, mut new: StepWorkView) {
-        // The last entry that begins before the end of the new one, as long as it reaches into it.
+        // The last entry that begins before the end of the new one, as long as the two overlap.
         while let Some((&first, known)) = self.0.range(..=new.last()).next_back()
             && known.last() >= new.step
         {
@@ -44,37 +44,39 @@ impl StepWorks {
         }
     }
 
-    /// All of them, in order.
+    /// Returns all entries, in order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &StepWorkView> {
         self.0.values()
     }
 }
 
-/// Steps that have ended, until their GPU time comes. (After a keyframe, those that waited then count as if it had come.)
+/// Ended steps whose GPU time has not arrived yet.
+///
+/// After a keyframe, the steps that waited before it count as arrived.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingSteps {
     steps: VecDeque<u64>,
-    /// True once any has come. Old traces have none.
+    /// True once any GPU time has arrived. Old traces have none.
     has_come: bool,
 }
 
 impl WaitingSteps {
-    /// A step whose GPU time is recorded, if any is, has ended.
+    /// Adds an ended step whose GPU time is recorded, if any is.
     pub(crate) fn end(&mut self, step: u64) {
-        // Without GPU times none comes for any.
+        // Bounds the list: without GPU times, no step leaves it.
         if self.steps.len() == MAX_ENTRIES {
             self.steps.pop_front();
         }
         self.steps.push_back(step);
     }
 
-    /// The GPU time of the steps up to `last` has come.
+    /// Removes the steps up to `last`, whose GPU time has arrived.
     pub(crate) fn gpu_time_known(&mut self, last: u64) {
         self.has_come = true;
         while self.steps.pop_front_if(|step| *step <= last).is_some() {}
     }
 
-    /// Those whose GPU time has not come; `has_exited`: at the end of the process all that there was has been written.
+    /// Returns the number of steps without GPU time; `has_exited`: the process has ended, and everything has been written.
     pub(crate) fn count(&self, has_exited: bool) -> u64 {
         if has_exited && !self.has_come { 0 } else { self.steps.len() as u64 }
     }
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn entries_of_the_same_steps_are_one() {
-        // GIVEN three steps; WHEN more comes of one, and of two together; THEN each step is in one entry
+        // GIVEN three steps; WHEN more work of one arrives, and work of two together; THEN each step is in one entry
         let mut works = StepWorks::default();
         for new in [entry(0, 1, 1), entry(1, 1, 1), entry(2, 1, 1), entry(1, 1, 5)] {
             works.insert(new);
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn steps_wait_until_their_time_comes() {
-        // GIVEN three steps; WHEN the times of two have come, THEN one waits
+        // GIVEN three steps; WHEN the times of two have arrived, THEN one waits
         let mut waiting = WaitingSteps::default();
         (0..3).for_each(|step| waiting.end(step));
         assert_eq!((waiting.count(false), waiting.count(true)), (3, 0));

@@ -1,31 +1,31 @@
-//! Optimizer steps: how much each one took.
+//! Optimizer steps: the memory of each one.
 
 use super::history_views::StepView;
 
-/// The most entries kept; beyond that, neighbours are joined.
+/// Maximum number of entries; beyond that, neighbours are joined.
 pub(super) const MAX_STEPS: usize = 12 << 10;
 
-/// The number of latest steps that stay apart.
+/// Number of latest steps that stay separate.
 pub(super) const LATEST_STEPS: usize = 8 << 10;
 
-/// The most entries before the latest that are left when neighbours were joined.
+/// Maximum number of earlier entries left after joining neighbours.
 pub(super) const MAX_EARLIER_STEPS: usize = (MAX_STEPS - LATEST_STEPS) / 2;
 
-/// The fewest entries kept where space is short.
+/// Minimum number of entries kept if space is short.
 pub(super) const MIN_STEPS: usize = 64;
 
-/// The steps of one device, or of all together.
+/// Steps of one device, or of all devices.
 #[derive(Clone, Default)]
 pub(crate) struct Steps {
     pub(crate) list: Vec<StepView>,
-    /// The most steps that an entry before the latest joins; 0: none yet.
+    /// Maximum number of steps that an earlier entry joins; 0: none yet.
     pub(crate) joined: u64,
-    /// The most allocated since the last step ended.
+    /// Peak allocated bytes since the last step ended.
     pub(crate) peak: u64,
 }
 
 impl Steps {
-    /// `allocated` bytes are allocated now.
+    /// Records the currently allocated bytes.
     #[inline]
     pub(crate) fn note(&mut self, allocated: u64) {
         self.peak = self.peak.max(allocated);
@@ -36,7 +36,7 @@ impl Steps {
         (self.joined, self.peak) = (joined, peak);
     }
 
-    /// A step ended.
+    /// Adds a step that ended.
     pub(crate) fn end(&mut self, index: u64, time: u64, allocated: u64, event: u64) {
         let step = StepView {
             index,
@@ -53,7 +53,7 @@ impl Steps {
         self.list.push(step);
     }
 
-    /// Halves the number of entries; false if there are few.
+    /// Halves the number of entries. Returns false if only a few exist.
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > MIN_STEPS;
         if is_long {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_long_training_keeps_its_latest_steps_its_peak_and_its_count() {
-        // GIVEN many times the steps that are kept, one of which allocated most
+        // GIVEN many times the maximum number of steps, one of which allocated most
         let mut steps = Steps::default();
         let count = 20 * MAX_STEPS as u64;
         for index in 0..count {
@@ -111,24 +111,24 @@ mod tests {
             steps.end(index, 10 * index, 5, index + 1);
             assert!(steps.list.len() <= MAX_STEPS);
         }
-        // THEN the latest are apart, AND what was joined before has all steps and the peak
+        // THEN the latest are separate, AND the earlier entries contain all steps and the peak
         let list = &steps.list;
         assert!(list[list.len() - LATEST_STEPS..].iter().all(|step| step.steps == 1));
         assert_eq!(list.iter().map(|step| step.steps).sum::<u64>(), count);
         assert!(list.is_sorted_by_key(|step| step.index) && list.len() >= LATEST_STEPS + MAX_EARLIER_STEPS / 2);
         let most = list.iter().max_by_key(|step| step.peak_allocated_bytes).expect("there are steps");
         assert!(most.peak_allocated_bytes == 1000 && most.indexes().contains(&777));
-        // AND none has steps of two
+        // AND no step is in two entries
         let last = list.iter().fold(0, |next, step| if *step.indexes().start() == next { step.index + 1 } else { 0 });
         assert_eq!(last, count);
     }
 
     #[test]
     fn steps_of_a_broken_keyframe_are_joined_too() {
-        // GIVEN more entries than are kept, each of more steps than there can be
+        // GIVEN more entries than the maximum, each of more steps than are possible
         let entry = StepView { steps: u64::MAX, ..StepView::default() };
         let mut steps = Steps { list: vec![entry; 3 * MAX_STEPS], ..Steps::default() };
-        // WHEN a step ends THEN they are as few as ever
+        // WHEN a step ends THEN the number of entries is within the maximum
         steps.end(0, 0, 0, 0);
         assert!(steps.list.len() <= MAX_STEPS);
     }

@@ -1,7 +1,7 @@
 //! Symbols: frames, stacks, layers, and the line that counts each stack.
 //!
-//! Events may name ids before they are defined. In a hostile trace, ids may be arbitrarily large and form cycles. So everything
-//! is looked up by hash, and every walk remembers where it was.
+//! Events may use ids before their definitions. In a hostile trace, ids may be arbitrarily large and form cycles. All
+//! lookups therefore go by hash, and every walk remembers the ids it visited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -16,17 +16,20 @@ use super::tensor_names::{TensorName, TensorNames};
 use super::views::RangePath;
 use crate::record::{self, UNKNOWN_COMPILED};
 
-/// The most frames of a stack that are read, from the innermost one. memlab writes at most 512 frames for a stack, plus those
-/// of backward.
+/// Maximum number of frames read from a stack, from the innermost one.
+///
+/// memlab writes at most 512 frames for a stack, plus those of backward.
 pub const MAX_STACK_DEPTH: usize = 1024;
 
-/// The most ranges around one that are read, from the innermost one. memlab opens at most 128 in one another.
+/// Maximum number of enclosing ranges read, from the innermost one. memlab nests at most 128.
 const MAX_RANGE_DEPTH: usize = 256;
 
-/// The longest name of a file, a function, a layer or a range, in bytes: `PATH_MAX`. Names are repeated for every block.
+/// Maximum length of the name of a file, function, layer or range, in bytes: `PATH_MAX`.
+///
+/// Names are repeated for every block.
 const MAX_NAME_BYTES: usize = 4096;
 
-/// A name, cut to the longest that is kept.
+/// Cuts a name to [`MAX_NAME_BYTES`].
 fn bounded(name: &str) -> &str {
     if name.len() <= MAX_NAME_BYTES { name } else { &name[..name.floor_char_boundary(MAX_NAME_BYTES)] }
 }
@@ -57,11 +60,11 @@ pub(crate) enum MissingDefinition {
 pub(crate) struct Frame {
     pub(crate) line: Arc<Line>,
     pub(crate) origin: CodeOrigin,
-    /// For compiled code: the ids of the frames that it stands for, the outermost first; none if they are not known.
+    /// Ids of the frames that compiled code stands for, outermost first; empty if they are not known.
     pub(crate) stands_for: Option<Arc<[u32]>>,
 }
 
-/// Stands for the program's lines where compiled code does not tell them.
+/// Placeholder for the program's lines of compiled code that names none.
 static UNKNOWN_FRAME: LazyLock<Frame> = LazyLock::new(|| Frame {
     line: Arc::new(Line { file: UNKNOWN_COMPILED.into(), line: None, function: "".into() }),
     origin: CodeOrigin::User,
@@ -77,7 +80,7 @@ pub(crate) struct Layer {
     pub(crate) variable: Option<Arc<str>>,
 }
 
-/// A range that the program names.
+/// A range named by the program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Range {
     pub(crate) parent: u32,
@@ -104,9 +107,9 @@ pub(crate) struct Symbols {
     pub(crate) sources: Arc<Sources>,
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
-    /// For each scope, the best frame of each resolved stack; `None`: it has none.
+    /// Best frame of each resolved stack, by scope; `None`: the stack has none.
     stack_lines: ByScope<HashMap<u32, Option<BestFrame>>>,
-    /// The frames that compiled code stands for, and their lines.
+    /// Frames that compiled code stands for, and their lines.
     compiled_frames: HashSet<u32>,
     compiled_lines: HashSet<Arc<Line>>,
     owners: Vec<Owner>,
@@ -123,7 +126,7 @@ struct BestFrame {
 }
 
 impl Symbols {
-    /// Adds the definition of a software; whether it changes the origin of frames.
+    /// Adds a software definition. Returns true if it changes the origin of frames.
     pub(crate) fn define_software(&mut self, software: record::Software) -> bool {
         let changes = self.places.define_software(&software) && self.classify_frames_again();
         self.software.retain(|known| known.software != software.software);
@@ -134,17 +137,17 @@ impl Symbols {
         changes
     }
 
-    /// Adds a declared folder; whether it changes the origin of frames.
+    /// Adds a declared folder. Returns true if it changes the origin of frames.
     pub(crate) fn define_root(&mut self, root: record::CodeRoot) -> bool {
         self.places.define_root(root) && self.classify_frames_again()
     }
 
-    /// The declared folders.
+    /// Returns the declared folders.
     pub(crate) fn code_roots(&self) -> &[record::CodeRoot] {
         &self.places.roots
     }
 
-    /// Adds the definition of a frame; whether it changes the line of resolved stacks.
+    /// Adds a frame definition. Returns true if it changes the line of resolved stacks.
     pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) -> bool {
         let line = Arc::new(Line {
             file: bounded(&frame.file).into(),
@@ -168,7 +171,7 @@ impl Symbols {
         changes
     }
 
-    /// Adds the definition of a stack; whether it replaces another one.
+    /// Adds a stack definition. Returns true if it replaces a different one.
     pub(crate) fn define_stack(&mut self, stack: record::Stack) -> bool {
         let changes = self.stacks.insert(stack.stack, stack).is_some_and(|old| old != stack);
         if changes {
@@ -197,7 +200,7 @@ impl Symbols {
         self.kernels.insert(kernel.kernel, bounded(&kernel.name).into());
     }
 
-    /// The name of what ran on a GPU.
+    /// Returns the name of a kernel, copy or fill.
     pub(crate) fn kernel_name(&self, kernel: u32) -> Arc<str> {
         self.kernels.get(&kernel).cloned().unwrap_or_else(|| "(other kernels)".into())
     }
@@ -212,9 +215,9 @@ impl Symbols {
         self.threads.clone_from(&later.threads);
     }
 
-    /// Approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
-        /// The overhead of a map entry, and of texts that are not shared.
+        /// Overhead of a map entry, and of texts that are not shared.
         const ENTRY_OVERHEAD_BYTES: usize = 64;
         let entries =
             [self.frames.len(), self.stacks.len(), self.layers.len(), self.ranges.len(), self.tensor_names.all().len()];
@@ -227,7 +230,7 @@ impl Symbols {
         self.stack_lines.values_mut().iter_mut().for_each(HashMap::clear);
     }
 
-    /// Determines the origin of all frames again; whether any changed.
+    /// Determines the origin of all frames again. Returns true if any changed.
     fn classify_frames_again(&mut self) -> bool {
         let mut changes = false;
         for frame in self.frames.values_mut() {
@@ -251,12 +254,12 @@ impl Symbols {
         id
     }
 
-    /// All lines, in the order of their ids.
+    /// Returns all lines, in the order of their ids.
     pub(crate) fn lines(&self) -> &[Arc<Line>] {
         &self.lines
     }
 
-    /// The line with this id; `None` for 0.
+    /// Returns the line with this id; `None` for 0.
     pub(crate) fn line(&self, id: LineId) -> Option<&Arc<Line>> {
         self.lines.get((id as usize).checked_sub(1)?)
     }
@@ -276,17 +279,17 @@ impl Symbols {
         self.tensor_names.intern(TensorName { name: bounded(name).into(), shard: bounded(shard).into() })
     }
 
-    /// The owner with this id; `None` for 0.
+    /// Returns the owner with this id; `None` for 0.
     pub(crate) fn owner(&self, id: u32) -> Option<&Owner> {
         self.owners.get((id as usize).checked_sub(1)?)
     }
 
-    /// All owners, in the order of their ids.
+    /// Returns all owners, in the order of their ids.
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }
 
-    /// Resolves the line of a stack in a scope: its innermost frame of the best origin.
+    /// Resolves the line of a stack in a scope: the innermost frame of the best origin.
     pub(crate) fn resolve(&mut self, stack: u32, scope: Scope) -> ResolvedLine {
         let mut climbed = Vec::new();
         let mut seen = HashSet::new();
@@ -302,7 +305,7 @@ impl Symbols {
                 break None;
             }
             if !seen.insert(at) {
-                // A cycle is not a stack, and its frames would depend on where it was entered.
+                // The frames of a cycle depend on its entry point, so a cycle counts as no stack.
                 climbed.iter_mut().for_each(|(_, frame)| *frame = None);
                 break None;
             }
@@ -343,23 +346,25 @@ impl Symbols {
         ResolvedLine::Line(best.map_or(0, |best| best.line))
     }
 
-    /// The frame that counts a stack, without caching it.
+    /// Returns the frame that counts a stack, without caching it.
     pub(crate) fn frame_of(&self, stack: u32, scope: Scope) -> Option<&Frame> {
-        // The first of equals is the innermost.
+        // min_by_key returns the first of equals, which is the innermost.
         self.climb(stack).min_by_key(|frame| scope.rank(frame.origin))
     }
 
-    /// The origin of the code of a line.
+    /// Returns the origin of a line's code.
     pub(crate) fn code_origin(&self, line: &Line) -> CodeOrigin {
         self.places.code_origin(&line.file, &line.function)
     }
 
-    /// Whether compiled code stands for the line. What stands for unknown lines, and for benchmarks, has no number.
+    /// Returns true if compiled code stands for the line.
+    ///
+    /// The placeholders for unknown lines and for benchmarks have no line number.
     pub(crate) fn is_compiled(&self, line: &Arc<Line>) -> bool {
         line.line.is_some() && self.compiled_lines.contains(line)
     }
 
-    /// A frame and those that it stands for if it is compiled code, the outermost first.
+    /// Returns a frame, followed by the frames it stands for if it is compiled code, outermost first.
     pub(crate) fn stood_for<'s>(&'s self, frame: &'s Frame) -> impl DoubleEndedIterator<Item = &'s Frame> {
         let known = frame.stands_for.as_deref();
         let unknown = known.is_some_and(<[u32]>::is_empty).then(|| &*UNKNOWN_FRAME);
@@ -368,17 +373,19 @@ impl Symbols {
             .chain(known.unwrap_or_default().iter().filter_map(|id| self.frames.get(id)))
     }
 
-    /// The frames of a stack, innermost first.
+    /// Returns the frames of a stack, innermost first.
     pub(crate) fn climb(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         self.climb_stacks(stack).map(|(_, frame)| frame)
     }
 
-    /// The same with the stack that ends in each frame. Compiled code is followed by what it stands for.
+    /// Returns the frames of a stack with the stack that ends in each.
+    ///
+    /// Compiled code expands to the frames that it stands for.
     pub(crate) fn climb_stacks(&self, stack: u32) -> impl Iterator<Item = (u32, &Frame)> {
         self.climb_nodes(stack).flat_map(|(here, frame)| self.stood_for(frame).rev().map(move |shown| (here, shown)))
     }
 
-    /// The stacks from this one to the outermost that end in a frame, with that frame.
+    /// Returns the stacks from this one to the outermost, with the frame that each ends in.
     pub(crate) fn climb_nodes(&self, stack: u32) -> impl Iterator<Item = (u32, &Frame)> {
         let mut at = stack;
         let mut seen = HashSet::new();
@@ -394,12 +401,12 @@ impl Symbols {
         .flatten()
     }
 
-    /// The ids of the frames of a stack, innermost first.
+    /// Returns the frame ids of a stack, innermost first.
     pub(crate) fn climb_frame_ids(&self, stack: u32) -> Vec<u32> {
         self.climb_nodes(stack).filter_map(|(at, _)| self.stacks.get(&at)).map(|node| node.frame).collect()
     }
 
-    /// The layers from this one to its outermost module.
+    /// Returns the layers from this one to its outermost module.
     fn climb_layers(&self, layer: u32) -> impl Iterator<Item = (u32, &Layer)> {
         let mut at = layer;
         let mut seen = HashSet::new();
@@ -415,7 +422,7 @@ impl Symbols {
         .take(MAX_STACK_DEPTH)
     }
 
-    /// How many stacks are deeper than [`MAX_STACK_DEPTH`].
+    /// Returns the number of stacks deeper than [`MAX_STACK_DEPTH`].
     pub(crate) fn deep_stacks(&self) -> usize {
         let mut depths: HashMap<u32, usize> = HashMap::with_capacity(self.stacks.len());
         let mut climbed = Vec::new();
@@ -424,7 +431,7 @@ impl Symbols {
             while let Some(node) = self.stacks.get(&at)
                 && !depths.contains_key(&at)
             {
-                depths.insert(at, 0); // Also what ends a loop.
+                depths.insert(at, 0); // This also ends a loop.
                 climbed.push(at);
                 at = node.parent;
             }
@@ -437,7 +444,7 @@ impl Symbols {
         depths.values().filter(|depth| **depth > MAX_STACK_DEPTH).count()
     }
 
-    /// A layer without those that stand for no module: compiled code outside of all modules.
+    /// Returns the innermost layer that stands for a module. Skips compiled code outside all modules.
     pub(crate) fn module_layer(&self, layer: u32) -> u32 {
         match self.climb_layers(layer).find(|(_, layer)| !layer.class.is_empty()) {
             Some((module, _)) => module,
@@ -446,12 +453,12 @@ impl Symbols {
         }
     }
 
-    /// The outermost module of a layer; the layer itself while it is undefined.
+    /// Returns the outermost module of a layer; the layer itself while it is undefined.
     pub(crate) fn root_of(&self, layer: u32) -> u32 {
         self.climb_layers(layer).last().map_or(layer, |(id, _)| id)
     }
 
-    /// The name of a layer: its qualified name, else the chain of class names from its outermost module.
+    /// Returns the qualified name of a layer, else the chain of class names from its outermost module.
     pub(crate) fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
         if layer == 0 {
             return None;
@@ -467,8 +474,10 @@ impl Symbols {
         Some(format!("<{}>", classes.join(".")).into())
     }
 
-    /// The names of outermost modules: the class; if several have the same class, the variable that holds only this one, else
-    /// class and number.
+    /// Returns the names of outermost modules.
+    ///
+    /// The name is the class. If several modules share a class, it is the variable that holds only this one, else class and
+    /// number.
     pub(crate) fn root_names(&self, roots: &BTreeSet<u32>) -> HashMap<u32, Arc<str>> {
         let mut of_class: BTreeMap<&str, Vec<(u32, &Layer)>> = BTreeMap::new();
         for (root, layer) in roots.iter().filter_map(|root| Some((*root, self.layers.get(root)?))) {
@@ -492,7 +501,7 @@ impl Symbols {
         names
     }
 
-    /// The names of a range and of those around it, the outermost first; empty for 0.
+    /// Returns the names of a range and its enclosing ranges, outermost first; empty for 0.
     pub(crate) fn range_path(&self, range: u32) -> RangePath {
         let mut names = Vec::new();
         let mut at = range;
@@ -509,7 +518,7 @@ impl Symbols {
         names.into()
     }
 
-    /// The class of a layer, if known.
+    /// Returns the class of a layer, if known.
     pub(crate) fn layer_class(&self, layer: u32) -> Option<Arc<str>> {
         self.layers.get(&layer).map(|layer| layer.class.clone())
     }

@@ -1,4 +1,4 @@
-//! Tags: the tensors in each live block, and the most that each layer owned.
+//! Tags: the tensors in each live block, and the peak bytes owned by each layer.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -9,40 +9,41 @@ use crate::record::TagCategory;
 /// The granularity of PyTorch's allocations.
 const ROUNDING: u64 = 512;
 
-/// PyTorch splits off what a block has beyond a request if it is more than this.
+/// PyTorch splits a block whose unused rest exceeds this.
 const MAX_UNSPLIT_BYTES: u64 = 1 << 20;
 
 /// The categories of tags that belong to layers, in the order of the arrays below.
 pub(crate) const CATEGORIES: [TagCategory; 4] =
     [TagCategory::Parameter, TagCategory::Gradient, TagCategory::OptimizerState, TagCategory::Buffer];
 
-/// In place of a name: the tensor is somewhere else now. Its block stays what it was.
+/// Marks a moved tensor, in place of its name. The category of its old block does not change.
 const MOVED_TENSOR: u32 = u32::MAX;
 
 /// One tensor in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct TaggedTensor {
     pub(crate) category: TagCategory,
-    /// Its own, without rounding.
+    /// Bytes of the tensor, without rounding.
     pub(crate) bytes: u64,
     pub(crate) owner: u32,
-    /// Its number in [`super::tensor_names::TensorNames`]; 0: not known.
+    /// Number of the name in [`super::tensor_names::TensorNames`]; 0: not known.
     pub(crate) name: u32,
 }
 
 impl TaggedTensor {
-    /// What it takes of its block.
+    /// Returns the bytes that the tensor occupies in its block.
     pub(crate) fn rounded(self) -> u64 {
         rounded(self.bytes)
     }
 
-    /// Whether it was there, and is somewhere else now.
+    /// Returns true if the tensor has moved away.
     pub(crate) fn has_moved(self) -> bool {
         self.name == MOVED_TENSOR
     }
 
-    /// Whether there is one of it: the gradient of a module's parameter. What is not in a module has names that are not its
-    /// own, and parts of sparse gradients differ in size.
+    /// Returns true for the gradient of a module's parameter, of which only one exists.
+    ///
+    /// Names outside modules are not unique, and parts of sparse gradients differ in size.
     fn is_unique(self, symbols: &Symbols) -> bool {
         let is_named = self.name != 0 && !self.has_moved();
         let in_module = || symbols.owner(self.owner).is_some_and(|owner| owner.root != 0);
@@ -55,15 +56,17 @@ impl TaggedTensor {
 pub(crate) struct BlockTags {
     pub(crate) tensors: HashMap<u64, TaggedTensor>,
     bytes: [u64; 4],
-    /// The largest tensor. Its layer counts the block.
+    /// Largest tensor; its layer counts the block.
     pub(crate) largest: Option<(u64, TaggedTensor)>,
     /// Bytes of the block.
     size: u64,
 }
 
 impl BlockTags {
-    /// What no tensor takes of the block, as held for the tensor that takes most of it: PyTorch hands out blocks that are larger
-    /// than was asked for. What is more than that is for tensors that are not known yet, as in a bucket.
+    /// Returns the rest of the block as part of the tensor that occupies most of it.
+    ///
+    /// PyTorch hands out blocks larger than requested. A larger rest belongs to tensors that are not known yet, as in a
+    /// bucket.
     fn rest(&self) -> Option<TaggedTensor> {
         let tensor = self.tensors.get(&self.largest?.0).filter(|tensor| !tensor.has_moved())?;
         let bytes = self.size.saturating_sub(self.bytes.iter().sum());
@@ -72,7 +75,7 @@ impl BlockTags {
     }
 }
 
-/// What one layer owns on one device, by category.
+/// Bytes that one layer owns on one device, by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OwnedBytes {
     pub(crate) bytes: [u64; 4],
@@ -82,10 +85,10 @@ pub(crate) struct OwnedBytes {
 /// The tags of one device.
 #[derive(Clone, Default)]
 pub(crate) struct Tags {
-    /// By the slot of the block.
+    /// Tags by the slot of the block.
     pub(crate) blocks: HashMap<u32, BlockTags>,
     pub(crate) owners: HashMap<u32, OwnedBytes>,
-    /// Where each tensor is of which there is one: the slot of its block, and its address.
+    /// Position of each unique tensor: the slot of its block, and its address.
     places: HashMap<TaggedTensor, (u32, u64)>,
 }
 
@@ -95,15 +98,16 @@ fn rounded(bytes: u64) -> u64 {
 }
 
 impl Tags {
-    /// The most that each layer owned becomes what it owns now.
+    /// Resets the peak of each layer to its current bytes.
     pub(crate) fn reset_peaks(&mut self) {
         for owned in self.owners.values_mut() {
             owned.peak = owned.bytes;
         }
     }
 
-    /// Tags a tensor at `address` in the block of `size` bytes in `slot`. Returns category and owner of the block by all its tags, or `None` if
-    /// nothing changed.
+    /// Tags a tensor at `address` in the block of `size` bytes in `slot`.
+    ///
+    /// Returns category and owner of the block by all its tags, or `None` if nothing changed.
     pub(crate) fn tag(
         &mut self,
         (slot, size): (u32, u64),
@@ -149,8 +153,9 @@ impl Tags {
         Some((category.unwrap_or(tensor.category), owner))
     }
 
-    /// A tensor of which there is one is not where it was: a gradient may get other memory while the old stays, as buckets of
-    /// DDP's do.
+    /// Records the position of a unique tensor, and marks its earlier one as moved.
+    ///
+    /// A gradient may get other memory while the old block stays, as DDP's buckets do.
     fn note_place(&mut self, slot: u32, address: u64, tensor: TaggedTensor, symbols: &Symbols) {
         let place = (slot, address);
         if tensor.is_unique(symbols)
@@ -168,7 +173,9 @@ impl Tags {
         }
     }
 
-    /// A module that was known before it was called has a name of its own now, or is part of another: what it held counts there.
+    /// Moves the bytes of a module that was tagged before its first call.
+    ///
+    /// After the call, the module has its own name or is part of another module.
     fn is_called(&mut self, before: u32, now: u32, symbols: &Symbols) {
         let in_called = |owner: u32| symbols.owner(owner).is_some_and(|owner| owner.root != 0);
         let is_empty = self.owners.get(&before).is_some_and(|owned| owned.bytes == [0; 4]);
@@ -199,7 +206,7 @@ impl Tags {
         }
     }
 
-    /// Forgets the tensors of the block in `slot`, which was freed.
+    /// Forgets the tensors of the freed block in `slot`.
     pub(crate) fn forget(&mut self, slot: u32) {
         let Some(block) = self.blocks.remove(&slot) else { return };
         if let Some(rest) = block.rest() {
@@ -212,7 +219,7 @@ impl Tags {
     }
 }
 
-/// A tensor is not at this place any more.
+/// Removes a tensor from its position.
 fn leave(places: &mut HashMap<TaggedTensor, (u32, u64)>, tensor: TaggedTensor, place: (u32, u64)) {
     if places.get(&tensor) == Some(&place) {
         places.remove(&tensor);

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-/// The most names kept. A large model with its optimizer has tens of thousands.
+/// Maximum number of names kept. A large model with its optimizer has tens of thousands.
 const MAX_TENSOR_NAMES: usize = 1 << 20;
 
-/// What a tag says of a tensor.
+/// Name and sharding of a tensor, from its tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct TensorName {
-    /// As [`crate::record::Tag::name`].
+    /// Name, as in [`crate::record::Tag::name`].
     pub(crate) name: Arc<str>,
-    /// As [`crate::record::Tag::shard`].
+    /// Sharding, as in [`crate::record::Tag::shard`].
     #[serde(default)]
     pub(crate) shard: Arc<str>,
 }
 
-/// All names, counted from 1.
+/// All names, numbered from 1.
 #[derive(Clone, Default)]
 pub(crate) struct TensorNames {
     names: Vec<TensorName>,
@@ -26,7 +26,7 @@ pub(crate) struct TensorNames {
 }
 
 impl TensorNames {
-    /// The number of a name; 0 if there are too many.
+    /// Returns the number of a name; 0 if the limit is reached.
     pub(crate) fn intern(&mut self, name: TensorName) -> u32 {
         if let Some(id) = self.ids.get(&name) {
             return *id;
@@ -44,7 +44,7 @@ impl TensorNames {
         self.names.get((id as usize).checked_sub(1)?)
     }
 
-    /// All, in the order of their numbers.
+    /// Returns all names, in the order of their numbers.
     pub(crate) fn all(&self) -> &[TensorName] {
         &self.names
     }

@@ -1,20 +1,20 @@
-//! A history in bounded space: time bins of equal width, which doubles when there are too many.
+//! A history in bounded space: time bins of equal width. The width doubles when the bins become too many.
 
 /// The initial width of a bin: 2^12 ns, 4 µs.
 const FIRST_WIDTH_LOG2: u32 = 12;
 
-/// What one bin keeps.
+/// Contents of one bin.
 pub(crate) trait TimeBin {
-    /// When it begins.
+    /// Returns the start of the bin.
     fn time(&self) -> u64;
 
     fn set_time(&mut self, time: u64);
 
-    /// Merges the bin after it.
+    /// Merges the next bin into this one.
     fn join(&mut self, later: &Self);
 }
 
-/// At most `MAX_BINS` bins (a power of two), and at least half of `MIN_BINS` where space is short.
+/// At most `MAX_BINS` bins (a power of two), and at least half of `MIN_BINS` if space is short.
 #[derive(Clone)]
 pub(crate) struct TimeBins<S, const MAX_BINS: u64, const MIN_BINS: usize> {
     pub(crate) origin: u64,
@@ -29,17 +29,17 @@ impl<S, const MAX_BINS: u64, const MIN_BINS: usize> Default for TimeBins<S, MAX_
 }
 
 impl<S: TimeBin, const MAX_BINS: u64, const MIN_BINS: usize> TimeBins<S, MAX_BINS, MIN_BINS> {
-    /// At this width, `MAX_BINS` bins cover all times.
+    /// Width at which `MAX_BINS` bins cover all times.
     const MAX_WIDTH_LOG2: u32 = u64::BITS - MAX_BINS.ilog2();
 
-    /// The bin of `time`, if it is the latest one. Events that are late by microseconds count there too.
+    /// Returns the bin of `time`, if it is the latest one. Events that are late by microseconds count there too.
     #[inline]
     pub(crate) fn open(&mut self, time: u64) -> Option<&mut S> {
         let width_log2 = self.width_log2;
         self.list.last_mut().filter(|last| time.saturating_sub(last.time()) >> width_log2 == 0)
     }
 
-    /// The begin of a new bin for `time`; `None`: the latest bin covers it after widening.
+    /// Returns the start of a new bin for `time`; `None`: the latest bin covers it after widening.
     pub(crate) fn next(&mut self, time: u64) -> Option<u64> {
         if self.list.is_empty() {
             self.origin = time;
@@ -57,7 +57,7 @@ impl<S: TimeBin, const MAX_BINS: u64, const MIN_BINS: usize> TimeBins<S, MAX_BIN
         self.origin.saturating_add(index << self.width_log2)
     }
 
-    /// Halves the number of bins; false if there are few.
+    /// Halves the number of bins. Returns false if only a few exist.
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > MIN_BINS && self.width_log2 < Self::MAX_WIDTH_LOG2;
         if is_long {
@@ -89,7 +89,7 @@ impl<S: TimeBin, const MAX_BINS: u64, const MIN_BINS: usize> TimeBins<S, MAX_BIN
         self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, Self::MAX_WIDTH_LOG2);
     }
 
-    /// Restores the next bin of a keyframe; `None` if there are too many.
+    /// Restores the next bin of a keyframe; `None` if the keyframe has too many.
     pub(crate) fn restore(&mut self, stretch: S) -> Option<()> {
         let fits = self.list.len() as u64 <= MAX_BINS;
         fits.then(|| self.list.push(stretch))

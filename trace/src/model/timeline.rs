@@ -3,14 +3,14 @@
 use super::history_views::{Range, Timeline, TimelinePoint};
 use super::time_bins::{TimeBin, TimeBins};
 
-/// Records a device's memory over time. A screen is a few hundred points wide, and can be zoomed.
+/// Records a device's memory over time, in more points than a screen is wide, so that it can be zoomed.
 #[derive(Clone, Default)]
 pub(crate) struct TimelineRecorder {
     pub(crate) points: TimeBins<TimelinePoint, 4096, 128>,
 }
 
 impl Range {
-    /// A bin that begins at `from` and changes to `value`.
+    /// Returns a bin that begins at `from` and changes to `value`.
     fn spanning(from: u64, value: u64) -> Self {
         Self { min: from.min(value), max: from.max(value), last: value }
     }
@@ -46,7 +46,7 @@ impl TimeBin for TimelinePoint {
 }
 
 impl TimelineRecorder {
-    /// A timeline that begins at `time` with these figures.
+    /// Returns a timeline that begins at `time` with these figures.
     pub(crate) fn starting(time: u64, allocated: u64, reserved: u64, used: u64) -> Self {
         let mut timeline = Self::default();
         let still = |value: u64| Range { min: value, max: value, last: value };
@@ -56,7 +56,7 @@ impl TimelineRecorder {
         timeline
     }
 
-    /// `allocated` changed, the other figures did not. False if no point covers this time yet.
+    /// Records a change of `allocated` alone. Returns false if no point covers this time yet.
     #[inline]
     pub(crate) fn note_allocated(&mut self, time: u64, allocated: u64) -> bool {
         let open = self.points.open(time);
@@ -67,7 +67,7 @@ impl TimelineRecorder {
         is_open
     }
 
-    /// Any of the figures changed.
+    /// Records a change of any of the figures.
     pub(crate) fn note(&mut self, time: u64, allocated: u64, reserved: u64, used: u64) {
         if self.points.open(time).is_none()
             && let Some(begin) = self.points.next(time)

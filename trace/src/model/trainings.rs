@@ -1,4 +1,4 @@
-//! What a training says of its steps.
+//! Training progress by optimizer step.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,26 +7,30 @@ use super::history_views::TrainingView;
 use super::steps::{LATEST_STEPS, MAX_EARLIER_STEPS, MAX_STEPS, MIN_STEPS};
 use crate::record;
 
-/// The most names kept, of models and of ways: a training has a few. The rest has none.
+/// Maximum number of names kept, of models and methods; a training has a few. Further names are dropped.
 const MAX_NAMES: usize = 64;
 
-/// The most entries after the one that a record belongs to: records are written some steps late. Others are ignored.
+/// Maximum number of entries after the entry of a late record.
+///
+/// Records are written some steps late. Later ones are ignored.
 const MAX_LATE_STEPS: usize = 1 << 12;
 
-/// The most entries kept. More of the latest stay apart than of the steps, so that none joins what the steps have apart.
+/// Maximum number of entries.
+///
+/// This keeps more of the latest entries separate than `steps` does, so that no entry joins steps that `steps` separates.
 const MAX_ENTRIES: usize = MAX_STEPS + MAX_LATE_STEPS;
 
-/// What a training says of the steps of all devices together.
+/// Training progress of the steps of all devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trainings {
-    /// By step.
+    /// Entries by step.
     pub(crate) list: Vec<Training>,
-    /// An entry before the latest joins the steps whose numbers divided by this are the same; 0: none yet.
+    /// Divisor of step numbers: an entry before the latest joins the steps with the same quotient; 0: none yet.
     pub(crate) joined: u64,
     pub(crate) names: Vec<Arc<str>>,
 }
 
-/// A step, or several that were joined.
+/// One step, or several joined steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Training {
     pub(crate) first: u64,
@@ -37,18 +41,18 @@ pub(crate) struct Training {
     pub(crate) phase: u32,
     pub(crate) samples: u64,
     pub(crate) duration: u64,
-    /// The mean over `loss_samples`.
+    /// Mean over `loss_samples`.
     pub(crate) loss: f64,
-    /// 0: the loss is not known.
+    /// Samples with a known loss; 0: the loss is not known.
     pub(crate) loss_samples: u64,
-    /// As `phase`.
+    /// Index in the names, as `phase`.
     pub(crate) way: u32,
     pub(crate) pieces: u64,
     pub(crate) offloaded_bytes: u64,
 }
 
 impl Training {
-    /// Both together.
+    /// Joins two entries.
     fn joined(self, other: Self) -> Self {
         let (earlier, later) = if other.last < self.last { (other, self) } else { (self, other) };
         Self {
@@ -73,7 +77,7 @@ fn mean(one: &Training, other: &Training) -> f64 {
 }
 
 impl Trainings {
-    /// Adds what a record says.
+    /// Adds a record.
     pub(crate) fn note(&mut self, record: &record::Trained) {
         let training = Training {
             first: record.trained,
@@ -102,7 +106,7 @@ impl Trainings {
         }
     }
 
-    /// What is known of these steps.
+    /// Returns the training progress of these steps.
     pub(crate) fn of(&self, steps: RangeInclusive<u64>) -> Option<TrainingView> {
         let begin = self.list.partition_point(|training| training.last < *steps.start());
         let those = self.list.get(begin..)?.iter().take_while(|training| training.last <= *steps.end());
@@ -120,7 +124,7 @@ impl Trainings {
         })
     }
 
-    /// Halves the number of entries; false if there are few.
+    /// Halves the number of entries. Returns false if only a few exist.
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > MIN_STEPS;
         if is_long {
@@ -129,7 +133,7 @@ impl Trainings {
         is_long
     }
 
-    /// The approximate heap size in bytes.
+    /// Returns the approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.list.capacity() * size_of::<Training>() + self.names.iter().map(|name| name.len()).sum::<usize>()
     }
@@ -188,12 +192,12 @@ mod tests {
 
     #[test]
     fn a_record_finds_its_step_also_when_it_is_late() {
-        // GIVEN the records of three steps, the second of which comes last
+        // GIVEN the records of three steps, the second of which arrives last
         let mut trainings = Trainings::default();
         for step in [0, 2, 1] {
             trainings.note(&trained(step, step as f64));
         }
-        // THEN each step has its own, and joined steps have the mean
+        // THEN each step has its own loss, and joined steps have the mean
         assert_eq!(trainings.of(1..=1).and_then(|training| training.loss), Some(1.0));
         let both = trainings.of(1..=2).expect("both are known");
         assert_eq!((both.loss, both.samples, both.pieces), (Some(1.5), 8, 2));
@@ -202,15 +206,15 @@ mod tests {
 
     #[test]
     fn a_long_training_is_joined_and_nothing_of_it_is_lost() {
-        // GIVEN more steps than are kept
+        // GIVEN more steps than the limit
         let mut trainings = Trainings::default();
         let steps = 3 * MAX_ENTRIES as u64 + 10;
         (0..steps).for_each(|step| trainings.note(&trained(step, 1.0)));
-        // THEN neighbours are joined, and all samples are still there
+        // THEN neighbours are joined, and no samples are lost
         assert!(trainings.list.len() < MAX_ENTRIES);
         let all = trainings.of(0..=steps).expect("they are known");
         assert_eq!((all.samples, all.duration, all.loss), (4 * steps, 10 * steps, Some(1.0)));
-        // AND a record that is late is added to its entry
+        // AND a late record is added to its entry
         trainings.note(&trained(steps - 3, 1.0));
         assert_eq!(trainings.of(0..=steps).expect("they are known").samples, 4 * steps + 4);
     }

@@ -1,4 +1,4 @@
-//! Views of one moment: plain values, computed when asked for. Sizes are bytes, times nanoseconds.
+//! Views of one moment: plain values, computed on request. Sizes are bytes, times nanoseconds.
 
 use std::sync::Arc;
 
@@ -8,44 +8,44 @@ use super::category::Category;
 use super::line::Line;
 use crate::record::{DriverKind, Phase, TagCategory};
 
-/// A device: its use now and at most.
+/// Current use and peaks of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceView {
     /// The CUDA ordinal as the process sees it.
     pub index: i32,
-    /// Its name; empty if not known.
+    /// Name of the device; empty if not known.
     pub name: String,
-    /// Its PCI bus id, which is the same for all processes of a host; `None`: not known.
+    /// PCI bus id of the device, the same in all processes of a host; `None`: not known.
     pub bus_id: Option<String>,
-    /// Its memory; 0 if not known.
+    /// Memory of the device in bytes; 0 if not known.
     pub total_bytes: u64,
-    /// Allocated by PyTorch now.
+    /// Bytes allocated by PyTorch now.
     pub allocated_bytes: u64,
-    /// Reserved by PyTorch's caching allocator now.
+    /// Bytes reserved by PyTorch's caching allocator now.
     pub reserved_bytes: u64,
-    /// The whole device's use now: this process's driver memory, its context, other processes.
+    /// Bytes in use on the whole device now: driver memory and context of this process, and other processes.
     pub used_bytes: u64,
-    /// Whether the use of the device was ever sampled; otherwise `used_bytes` is the driver memory of this process.
+    /// True if the device's use was ever sampled; otherwise `used_bytes` is the driver memory of this process.
     pub used_is_known: bool,
-    /// Whether the driver reported the use of this process; otherwise context and other processes are one figure.
+    /// True if the driver reported the use of this process; otherwise context and other processes are one figure.
     pub process_is_known: bool,
-    /// Bytes of this process's device memory that are in host memory now: offloaded, or spilled. Allocated, reserved and the
-    /// categories include them, `used_bytes` does not.
+    /// Bytes of this process's device memory that are offloaded or spilled to host memory now.
+    ///
+    /// The allocated and reserved bytes and the categories include them; `used_bytes` does not.
     pub host_bytes: u64,
     /// `host_bytes` at the peak.
     pub host_bytes_at_peak: u64,
     /// The peak of `host_bytes`.
     pub peak_host_bytes: u64,
-    /// Bytes per second of its link to the host, in one direction; `None`: not known.
+    /// Bandwidth of the device's link to the host in one direction, in bytes per second; `None`: not known.
     pub link_bytes_per_second: Option<u64>,
     /// The limit that memlab sets for the process; `None`: no limit.
     pub limit_bytes: Option<u64>,
-    /// Whether memory beyond the limit is put in host memory.
+    /// True if memory beyond the limit spills to host memory.
     pub spills: bool,
-    /// Allocations on it that failed for want of memory.
+    /// Number of allocations on the device that failed for lack of memory.
     pub ooms: u64,
-    /// Other processes on the device and the most that each was seen to hold, the largest first; empty where the driver does
-    /// not report them.
+    /// Other processes on the device with the peak bytes of each, largest first; empty if the driver does not report them.
     pub others: Vec<(u32, u64)>,
     /// The peak of `allocated_bytes`: *the peak*.
     pub peak_allocated_bytes: u64,
@@ -57,19 +57,19 @@ pub struct DeviceView {
     pub reserved_bytes_at_peak: u64,
     /// `used_bytes` at the peak.
     pub used_bytes_at_peak: u64,
-    /// When the peak was first reached; if PyTorch allocated nothing, the peak of `used_bytes`.
+    /// Time of the first peak; if PyTorch allocated nothing, of the peak of `used_bytes`.
     pub peak_time: u64,
-    /// Events until then, including the one that made it the peak.
+    /// Number of events up to the peak, including the event that made it.
     pub peak_event: u64,
-    /// Steps ended before the peak.
+    /// Steps that ended before the peak.
     pub peak_step: u64,
-    /// What other libraries' arrays hold beside PyTorch's memory.
+    /// Bytes of other libraries' arrays, outside PyTorch's memory.
     pub other_array_bytes: u64,
-    /// The same at the peak.
+    /// `other_array_bytes` at the peak.
     pub other_array_bytes_at_peak: u64,
-    /// Of `reserved_bytes_at_peak`, what was in private pools of CUDA graphs.
+    /// Part of `reserved_bytes_at_peak` in private pools of CUDA graphs.
     pub private_reserved_bytes_at_peak: u64,
-    /// Of `peak_allocated_bytes`, what was in private pools of CUDA graphs.
+    /// Part of `peak_allocated_bytes` in private pools of CUDA graphs.
     pub private_allocated_bytes_at_peak: u64,
     /// Segments held at the peak.
     pub segments_at_peak: u64,
@@ -79,41 +79,43 @@ pub struct DeviceView {
     pub live_blocks: u64,
     /// Blocks allocated over the run.
     pub allocations: u64,
-    /// Those among them that were allocated straight from the driver (`backend:cudaMallocAsync`,
-    /// `PYTORCH_NO_CUDA_MEMORY_CACHING`). Their sizes are as requested.
+    /// Blocks among them that PyTorch allocated directly from the driver (`backend:cudaMallocAsync`,
+    /// `PYTORCH_NO_CUDA_MEMORY_CACHING`).
+    ///
+    /// Their sizes are as requested.
     pub async_allocations: u64,
 }
 
 impl DeviceView {
-    /// What lines and layers held together at the peak: what PyTorch had allocated, and other arrays.
+    /// Returns the bytes attributed to lines and layers at the peak: PyTorch's allocations and other arrays.
     pub fn attributed_bytes_at_peak(&self) -> u64 {
         self.peak_allocated_bytes.saturating_add(self.other_array_bytes_at_peak)
     }
 
-    /// What they hold now.
+    /// Returns the bytes attributed to lines and layers now.
     pub fn attributed_bytes(&self) -> u64 {
         self.allocated_bytes.saturating_add(self.other_array_bytes)
     }
 }
 
-/// What one line holds on one device. The lines sum to what is allocated.
+/// Memory of one line on one device. The lines sum to the allocated bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineView {
     /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
-    /// Whether torch.compile's code runs in its place, at least at times.
+    /// True if code of torch.compile runs in place of the line, at least at times.
     pub is_compiled: bool,
     /// Blocks allocated over the run.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub allocated_bytes: u64,
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
     /// Blocks live now.
     pub live_blocks: u64,
-    /// Live at the device's peak.
+    /// Bytes live at the device's peak.
     pub live_bytes_at_peak: u64,
-    /// The most that the line held at once.
+    /// Peak of the line's live bytes.
     pub peak_live_bytes: u64,
     /// Part of `live_bytes` allocated in backward.
     pub backward_bytes: u64,
@@ -121,56 +123,58 @@ pub struct LineView {
     pub backward_bytes_at_peak: u64,
 }
 
-/// What one layer holds on one device, without the layers inside it.
+/// Memory of one layer on one device, without the layers inside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerView {
     /// The layer id of the outermost module; 0: not known, or no layer.
     pub root: u32,
     /// The outermost module's class, if known.
     pub root_class: Option<Arc<str>>,
-    /// The name of the outermost module, if known: its class, or if several have that class, the variable that holds it or a
-    /// number.
+    /// Name of the outermost module, if known.
+    ///
+    /// The name is its class. If several modules have that class, it is the variable that holds the module, or a number.
     pub root_name: Option<Arc<str>>,
-    /// The qualified name in the outermost module (`""`: the module itself); while unknown, the chain of class names in angle
-    /// brackets; `None`: outside any layer.
+    /// Qualified name in the outermost module (`""`: the module itself); `None`: outside any layer.
+    ///
+    /// While the name is unknown, this is the chain of class names in angle brackets.
     pub name: Option<Arc<str>>,
     /// The module's class, if known.
     pub class: Option<Arc<str>>,
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
-    /// Live at the device's peak.
+    /// Bytes live at the device's peak.
     pub live_bytes_at_peak: u64,
-    /// Allocated in forward over the run.
+    /// Bytes allocated in forward over the run.
     pub forward_bytes: u64,
-    /// Allocated in backward over the run.
+    /// Bytes allocated in backward over the run.
     pub backward_bytes: u64,
-    /// The most bytes of its parameters.
+    /// Peak bytes of the layer's parameters.
     pub parameter_bytes: u64,
-    /// The most bytes of gradients of its parameters.
+    /// Peak bytes of gradients of its parameters.
     pub gradient_bytes: u64,
-    /// The most bytes of optimizer state for it.
+    /// Peak bytes of optimizer state for it.
     pub optimizer_state_bytes: u64,
-    /// The most bytes of its buffers.
+    /// Peak bytes of its buffers.
     pub buffer_bytes: u64,
-    /// The most bytes of its activations.
+    /// Peak bytes of its activations.
     pub activation_bytes: u64,
     /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
     pub categories_at_peak: [u64; Category::COUNT],
 }
 
-/// How often something ran on a GPU, and for how long.
+/// Number and total duration of kernels, copies and fills on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkTotals {
-    /// How often.
+    /// Number of kernels, copies and fills.
     pub calls: u64,
-    /// How long, together. What runs at the same time counts twice.
+    /// Total run time in nanoseconds. Concurrent work counts twice.
     pub nanoseconds: u64,
-    /// What was copied or filled.
+    /// Bytes copied or filled.
     pub bytes: u64,
 }
 
 impl WorkTotals {
-    /// Adds up.
+    /// Adds `other` to these totals.
     pub fn add(&mut self, other: Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.nanoseconds = self.nanoseconds.saturating_add(other.nanoseconds);
@@ -186,106 +190,110 @@ impl WorkTotals {
     }
 }
 
-/// For how long a GPU was busy and was not, in nanoseconds.
+/// Busy and idle nanoseconds of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusyView {
-    /// Something ran.
+    /// Nanoseconds in which something ran.
     pub busy: u64,
-    /// Nothing ran, and what ran next was not launched yet: it waited for the host.
+    /// Nanoseconds in which the GPU waited for the host: nothing ran, and the next work was not launched yet.
     pub waiting: u64,
-    /// Nothing ran, although something was launched.
+    /// Nanoseconds in which nothing ran although work was launched.
     pub idle: u64,
 }
 
 impl BusyView {
-    /// All of it: from the first piece of work to the last, without times in which nothing was recorded.
+    /// Returns the recorded time from the first work to the last, without gaps in the recording.
     pub fn total(&self) -> u64 {
         self.busy.saturating_add(self.waiting).saturating_add(self.idle)
     }
 }
 
-/// What ran on a device that was launched in some optimizer steps.
+/// Work on a device launched in one or more optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepWorkView {
-    /// The first step. What was launched after the last step that ended has the number of the next.
+    /// First step. Work launched after the last finished step has the number of the next step.
     pub step: u64,
-    /// The number of steps, usually 1.
+    /// Number of steps, usually 1.
     pub steps: u64,
-    /// How many kernels, copies and fills.
+    /// Number of kernels, copies and fills.
     pub calls: u64,
-    /// How long they ran, together.
+    /// Their total run time in nanoseconds.
     pub nanoseconds: u64,
-    /// What was copied from the host.
+    /// Bytes copied from the host.
     pub to_device_bytes: u64,
-    /// What was copied to the host.
+    /// Bytes copied to the host.
     pub to_host_bytes: u64,
 }
 
 impl StepWorkView {
-    /// The last step.
+    /// Returns the index of the last step.
     pub fn last(&self) -> u64 {
         self.step.saturating_add(self.steps.max(1) - 1)
     }
 }
 
-/// What ran on one device. Kernels, lines and layers each sum to the total; each list has the longest first.
+/// Work on one device.
+///
+/// Kernels, lines and layers each sum to the total. Each list has the longest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuWorkView {
-    /// All of it.
+    /// Totals of all work.
     pub total: WorkTotals,
-    /// For how long something ran.
+    /// Busy and idle time.
     pub busy: BusyView,
-    /// By name.
+    /// Work by kernel name.
     pub kernels: Vec<KernelView>,
-    /// By line, in one scope.
+    /// Work by line, in one scope.
     pub lines: Vec<LineWorkView>,
-    /// By layer.
+    /// Work by layer.
     pub layers: Vec<LayerWorkView>,
 }
 
 /// A kernel (by its mangled name), a kind of copy (`copy pinned to device`), or `fill`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelView {
-    /// Its name.
+    /// Name of the kernel, copy or fill.
     pub name: Arc<str>,
-    /// How often and how long.
+    /// Number and total duration.
     pub totals: WorkTotals,
 }
 
-/// What one line had a device do.
+/// Work that one line launched on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineWorkView {
     /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
-    /// How often and how long.
+    /// Number and total duration.
     pub totals: WorkTotals,
-    /// Part of the time that was in backward.
+    /// Part of the duration in backward.
     pub backward_nanoseconds: u64,
 }
 
-/// What one layer had a device do, without the layers inside it. Names are as in [`LayerView`].
+/// Work that one layer launched on a device, without the layers inside it.
+///
+/// Names are as in [`LayerView`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerWorkView {
     /// The layer id of the outermost module.
     pub root: u32,
-    /// Its class.
+    /// Class of the outermost module.
     pub root_class: Option<Arc<str>>,
-    /// Its name.
+    /// Name of the outermost module.
     pub root_name: Option<Arc<str>>,
-    /// The qualified name in it.
+    /// Qualified name of the layer in the outermost module.
     pub name: Option<Arc<str>>,
     /// The module's class.
     pub class: Option<Arc<str>>,
-    /// How often and how long.
+    /// Number and total duration.
     pub totals: WorkTotals,
-    /// Part of the time that was in forward.
+    /// Part of the duration in forward.
     pub forward_nanoseconds: u64,
-    /// Part of the time that was in backward.
+    /// Part of the duration in backward.
     pub backward_nanoseconds: u64,
 }
 
 impl LayerWorkView {
-    /// The layer, as one that holds nothing.
+    /// Returns a [`LayerView`] of the layer with all figures 0.
     pub fn to_layer(&self) -> LayerView {
         LayerView {
             root: self.root,
@@ -298,31 +306,32 @@ impl LayerWorkView {
     }
 }
 
-/// The names of a range and of those around it, the outermost first; empty: outside any range.
+/// Names of a range and its enclosing ranges, outermost first; empty: outside any range.
 pub type RangePath = Arc<[Arc<str>]>;
 
-/// What was allocated in one range that the program names, without the ranges inside it. The ranges of a device, with the
-/// one whose path is empty, sum to what is allocated.
+/// Memory allocated in one range named by the program, without the ranges inside it.
+///
+/// The ranges of a device, including the one with an empty path, sum to the allocated bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeView {
-    /// The range, and those around it.
+    /// The range and its enclosing ranges.
     pub path: RangePath,
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
     /// Blocks live now.
     pub live_blocks: u64,
-    /// Live at the device's peak.
+    /// Bytes live at the device's peak.
     pub live_bytes_at_peak: u64,
     /// Blocks allocated over the run.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub allocated_bytes: u64,
     /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
     pub categories_at_peak: [u64; Category::COUNT],
 }
 
 impl RangeView {
-    /// Zeros.
+    /// Returns a view of `path` with all figures 0.
     pub fn of(path: RangePath) -> Self {
         Self {
             path,
@@ -336,31 +345,31 @@ impl RangeView {
     }
 }
 
-/// What one category holds on one device. The categories sum to the use of the device.
+/// Memory of one category on one device. The categories sum to the device's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CategoryView {
     /// The category.
     pub category: Category,
-    /// Now.
+    /// Bytes now.
     pub bytes: u64,
-    /// At the device's peak.
+    /// Bytes at the device's peak.
     pub bytes_at_peak: u64,
 }
 
-/// What one stack holds on one device; see [`super::Model::frames`].
+/// Memory of one stack on one device; see [`super::Model::frames`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackView {
-    /// The stack's id; 0: none.
+    /// Id of the stack; 0: none.
     pub stack: u32,
     /// Blocks allocated over the run.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub allocated_bytes: u64,
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
     /// Blocks live now.
     pub live_blocks: u64,
-    /// Live at the device's peak.
+    /// Bytes live at the device's peak.
     pub live_bytes_at_peak: u64,
 }
 
@@ -369,11 +378,11 @@ pub struct StackView {
 pub struct DriverView {
     /// The kind of memory.
     pub kind: DriverKind,
-    /// The outermost CUDA function called.
+    /// The outermost CUDA function in the call.
     pub call: Arc<str>,
-    /// The library that called it.
+    /// The library that called the function.
     pub library: Arc<str>,
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
     /// Allocations live now.
     pub live_allocations: u64,
@@ -388,140 +397,144 @@ pub struct SegmentMap {
     pub reserved_bytes: u64,
     /// Free bytes in segments.
     pub free_bytes: u64,
-    /// The largest free range.
+    /// Bytes of the largest free range.
     pub largest_free_bytes: u64,
     /// 100 × (1 − largest free range ÷ free bytes): 0 when all free bytes are adjacent.
     pub fragmentation_percent: f64,
     /// Blocks outside known segments.
     pub stray_blocks: u64,
-    /// Of `free_bytes`, those in private pools of CUDA graphs.
+    /// Part of `free_bytes` in private pools of CUDA graphs.
     pub private_free_bytes: u64,
-    /// The largest free range outside of them.
+    /// Bytes of the largest free range outside private pools.
     pub largest_common_free_bytes: u64,
 }
 
-/// A private pool of CUDA graphs, from which PyTorch's allocator serves nothing but captures of its graphs.
+/// A private pool of CUDA graphs.
+///
+/// PyTorch's allocator serves only the captures of the pool's graphs from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivatePoolView {
-    /// Names it, as in [`Segment::pool`].
+    /// Number of the pool, as in [`Segment::pool`].
     pub pool: u64,
-    /// PyTorch's id of it; `None`: its capture has not ended, or failed.
+    /// PyTorch's id of the pool; `None`: its capture has not ended, or failed.
     pub id: Option<(u64, u64)>,
-    /// Graphs that were captured with it and are there.
+    /// Number of live graphs captured with the pool.
     pub graphs: u64,
-    /// Graphs that were captured with it.
+    /// Number of graphs ever captured with the pool.
     pub captured: u64,
-    /// The stacks that captured them.
+    /// Stacks that captured these graphs.
     pub stacks: Vec<u32>,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Bytes in segments.
     pub reserved_bytes: u64,
-    /// Bytes in segments that no tensor has.
+    /// Bytes in segments that no tensor uses.
     pub free_bytes: u64,
 }
 
-/// One segment: a piece of driver memory, or the adjacent pieces mapped into an expandable segment.
+/// One segment: a piece of driver memory, or adjacent pieces mapped into an expandable segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// The address of its first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether it is mapped piece by piece, and can grow.
+    /// True for an expandable segment, which is mapped piece by piece.
     pub is_expandable: bool,
-    /// The private pool that it belongs to, as in [`PrivatePoolView::pool`]; 0: none.
+    /// Private pool of the segment, as in [`PrivatePoolView::pool`]; 0: none.
     pub pool: u64,
-    /// Its blocks, by address; the ranges between them are free.
+    /// Blocks by address; the ranges between them are free.
     pub blocks: Vec<BlockView>,
     /// Free bytes.
     pub free_bytes: u64,
-    /// The largest free range.
+    /// Bytes of the largest free range.
     pub largest_free_bytes: u64,
 }
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockView {
-    /// The address of its first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What it is used for.
+    /// Category of the block.
     pub category: Category,
     /// The stack that allocated it; 0: none.
     pub stack: u32,
     /// The layer that allocated it; 0: none.
     pub layer: u32,
-    /// Its owner by tags, see [`super::Model::layer_of`]; 0: none.
+    /// Owner of the block by tags, see [`super::Model::layer_of`]; 0: none.
     pub owner: u32,
-    /// The range in which it was allocated, see [`super::Model::range_path`]; 0: none.
+    /// Range of the allocation, see [`super::Model::range_path`]; 0: none.
     pub range: u32,
-    /// The phase in which it was allocated.
+    /// Phase of the allocation.
     pub phase: Phase,
-    /// When it was allocated.
+    /// Time of the allocation.
     pub time: u64,
 }
 
-/// A tensor that is known by a tag.
+/// A tagged tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorView {
-    /// Where it begins.
+    /// Address of the tensor.
     pub address: u64,
-    /// numel × itemsize; of a sharded tensor, those of this rank's shard.
+    /// numel × itemsize; for a sharded tensor, of this rank's shard.
     pub bytes: u64,
-    /// What it is.
+    /// Category of the tensor.
     pub category: TagCategory,
-    /// As [`crate::record::Tag::name`].
+    /// Name, as in [`crate::record::Tag::name`].
     pub name: Arc<str>,
-    /// How it is sharded, as [`crate::record::Tag::shard`]; `None`: it is not.
+    /// Sharding, as in [`crate::record::Tag::shard`]; `None`: not sharded.
     pub shard: Option<Arc<str>>,
 }
 
-/// The layer that counts a block: its owner by tags, else the layer that allocated it.
+/// Layer that counts a block: the block's owner by tags, else the layer that allocated it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockLayer {
-    /// As [`LayerView::root`].
+    /// Layer id of the outermost module, as in [`LayerView::root`].
     pub root: u32,
-    /// As [`LayerView::name`].
+    /// Qualified name, as in [`LayerView::name`].
     pub name: Option<Arc<str>>,
 }
 
-/// What one combination of line, layer and category holds on one device. They sum to what is allocated.
+/// Memory of one combination of line, layer and category on one device.
+///
+/// The combinations sum to the allocated bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributionView {
-    /// As [`LineView::line`].
+    /// Line, as in [`LineView::line`].
     pub line: Option<Arc<Line>>,
-    /// The layer that holds it.
+    /// Layer that holds the memory.
     pub layer: BlockLayer,
     /// The layer's class, if known.
     pub class: Option<Arc<str>>,
     /// The category.
     pub category: Category,
-    /// Live now.
+    /// Bytes live now.
     pub live_bytes: u64,
-    /// Live at the device's peak.
+    /// Bytes live at the device's peak.
     pub live_bytes_at_peak: u64,
 }
 
 /// The totals of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TotalsView {
-    /// As [`DeviceView::allocated_bytes`].
+    /// Allocated bytes, as in [`DeviceView::allocated_bytes`].
     pub allocated_bytes: u64,
-    /// As [`DeviceView::reserved_bytes`].
+    /// Reserved bytes, as in [`DeviceView::reserved_bytes`].
     pub reserved_bytes: u64,
-    /// As [`DeviceView::used_bytes`].
+    /// Used bytes, as in [`DeviceView::used_bytes`].
     pub used_bytes: u64,
 }
 
 /// Live driver memory at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverAllocationView {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether it is a segment of PyTorch's caching allocator, or physical memory of one.
+    /// True for a segment of PyTorch's caching allocator, or physical memory of one.
     pub is_segment: bool,
-    /// Whether it is a block that PyTorch allocated straight from the driver.
+    /// True for a block that PyTorch allocated directly from the driver.
     pub is_block: bool,
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: copies of the state, from which a seek backwards begins.
+//! Checkpoints: copies of the state that a seek backwards starts from.
 
 use super::lines::ReadPosition;
 use crate::model::Model;
@@ -7,16 +7,16 @@ use crate::seek_target::SeekTarget;
 /// Events between the first checkpoints: some 80 ms of replay.
 const FIRST_SPACING: u64 = 1 << 20;
 
-/// The most events replayed again for the sake of those before a moment.
+/// Maximum number of events replayed again to show the events before a moment.
 const MAX_REPLAYED_EVENTS: u64 = 2 * FIRST_SPACING;
 
-/// The most checkpoints.
+/// Maximum number of checkpoints.
 const MAX_CHECKPOINTS: usize = 64;
 
-/// The most bytes that all checkpoints take together, unless set.
+/// Default limit for the memory of all checkpoints together.
 const DEFAULT_BUDGET_BYTES: usize = 256 << 20;
 
-/// A copy of the state, and where in the trace it was taken.
+/// A copy of the state, with its position in the trace.
 pub(super) struct Checkpoint {
     pub(super) position: ReadPosition,
     pub(super) model: Model,
@@ -24,19 +24,20 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// A copy to continue from.
+    /// Returns a copy to continue from.
     pub(super) fn state(&self) -> (ReadPosition, Model) {
         (self.position.clone(), self.model.clone())
     }
 }
 
-/// The checkpoints of a trace, the earliest first. Where they take too much memory, every second one is dropped and the
-/// spacing doubled.
+/// Checkpoints of a trace, earliest first.
+///
+/// If they use too much memory, every second one is dropped and the spacing doubled.
 pub(super) struct Checkpoints {
     list: Vec<Checkpoint>,
-    /// Events between two checkpoints, at least.
+    /// Minimum number of events between two checkpoints.
     spacing: u64,
-    /// The same while no checkpoint was dropped.
+    /// Spacing before any checkpoint was dropped.
     first_spacing: u64,
     budget: usize,
 }
@@ -48,24 +49,25 @@ impl Default for Checkpoints {
 }
 
 impl Checkpoints {
-    /// Bounds the bytes that all checkpoints take together.
+    /// Sets the limit for the memory of all checkpoints together.
     pub(super) fn set_budget(&mut self, bytes: usize) {
         self.budget = bytes;
     }
 
-    /// Sets the fewest events between two checkpoints.
+    /// Sets the minimum number of events between two checkpoints.
     pub(super) fn set_spacing(&mut self, events: u64) {
         (self.spacing, self.first_spacing) = (events, events);
     }
 
-    /// Forgets the checkpoints: the trace was replaced.
+    /// Drops all checkpoints after the trace was replaced.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.spacing = self.first_spacing;
     }
 
-    /// Copies the state if enough events came since the last checkpoint. Copying a large state takes as long as replaying
-    /// many events, so the larger it is, the more events there are between two.
+    /// Copies the state if enough events passed since the last checkpoint.
+    ///
+    /// Copying a large state takes as long as replaying many events, so the spacing grows with the state.
     pub(super) fn add_if_due(&mut self, position: &ReadPosition, model: &Model) {
         const BYTES_COPIED_PER_EVENT: usize = 64;
         let last = self.list.last().map_or(0, |checkpoint| checkpoint.model.events());
@@ -93,7 +95,9 @@ impl Checkpoints {
         self.list.iter().map(|checkpoint| checkpoint.heap_bytes).sum()
     }
 
-    /// The state of the checkpoint before the nearest one: the begin (`Some(None)`) if there is none and that is not far.
+    /// Returns the state of the checkpoint before the nearest one.
+    ///
+    /// Without one, returns the start (`Some(None)`) if that is not far.
     pub(super) fn before_the_nearest(&self, target: SeekTarget) -> Option<Option<(ReadPosition, Model)>> {
         let mut before = self.before(target);
         let nearest = before.next()?;
@@ -104,7 +108,7 @@ impl Checkpoints {
         }
     }
 
-    /// The checkpoints no later than `target`, the latest first.
+    /// Returns the checkpoints no later than `target`, latest first.
     pub(super) fn before(&self, target: SeekTarget) -> impl Iterator<Item = &Checkpoint> {
         self.list.iter().rev().filter(move |checkpoint| target.is_ahead_of(&checkpoint.model))
     }

@@ -1,4 +1,4 @@
-//! A trace in chunks of whole lines. They are read and decoded on a thread of their own, ahead of who replays them.
+//! Chunks of whole lines of a trace. Another thread can read and decode them ahead of the replay.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -9,37 +9,37 @@ use std::thread;
 use super::limits::{CHUNK_BYTES, MAX_LINE_BYTES};
 use crate::decode::{BlockEvent, decode_block_event};
 
-/// The most chunks that wait to be replayed.
+/// Maximum number of chunks that wait for the replay.
 const QUEUED_CHUNKS: usize = 4;
 
 /// Whole lines of a trace.
 #[derive(Default)]
 pub(super) struct Chunk {
     bytes: Vec<u8>,
-    /// Which of these are done with.
+    /// Number of these bytes already consumed.
     consumed: usize,
-    /// The events of blocks among the lines, if they were decoded ahead.
+    /// Block events among the lines, if they were decoded ahead.
     events: Vec<DecodedEvent>,
     end: ChunkEnd,
-    /// How much of the file was read when this was.
+    /// Bytes of the file read when this chunk was filled.
     pub(super) file_bytes_read: u64,
 }
 
-/// What follows a chunk.
+/// Continuation after a chunk.
 #[derive(Debug, Default)]
 pub(super) enum ChunkEnd {
     /// The next line.
     #[default]
     Line,
-    /// The rest of a line that is too long to be one of a trace, of which this is the beginning.
+    /// The rest of an overlong line that starts in this chunk.
     LongLine,
-    /// Nothing: it ends with what there is, perhaps within a line.
+    /// The end of the source, perhaps within a line.
     Source,
-    /// What cannot be read.
+    /// A read error.
     Failure(io::Error),
 }
 
-/// An event of a block, and where its line is in the chunk.
+/// A block event, with the position of its line in the chunk.
 pub(super) struct DecodedEvent {
     pub(super) start: u32,
     /// After the newline.
@@ -48,7 +48,7 @@ pub(super) struct DecodedEvent {
 }
 
 impl Chunk {
-    /// What is not done with.
+    /// Returns the bytes not consumed yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.consumed..]
     }
@@ -65,12 +65,12 @@ impl Chunk {
         &self.end
     }
 
-    /// The first bytes, as many as given, are done with.
+    /// Marks the first `bytes` bytes as consumed.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.consumed = bytes;
     }
 
-    /// Why reading ended here, if it failed.
+    /// Returns the read error that ended this chunk, if any.
     pub(super) fn take_failure(&mut self) -> Option<io::Error> {
         match std::mem::replace(&mut self.end, ChunkEnd::Source) {
             ChunkEnd::Failure(error) => Some(error),
@@ -104,12 +104,12 @@ impl Chunk {
     }
 }
 
-/// Makes chunks of what a source has.
+/// Splits a source into chunks.
 pub(super) struct Chunks<R> {
     pub(super) source: R,
-    /// Read, but not given out or given back.
+    /// Bytes read but not part of a chunk yet, and bytes returned by the visitor.
     pending: Vec<u8>,
-    /// How much of its file a source has read.
+    /// Returns the bytes of its file that a source has read.
     bytes_read: fn(&R) -> u64,
 }
 
@@ -118,18 +118,19 @@ impl<R: Read + Send> Chunks<R> {
         Self { source, pending: Vec::new(), bytes_read }
     }
 
-    /// What was read and is not done with.
+    /// Returns the bytes read but not consumed.
     pub(super) fn pending(&self) -> &[u8] {
         &self.pending
     }
 
-    /// Forgets what was read and not given out: the source has moved.
+    /// Drops the pending bytes after the source has moved.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
     }
 
-    /// Gives each chunk to `visit`, until it breaks or the source ends. What it has not consumed by then is given out again when
-    /// this is called next. With `ahead`, another thread reads and decodes the chunks that follow.
+    /// Passes each chunk to `visit`, until it breaks or the source ends.
+    ///
+    /// The next call passes the unconsumed bytes again. With `ahead`, another thread reads and decodes the following chunks.
     pub(super) fn each<B>(&mut self, ahead: bool, visit: impl FnMut(&mut Chunk) -> ControlFlow<B>) -> Option<B> {
         if ahead { self.each_ahead(visit) } else { self.each_here(visit) }
     }
@@ -154,14 +155,14 @@ impl<R: Read + Send> Chunks<R> {
         let mut unconsumed = Vec::new();
         thread::scope(|scope| {
             let this = &mut *self;
-            // The visitor's loop ends with the thread, which owns the other end.
+            // The visitor's loop ends when this thread ends and drops its channel ends.
             scope.spawn(move || {
                 while !stopped.load(Ordering::Relaxed) {
                     let mut chunk = to_fill.try_recv().unwrap_or_default();
                     this.fill(&mut chunk);
                     chunk.decode();
                     let is_last = chunk.is_last();
-                    // The visitor takes all that is sent.
+                    // The visitor receives everything that is sent.
                     if filled.send(chunk).is_err() || is_last {
                         break;
                     }
@@ -191,7 +192,7 @@ impl<R: Read + Send> Chunks<R> {
         chunk.file_bytes_read = (self.bytes_read)(&self.source);
     }
 
-    /// Adds to `bytes` until they have whole lines; what follows these is pending.
+    /// Appends to `bytes` until they contain whole lines; the bytes after the last line become pending.
     fn read_lines(&mut self, bytes: &mut Vec<u8>) -> ChunkEnd {
         loop {
             if let Some(ended) = self.read_some(bytes) {
@@ -208,7 +209,7 @@ impl<R: Read + Send> Chunks<R> {
         }
     }
 
-    /// Adds a chunk's length of bytes; the end if they are fewer.
+    /// Appends one chunk length of bytes; returns the end if fewer are left.
     fn read_some(&mut self, bytes: &mut Vec<u8>) -> Option<ChunkEnd> {
         bytes.reserve(CHUNK_BYTES);
         match self.source.by_ref().take(CHUNK_BYTES as u64).read_to_end(bytes) {
@@ -219,7 +220,7 @@ impl<R: Read + Send> Chunks<R> {
     }
 }
 
-/// After the last of the lines that these bytes begin with: after its newline, or after the NULs where lines were reserved.
+/// Returns the end of the last line: after its newline, or after the NULs of reserved lines.
 fn end_of_lines(bytes: &[u8]) -> Option<usize> {
     let newline = memchr::memrchr(b'\n', bytes).map(|newline| newline + 1);
     let after_lines = &bytes[newline.unwrap_or(0)..];
@@ -227,8 +228,9 @@ fn end_of_lines(bytes: &[u8]) -> Option<usize> {
     if is_reserved { Some(bytes.len()) } else { newline }
 }
 
-/// The number of leading NULs. A file with preallocated disk space has gigabytes of them, so they are compared in blocks, which
-/// the compiler vectorizes.
+/// Returns the number of leading NULs.
+///
+/// A file with preallocated disk space has gigabytes of them. They are compared in blocks, which the compiler vectorizes.
 pub(super) fn zeros_in_front(bytes: &[u8]) -> usize {
     const PIECE: usize = 4096;
     let is_zero = |piece: &&[u8]| piece.iter().fold(0, |all, byte| all | byte) == 0;
@@ -244,7 +246,7 @@ mod tests {
     use crate::record::Record;
     use crate::sink::Sink;
 
-    /// Records what it takes, and refuses each time it has taken as many as it may.
+    /// Records what it takes, and refuses every record beyond `allowed`.
     #[derive(Default)]
     struct RecordingSink {
         records: Vec<String>,
@@ -270,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Gives a few bytes at a time.
+    /// Returns a few bytes per read.
     struct SlowReader<'b> {
         bytes: &'b [u8],
         most: usize,
@@ -283,7 +285,7 @@ mod tests {
         }
     }
 
-    /// A trace of some chunks, with all that makes lines unusual; which of it, `seed` decides.
+    /// Returns a trace of some chunks with every kind of unusual line, selected by `seed`.
     fn trace(seed: u64) -> Vec<u8> {
         let mut state = seed;
         let mut below = |limit: u64| {
@@ -322,7 +324,7 @@ mod tests {
         bytes
     }
 
-    /// What is found in a trace line by line: the records, and what was skipped.
+    /// Replays a trace line by line. Returns the records, and the feed with its skipped lines.
     fn line_by_line(bytes: &[u8]) -> (Vec<String>, Feed) {
         let (mut feed, mut sink) = (Feed::default(), RecordingSink { allowed: usize::MAX, ..RecordingSink::default() });
         let mut chunk = Chunk::default();
@@ -340,7 +342,7 @@ mod tests {
             for ahead in [false, true] {
                 let (mut feed, mut sink) = (Feed::default(), RecordingSink::default());
                 let mut chunks = Chunks::new(SlowReader { bytes: &bytes, most }, |_| 0);
-                // WHEN it is replayed by another thread's chunks, and stops every few thousand records
+                // WHEN another thread's chunks replay it, with a stop every few thousand records
                 let mut stops = 0;
                 loop {
                     sink.allowed = sink.records.len() + 4321;
@@ -354,11 +356,11 @@ mod tests {
                     }
                     stops += 1;
                 }
-                // THEN every record is there, once and in order, and so is what was skipped
+                // THEN every record arrives once and in order, and the skipped lines are the same
                 assert!(stops > 2 && sink.records.len() > 10_000, "{stops} stops, {} records", sink.records.len());
                 assert!(sink.records == expected, "seed {seed}, ahead {ahead}");
                 assert_eq!(feed.skipped.count, whole.skipped.count);
-                // AND what is left is the line that is not complete
+                // AND only the incomplete line is left
                 assert_eq!(feed.offset, whole.offset);
                 assert_eq!(chunks.pending(), &bytes[whole.offset as usize..]);
             }
@@ -386,7 +388,7 @@ mod tests {
                 failure = chunk.take_failure();
                 ControlFlow::<()>::Continue(())
             });
-            // THEN the lines come, and with them why there are no more
+            // THEN the lines arrive, and then the read error
             assert_eq!((ended, lines, failure.unwrap().to_string()), (None, 3, "damaged".to_owned()));
         }
     }

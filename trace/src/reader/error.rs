@@ -1,4 +1,4 @@
-//! Why a file cannot be read as a trace.
+//! Errors of reading a file as a trace.
 
 use std::fmt;
 use std::io;
@@ -7,46 +7,46 @@ use std::path::{Path, PathBuf};
 use super::limits::MAX_EXPANSION;
 use crate::record::FORMAT;
 
-/// Why a file cannot be read as a trace. Its text is for the user.
+/// Error of reading a file as a trace. Its text is for the user.
 #[derive(Debug)]
 pub enum ReadError {
-    /// It is empty.
+    /// The file is empty.
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// Its first line is not that of a trace.
+    /// The first line is not that of a trace.
     NotATrace {
         /// The file.
         path: PathBuf,
     },
-    /// It ends within its first line.
+    /// The file ends within its first line.
     NoFirstLine {
         /// The file.
         path: PathBuf,
     },
-    /// It was written by a newer memlab.
+    /// A newer memlab wrote the file.
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// Format version of the file.
         format: u32,
     },
-    /// It is compressed, and so cannot be followed.
+    /// The file is compressed, so it cannot be followed.
     Compressed {
         /// The file.
         path: PathBuf,
     },
-    /// It is compressed, and expands more than any trace does.
+    /// The file is compressed, and expands more than any trace does.
     Expands {
         /// The file.
         path: PathBuf,
     },
-    /// The system cannot read it.
+    /// The system cannot read the file.
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -102,10 +102,10 @@ impl fmt::Display for ReadError {
     }
 }
 
-/// The text includes that of the system, so there is no source to report.
+/// The text includes the system's error, so `source` returns none.
 impl std::error::Error for ReadError {}
 
-/// Why the first line is not that of a readable trace.
+/// Error in the first line of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstLine {
     NotATrace,

@@ -1,4 +1,4 @@
-//! Opening trace files without blocking.
+//! Opens trace files without blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,10 +10,10 @@ use crate::decode::decode_line;
 use crate::model::Model;
 use crate::record::{Header, Record};
 
-/// The longest header line, in bytes.
+/// Maximum length of the header line, in bytes.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
 
-/// Opens a file to read a trace from. Pipes and devices are refused without waiting for them or their writers.
+/// Opens a trace file for reading. Refuses pipes and devices, without waiting for them or their writers.
 ///
 /// # Errors
 ///
@@ -22,7 +22,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     open(path, libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
-/// The same, but symbolic links are refused too: another user may have created one.
+/// Opens a file as [`open_file`] does, but also refuses symbolic links: another user may have created one.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
         };
         Err(io::Error::other(format!("{what}: traces are read from files")))
     };
-    // Checked before opening: for some devices opening is a command.
+    // Checked before opening, because opening some devices is a command.
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_dir() {
         return refuse(kind);
@@ -52,12 +52,12 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
     if kind.is_file() || kind.is_dir() { Ok(file) } else { refuse(kind) }
 }
 
-/// The header of a trace file, if it is one.
+/// Returns the header of a trace file; `None`: it is no trace.
 pub fn read_header(file: &File) -> Option<Header> {
     header_in(file)
 }
 
-/// The header of the trace at a path, plain or compressed; `None`: it is no trace.
+/// Returns the header of the trace at a path, plain or compressed; `None`: it is no trace.
 pub fn read_header_at(path: &Path) -> Option<Header> {
     let mut file = open_file(path).ok()?;
     let mut start = Vec::with_capacity(4);
@@ -75,8 +75,9 @@ fn header_in(source: impl Read) -> Option<Header> {
     }
 }
 
-/// The continuation of a trace whose writer died while cutting it down (`FILE.next`). `None` if there is none, or if it belongs
-/// to another process or is not a trace.
+/// Opens the continuation of a trace (`FILE.next`) whose writer died while cutting it down.
+///
+/// Returns `None` if it does not exist, belongs to another process or is not a trace.
 pub(super) fn open_continuation(path: &Path, model: &Model) -> Option<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
@@ -89,7 +90,7 @@ pub(super) fn open_continuation(path: &Path, model: &Model) -> Option<File> {
     is_ours.then_some(file)
 }
 
-/// Whether a file that begins with these bytes is compressed with zstd.
+/// Returns true if a file that starts with these bytes is compressed with zstd.
 pub(super) fn is_zstd(start: &[u8]) -> bool {
     start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }

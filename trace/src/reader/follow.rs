@@ -1,4 +1,4 @@
-//! Following a trace that is still being written.
+//! Follower of a trace that is still being written.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,11 +16,12 @@ use super::progress::Extent;
 use super::source::Source;
 use crate::sink::Sink;
 
-/// The least read at once, where little is new: many traces that are followed keep a buffer each.
+/// Minimum buffer size, for traces with few new bytes: each followed trace keeps a buffer.
 const MIN_BUFFER_BYTES: usize = 64 << 10;
 
-/// How long to wait for a reserved line while later ones are there. A thread that takes longer to copy a line was killed or
-/// stopped in the middle of it.
+/// Time to wait for a reserved line when later lines exist.
+///
+/// A thread that takes longer to copy a line was killed or stopped in the middle of it.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of [`Follower::poll`].
@@ -28,9 +29,9 @@ const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Polled {
     /// Events replayed.
     pub events: u64,
-    /// Whether there is more to read immediately.
+    /// True if more can be read immediately.
     pub more: bool,
-    /// Whether the file was replaced or cut, and the sink restarted.
+    /// True if the file was replaced or truncated, and the sink restarted.
     pub restarted: bool,
 }
 
@@ -41,16 +42,16 @@ pub struct Follower {
     identity: (u64, u64),
     position: ReadPosition,
     buffer: Vec<u8>,
-    /// Bytes to read at once: the fewer, the less was new lately.
+    /// Bytes to read at once; adapts to the amount of new bytes.
     buffer_size: usize,
     writer_is_dead: bool,
     skips_holes: bool,
-    /// Since when, and at which offset, a reserved line is missing.
+    /// Time and offset at which a reserved line was first found missing.
     stuck: Option<(Instant, u64)>,
 }
 
 impl Follower {
-    /// The most bytes that one poll reads, so that the caller stays responsive: some 60 ms.
+    /// Maximum number of bytes per poll, some 60 ms, so that the caller stays responsive.
     pub const POLL_BYTES: u64 = 32 << 20;
 
     /// Opens a trace to follow. It may still be empty.
@@ -77,16 +78,16 @@ impl Follower {
         })
     }
 
-    /// Replays what was written since the last poll, up to [`POLL_BYTES`](Self::POLL_BYTES) of it.
+    /// Replays the bytes written since the last poll, up to [`POLL_BYTES`](Self::POLL_BYTES).
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, is not a trace, or is one of a newer memlab.
+    /// If the file cannot be read, is not a trace, or is a trace of a newer memlab.
     pub fn poll(&mut self, sink: &mut impl Sink) -> Result<Polled, ReadError> {
         self.poll_at(Instant::now(), sink)
     }
 
-    /// Replays the beginning, about a MiB of it, so that something can be shown at once.
+    /// Replays about the first MiB, so that the caller can show something at once.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl Follower {
         Ok(Polled { events: sink.model().events() - events, more, restarted: false })
     }
 
-    /// As [`Follower::poll`], with the clock given.
+    /// Polls as [`Follower::poll`] does, with the given clock.
     ///
     /// # Errors
     ///
@@ -115,32 +116,32 @@ impl Follower {
         Ok(Polled { events: sink.model().events() - events, more, restarted })
     }
 
-    /// The writer is dead: lines that it reserved but did not write are skipped from now on.
+    /// Records that the writer is dead: reserved but unwritten lines are skipped from now on.
     pub fn set_writer_dead(&mut self) {
         self.writer_is_dead = true;
     }
 
-    /// Lines that are missing now are skipped, whether the writer lives or not.
+    /// Skips lines that are missing now, even if the writer lives.
     pub fn skip_holes(&mut self) {
         self.skips_holes = true;
     }
 
-    /// Garbled lines passed over so far.
+    /// Returns the garbled lines skipped so far.
     pub fn skipped(&self) -> &Skipped {
         &self.position.feed.skipped
     }
 
-    /// The position, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
+    /// Returns the position, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
     pub fn position(&self) -> ReadPosition {
         self.position.clone()
     }
 
-    /// How much of the trace was replayed.
+    /// Returns the replayed extent of the trace.
     pub fn extent(&self) -> Extent {
         Extent { in_continuation: self.position.in_continuation, offset: self.position.feed.offset }
     }
 
-    /// The file followed.
+    /// Returns the path of the followed file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -163,8 +164,9 @@ impl Follower {
         Ok(true)
     }
 
-    /// If there is much to read, reads it up to `end`, decoded ahead by another thread. What takes more thought is left where it is.
-    /// Returns whether there is more, and it has read nearly all that it may.
+    /// Reads up to `end` with another thread decoding ahead, if enough is left to read.
+    ///
+    /// Stops at gaps and refused records. Returns true if it read nearly up to `end` and more follows.
     fn catch_up(&mut self, end: u64, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
         let start = self.position.feed.offset;
@@ -184,12 +186,12 @@ impl Follower {
         });
         match stopped.flatten() {
             Some(error) => Err(ReadError::first_line(&self.path, error)),
-            // But for a line that continues there, which the next poll begins with.
+            // A line that continues beyond `end` is left for the next poll.
             None => Ok(length > end && self.position.feed.offset + BUFFER_BYTES as u64 > end),
         }
     }
 
-    /// Reads one buffer; whether there may be more to read immediately.
+    /// Reads one buffer. Returns true if more may be read immediately.
     fn read_some(&mut self, now: Instant, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let offset = self.position.feed.offset;
         self.buffer.resize(self.buffer_size, 0);
@@ -237,7 +239,7 @@ impl Follower {
         Ok(is_full)
     }
 
-    /// Halves the buffer if most of it was not needed.
+    /// Halves the buffer if most of it was unused.
     fn shrink_buffer(&mut self, consumed: usize) {
         if consumed < self.buffer_size / 4 {
             self.buffer_size = (self.buffer_size / 2).max(MIN_BUFFER_BYTES);
@@ -246,7 +248,7 @@ impl Follower {
         }
     }
 
-    /// The writer is dead and its file read to the end: continues in the continuation file, if there is one.
+    /// Continues in the continuation file, if any, after the writer died and its file was read to the end.
     fn enter_continuation(&mut self, sink: &impl Sink) -> Result<bool, ReadError> {
         let Some(continuation) = open_continuation(&self.path, sink.model()) else { return Ok(false) };
         self.file = continuation;
@@ -255,7 +257,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Whether a reserved line has been missing for too long, and a later one is there.
+    /// Returns true if a reserved line has been missing for too long and a later one exists.
     fn hole_timed_out(&self, now: Instant, length: usize) -> bool {
         let waited = self.stuck.is_some_and(|(since, at)| {
             at == self.position.feed.offset && now.saturating_duration_since(since) >= HOLE_TIMEOUT

@@ -1,4 +1,4 @@
-//! From bytes to records: finds lines, skips what was reserved but not written, counts garbled lines.
+//! Line parser: finds lines in bytes, skips reserved but unwritten lines, counts garbled lines.
 
 use std::ops::ControlFlow;
 
@@ -10,18 +10,18 @@ use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
 use crate::sink::Sink;
 
-/// The number of events announced to the model ahead: their blocks are fetched from memory while others are replayed.
+/// Number of events announced to the model ahead, so that it fetches their blocks from memory meanwhile.
 const PREFETCHED_EVENTS: usize = 16;
 
-/// The most garbled lines that are described.
+/// Maximum number of garbled lines with a description.
 const MAX_DESCRIBED_LINES: usize = 5;
 
-/// Garbled lines of a trace: skipped and counted.
+/// Garbled lines of a trace that were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// How many there are.
+    /// Number of garbled lines.
     pub count: u64,
-    /// The first few.
+    /// First few garbled lines.
     pub first: Vec<SkippedLine>,
 }
 
@@ -30,9 +30,9 @@ pub struct Skipped {
 pub struct SkippedLine {
     /// The number of the line, from 1.
     pub line: u64,
-    /// The offset of its first byte in the (decompressed) trace.
+    /// Offset of its first byte in the (decompressed) trace.
     pub offset: u64,
-    /// What is wrong with it.
+    /// Reason why the line was skipped.
     pub reason: String,
 }
 
@@ -41,9 +41,9 @@ pub struct SkippedLine {
 pub(super) struct FeedResult {
     /// Bytes that need not be fed again.
     pub(super) consumed: usize,
-    /// The next line is reserved but not yet written.
+    /// True if the next line is reserved but not yet written.
     pub(super) at_hole: bool,
-    /// The sink refused a line, which was not consumed.
+    /// True if the sink refused a line, which was not consumed.
     pub(super) refused: bool,
 }
 
@@ -57,19 +57,20 @@ pub(super) struct Feed {
     /// Bytes of lines among them, without NULs and skipped ranges.
     pub(super) line_bytes: u64,
     lines: u64,
-    /// A `skip` record says that nothing follows up to this offset.
+    /// End of the gap after a `skip` record.
     skip_to: u64,
-    /// Before the first NUL of the continuation file: what precedes it repeats the trace.
+    /// True before the first NUL of the continuation file; the bytes there repeat the trace.
     in_front: bool,
-    /// The current line follows NULs: it may be the rest of an unfinished one.
+    /// True if the current line follows NULs: it may be the rest of an unfinished one.
     after_hole: bool,
-    /// In a line that is too long, up to its newline.
+    /// True within an overlong line, up to its newline.
     in_long_line: bool,
 }
 
 impl Feed {
-    /// Replays the complete lines at the begin of `buffer`. Up to `holes` reserved but unwritten ranges are skipped; it stops
-    /// at the next one.
+    /// Replays the complete lines at the start of `buffer`.
+    ///
+    /// Skips up to `holes` reserved but unwritten ranges, and stops at the next one.
     pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, sink: &mut impl Sink) -> Result<FeedResult, FirstLine> {
         let mut holes = holes;
         let mut position = self.without_front(buffer);
@@ -104,7 +105,7 @@ impl Feed {
         Ok(FeedResult { consumed: position, at_hole, refused })
     }
 
-    /// As [`Feed::feed`], of a chunk. Consumes it whole, but for a line that is not complete yet.
+    /// Replays a chunk as [`Feed::feed`] does, and consumes all of it except an incomplete line.
     pub(super) fn feed_chunk(
         &mut self,
         chunk: &Chunk,
@@ -126,7 +127,7 @@ impl Feed {
                 continue;
             }
             self.feed_between(&bytes[..start], holes, sink, &mut fed)?;
-            // What was decoded is replayed where the line would be: not among the first lines, nor where nothing is read.
+            // Decoded events apply only where a line would be read: after the header, and outside gaps.
             if fed.at_hole || fed.refused || fed.consumed < start || !self.is_at_any_line() {
                 break;
             }
@@ -154,7 +155,7 @@ impl Feed {
         Ok(fed)
     }
 
-    /// Feeds what has not been consumed of `bytes`.
+    /// Feeds the unconsumed bytes of `bytes`.
     #[inline]
     fn feed_between(
         &mut self,
@@ -171,13 +172,13 @@ impl Feed {
         Ok(())
     }
 
-    /// Whether the next line is read like most: it is not the first, and nothing says that there is none.
+    /// Returns true if an ordinary line follows: not the header, and not in a gap or repeated part.
     #[inline]
     fn is_at_any_line(&self) -> bool {
         self.has_header && !self.in_front && self.skip_to <= self.offset
     }
 
-    /// Bytes at the begin of a buffer that belong to a line that is too long: they are passed over.
+    /// Returns the bytes at the start of a buffer that belong to an overlong line, and passes over them.
     fn rest_of_long_line(&mut self, bytes: &[u8]) -> usize {
         if !self.in_long_line {
             return 0;
@@ -189,23 +190,23 @@ impl Feed {
         rest
     }
 
-    /// Whether it is in a line that is too long.
+    /// Returns true within an overlong line.
     pub(super) fn is_in_long_line(&self) -> bool {
         self.in_long_line
     }
 
-    /// The offset to continue at, if it is beyond what was fed.
+    /// Returns the offset to continue at, if it is beyond the bytes fed.
     pub(super) fn skips_to(&self) -> Option<u64> {
         (self.skip_to > self.offset).then_some(self.skip_to)
     }
 
-    /// Continues with the continuation file, from its begin.
+    /// Continues at the start of the continuation file.
     pub(super) fn start_continuation(&mut self) {
         (self.offset, self.skip_to, self.in_front) = (0, 0, true);
         (self.after_hole, self.in_long_line) = (false, false);
     }
 
-    /// Bytes at the begin of a buffer to skip as repetition.
+    /// Returns the bytes at the start of a buffer to skip as repetition.
     fn without_front(&mut self, buffer: &[u8]) -> usize {
         if !self.in_front {
             return 0;
@@ -215,7 +216,7 @@ impl Feed {
         front.unwrap_or(buffer.len())
     }
 
-    /// The end of the trace, without newline; true if it is cut short.
+    /// Replays the end of the trace, without newline. Returns true if it is truncated.
     pub(super) fn finish(&mut self, rest: &[u8], sink: &mut impl Sink) -> Result<bool, FirstLine> {
         let rest = rest.trim_ascii_end();
         let rest = rest.split(|byte| *byte == 0).rfind(|piece| !piece.is_empty()).unwrap_or_default();
@@ -226,13 +227,13 @@ impl Feed {
         }
     }
 
-    /// A line that is too long begins here.
+    /// Records the start of an overlong line.
     pub(super) fn overlong(&mut self) {
         self.skip(self.offset, "the line is too long to be one of a trace".to_owned());
         self.lines += 1;
     }
 
-    /// Skips bytes of a line that is too long.
+    /// Skips bytes of an overlong line.
     pub(super) fn pass_line(&mut self, bytes: usize) {
         self.line_bytes += bytes as u64;
         self.pass(bytes);
@@ -253,6 +254,8 @@ impl Feed {
         }
     }
 
+    /// Counts an unreadable line.
+    ///
     /// The rest of an unfinished line is not an error; a complete line may follow in it.
     #[cold]
     fn unreadable(
@@ -300,7 +303,7 @@ impl Feed {
     }
 }
 
-/// A position in a trace: in which of its two files, and the state of the line parser.
+/// A position in a trace: the file (main or continuation), and the state of the line parser.
 #[derive(Clone, Default)]
 pub struct ReadPosition {
     pub(super) in_continuation: bool,

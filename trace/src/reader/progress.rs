@@ -1,14 +1,14 @@
-//! How much of a trace to read, how much was read, and what was found.
+//! Extent, progress and results of reading a trace.
 
 use super::lines::Skipped;
 use crate::model::Model;
 
-/// How much of a trace to read: up to `offset` of its file, or of its continuation file.
+/// Part of a trace to read: up to `offset` of its file, or of its continuation file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Whether `offset` is in the continuation file, and the main file is read to its end.
+    /// True if `offset` is in the continuation file, and the main file is read to its end.
     pub in_continuation: bool,
-    /// Bytes.
+    /// Offset in bytes.
     pub offset: u64,
 }
 
@@ -17,34 +17,34 @@ impl Extent {
     pub const WHOLE: Self = Self { in_continuation: true, offset: u64::MAX };
 }
 
-/// A trace that was read.
+/// A loaded trace.
 pub struct Loaded {
-    /// The state at its end.
+    /// State at the end of the trace.
     pub model: Model,
     /// Garbled lines skipped.
     pub skipped: Skipped,
-    /// Whether it ends in the middle of a line, or of a compressed frame.
+    /// True if the trace ends in the middle of a line, or of a compressed frame.
     pub truncated: bool,
-    /// Whether the progress callback cancelled.
+    /// True if the progress callback cancelled.
     pub cancelled: bool,
 }
 
 impl Loaded {
-    /// A state, and what was found on the way to it.
+    /// Combines a state and the results of reading it.
     pub fn new(model: Model, through: ReadSummary) -> Self {
         let ReadSummary { skipped, truncated, cancelled } = through;
         Self { model, skipped, truncated, cancelled }
     }
 }
 
-/// What was found while a trace was read; as in [`Loaded`].
+/// Results of reading a trace, as in [`Loaded`].
 #[derive(Clone, Debug, Default)]
 pub struct ReadSummary {
     /// Garbled lines skipped.
     pub skipped: Skipped,
-    /// Whether it ends in the middle of a line, or of a compressed frame.
+    /// True if the trace ends in the middle of a line, or of a compressed frame.
     pub truncated: bool,
-    /// Whether the progress callback cancelled.
+    /// True if the progress callback cancelled.
     pub cancelled: bool,
 }
 

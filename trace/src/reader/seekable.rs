@@ -1,7 +1,7 @@
 //! The state of a trace at any moment.
 //!
-//! A seek forward replays the events in between. A seek backward begins at the nearest checkpoint: a copy of the state, made on
-//! the way. The larger the copies, the fewer are kept.
+//! A seek forward replays the events in between. A seek backward starts at the nearest checkpoint, a copy of the state made
+//! on the way. Larger copies mean fewer checkpoints.
 
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -24,30 +24,30 @@ use crate::sink::Sink;
 /// The result of [`SeekableReplay::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekOutcome {
-    /// The state is that of the moment.
+    /// The state is that of the requested moment.
     Found,
-    /// The trace was cut down to its maximum size and no longer has that moment: the state is the earliest it has.
+    /// The trace was cut down to its maximum size and lost that moment: the state is the earliest available.
     NotKept,
-    /// The progress callback cancelled: the state is somewhere on the way.
+    /// The progress callback cancelled the seek before it reached the moment.
     Cancelled,
 }
 
-/// A trace whose state at any moment can be computed.
+/// A trace that can compute its state at any moment.
 pub struct SeekableReplay {
     path: PathBuf,
     identity: (u64, u64),
     chunks: Chunks<Source>,
     position: ReadPosition,
     replay: Replay,
-    /// The bytes after the last newline were replayed too.
+    /// True if the bytes after the last newline were replayed too.
     finished: bool,
-    /// The compressed file ends too early.
+    /// True if the compressed file ends too early.
     truncated: bool,
     checkpoints: Checkpoints,
 }
 
 impl SeekableReplay {
-    /// Opens a trace, plain or compressed, at its begin. The state keeps its latest `events` events.
+    /// Opens a trace, plain or compressed, at its start. The replay keeps its latest `events` events.
     ///
     /// # Errors
     ///
@@ -66,28 +66,31 @@ impl SeekableReplay {
         })
     }
 
-    /// Bounds the bytes that copies of the state take together; 256 MiB by default.
+    /// Sets the limit for the memory of all checkpoints together; 256 MiB by default.
     pub fn set_checkpoint_budget(&mut self, bytes: usize) {
         self.checkpoints.set_budget(bytes);
     }
 
-    /// Sets the fewest events between two copies of the state, a million by default. There are more between them where the copies
-    /// would take more than their budget.
+    /// Sets the minimum number of events between two checkpoints, a million by default.
+    ///
+    /// The spacing grows if the checkpoints would exceed their memory limit.
     pub fn set_checkpoint_spacing(&mut self, events: u64) {
         self.checkpoints.set_spacing(events);
     }
 
-    /// The state at the moment of the last seek.
+    /// Returns the state at the moment of the last seek.
     pub fn model(&self) -> &Model {
         &self.replay.model
     }
 
-    /// That state with the events before it; where copies of the state are far apart, perhaps only those since one of them.
+    /// Returns that state with its latest events.
+    ///
+    /// If checkpoints are far apart, it may have only the events since the last one.
     pub fn replay(&self) -> &Replay {
         &self.replay
     }
 
-    /// Garbled lines skipped on the way from the begin.
+    /// Returns the garbled lines skipped from the start.
     pub fn skipped(&self) -> &Skipped {
         &self.position.feed.skipped
     }
@@ -97,18 +100,19 @@ impl SeekableReplay {
         self.replay.model.adopt_names(later);
     }
 
-    /// Whether the trace ends in the middle of a compressed frame, as far as it was read.
+    /// Returns true if the part read so far ends in the middle of a compressed frame.
     pub fn truncated(&self) -> bool {
         self.truncated
     }
 
-    /// The state.
+    /// Returns the replay.
     pub fn into_replay(self) -> Replay {
         self.replay
     }
 
-    /// Seeks to a moment, reading no further than `extent`. `progress` is called about every MiB; if it breaks, the state stays
-    /// where it is.
+    /// Seeks to a moment, without reading beyond `extent`.
+    ///
+    /// `progress` is called about every MiB; if it breaks, the state stays where it is.
     ///
     /// # Errors
     ///
@@ -126,14 +130,14 @@ impl SeekableReplay {
             && self.replay.lacks_events()
             && let Some(earlier) = self.checkpoints.before_the_nearest(at)
         {
-            // The checkpoint is shortly before the moment. The one before it has the events between the two.
+            // The checkpoint is shortly before the moment. A start at the earlier one provides the events between the two.
             self.begin_at(earlier)?;
             outcome = self.go_to(at, extent, progress)?;
         }
         Ok(outcome)
     }
 
-    /// Replays from where it is to a moment.
+    /// Replays from the current position to a moment.
     fn go_to(
         &mut self,
         at: SeekTarget,
@@ -155,7 +159,7 @@ impl SeekableReplay {
         Ok(if at.is_ahead_of(&self.replay.model) { SeekOutcome::Found } else { SeekOutcome::NotKept })
     }
 
-    /// Replays up to the moment, to a range that the trace skips, or to the end of a file.
+    /// Replays up to the moment, a range that the trace skips, or the end of a file.
     fn advance(
         &mut self,
         at: SeekTarget,
@@ -181,7 +185,7 @@ impl SeekableReplay {
                 return ControlFlow::Break(Ok(SeekProgress::ToTheMoment));
             }
             match chunk.take_failure() {
-                // A compressed trace that was cut or damaged: what precedes still counts.
+                // A truncated or damaged compressed trace: the part before the error still counts.
                 Some(_) if sink.model().header().is_some() => *truncated = true,
                 Some(error) => return ControlFlow::Break(Err(ReadError::io(path, error))),
                 None => {}
@@ -216,7 +220,7 @@ impl SeekableReplay {
         Ok(SeekProgress::ToTheMoment)
     }
 
-    /// Continues to read where the state is.
+    /// Moves the source to the current position.
     fn continue_at_position(&mut self) -> Result<(), ReadError> {
         self.chunks.clear();
         let moved = self.chunks.source.seek(self.position.feed.offset);
@@ -234,7 +238,9 @@ impl SeekableReplay {
         true
     }
 
-    /// The writer cut the trace down: the position in the old file and its checkpoints are not valid in the new one.
+    /// Reopens the file after the writer cut the trace down.
+    ///
+    /// The old position and checkpoints are not valid in the new file.
     fn reopen_if_replaced(&mut self) -> Result<(), ReadError> {
         let found = std::fs::metadata(&self.path).map(|found| (found.dev(), found.ino()));
         if found.is_ok_and(|found| found != self.identity) {
@@ -245,7 +251,7 @@ impl SeekableReplay {
         Ok(())
     }
 
-    /// Goes to the nearest checkpoint before the moment, unless the current state is nearer; to the begin if there is none.
+    /// Goes to the nearest checkpoint before the moment, or to the start, unless the current state is nearer.
     fn begin_close_to(&mut self, at: SeekTarget) -> Result<(), ReadError> {
         let is_usable = at.is_ahead_of(&self.replay.model);
         let nearest = self.checkpoints.before(at).next();
@@ -257,7 +263,7 @@ impl SeekableReplay {
         self.begin_at(nearest)
     }
 
-    /// Goes to a state of a checkpoint, or to the begin.
+    /// Goes to the state of a checkpoint, or to the start.
     fn begin_at(&mut self, state: Option<(ReadPosition, Model)>) -> Result<(), ReadError> {
         let was_in_continuation = self.position.in_continuation;
         match state {
@@ -286,19 +292,19 @@ impl SeekableReplay {
         self.continue_at_position()
     }
 
-    /// Adds a state that a follower of the same trace has reached as a checkpoint, if one is due there.
+    /// Adds the state of a follower of the same trace as a checkpoint, if one is due.
     pub fn add_checkpoint(&mut self, position: &ReadPosition, model: &Model) {
         self.checkpoints.add_if_due(position, model);
     }
 }
 
-/// How far a seek has come.
+/// Progress of a seek.
 enum SeekProgress {
-    /// There is more to read.
+    /// More is left to read.
     Further,
-    /// To the moment, or to the end of what may be read.
+    /// Reached the moment, or the end of the extent.
     ToTheMoment,
-    /// Not as far: it was cancelled.
+    /// Cancelled before the moment.
     Cancelled,
 }
 
@@ -306,7 +312,7 @@ enum SeekProgress {
 struct StopAtMoment<'r> {
     replay: &'r mut Replay,
     at: SeekTarget,
-    /// Events up to this number are not kept.
+    /// Number of the last event that is not kept.
     events_from: u64,
     refused: bool,
 }

@@ -1,4 +1,4 @@
-//! The bytes of a trace file, plain or compressed, read one after another from any offset.
+//! Source of a trace's bytes, plain or compressed, from any offset.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
@@ -12,7 +12,7 @@ pub(super) struct Source {
     bytes: Bytes,
     /// The offset of the next byte, in the decompressed trace.
     position: u64,
-    /// Nothing is read from here on.
+    /// Offset at which reading ends.
     end: u64,
 }
 
@@ -21,11 +21,11 @@ enum Bytes {
     Compressed(Box<Decoder>),
 }
 
-/// A compressed file, which can only be read from its beginning.
+/// A compressed file, readable only from its start.
 type Decoder = zstd::Decoder<'static, BufReader<CountingReader>>;
 
 impl Source {
-    /// Opens a trace at its beginning, and says which file it is.
+    /// Opens a trace at its start. Returns the source and the identity of the file.
     pub(super) fn open(path: &Path) -> io::Result<(Self, (u64, u64))> {
         let mut file = open_file(path)?;
         let metadata = file.metadata()?;
@@ -35,7 +35,7 @@ impl Source {
         Ok((Self { bytes, position: 0, end: u64::MAX }, (metadata.dev(), metadata.ino())))
     }
 
-    /// A plain file, from an offset.
+    /// Returns a source of a plain file, from an offset.
     pub(super) fn plain(file: File, position: u64) -> Self {
         Self { bytes: Bytes::Plain(file), position, end: u64::MAX }
     }
@@ -44,7 +44,7 @@ impl Source {
         matches!(self.bytes, Bytes::Compressed(_))
     }
 
-    /// The file, as it is on disk.
+    /// Returns the file on disk.
     pub(super) fn file(&self) -> &File {
         match &self.bytes {
             Bytes::Plain(file) => file,
@@ -52,12 +52,12 @@ impl Source {
         }
     }
 
-    /// How many bytes the file has, as it is on disk; 0 if that cannot be said.
+    /// Returns the size of the file on disk; 0 if not known.
     pub(super) fn file_bytes(&self) -> u64 {
         self.file().metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// How many of these were read.
+    /// Returns the bytes read from the file on disk.
     pub(super) fn file_bytes_read(&self) -> u64 {
         match &self.bytes {
             Bytes::Plain(_) => self.position,
@@ -65,7 +65,7 @@ impl Source {
         }
     }
 
-    /// Reads nothing from an offset on.
+    /// Ends reading at an offset.
     pub(super) fn end_at(&mut self, end: u64) {
         self.end = end;
     }

@@ -1,4 +1,4 @@
-//! Reading a trace from its beginning to its end.
+//! Reader of a whole trace.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,14 +14,15 @@ use super::source::Source;
 use crate::model::Model;
 use crate::sink::Sink;
 
-/// Below this size any expansion is accepted.
+/// Size below which any expansion is accepted.
 const SMALL_TRACE_BYTES: u64 = 64 << 20;
 
-/// Reads a trace, plain or compressed with zstd (detected by content), with its continuation file (`FILE.next`) if the writer
-/// died while cutting it down.
+/// Reads a trace, plain or compressed with zstd (detected by content).
 ///
-/// `progress` is called about every MiB, and at the end; if it breaks, the result is what was read so far. Lines that were
-/// reserved but not written are skipped; garbled lines are skipped and counted.
+/// Also reads its continuation file (`FILE.next`), if the writer died while cutting the trace down.
+///
+/// `progress` is called about every MiB, and at the end; if it breaks, the result covers the part read so far. Reserved but
+/// unwritten lines are skipped. Garbled lines are skipped and counted.
 ///
 /// # Errors
 ///
@@ -32,7 +33,7 @@ pub fn load_whole(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow
     Ok(Loaded::new(model, through))
 }
 
-/// As [`load_whole`], with each record given to `sink`. Reading ends where the sink refuses one.
+/// Reads a trace as [`load_whole`] does, and passes each record to `sink`. Reading ends where the sink refuses one.
 ///
 /// # Errors
 ///
@@ -53,7 +54,7 @@ pub fn read_whole(
     Ok(reading.into_through())
 }
 
-/// As [`load_whole`], without the continuation file.
+/// Reads a trace as [`load_whole`] does, without the continuation file.
 ///
 /// # Errors
 ///
@@ -84,15 +85,15 @@ fn read_first<'p, S: Sink>(
     Ok(reading)
 }
 
-/// A trace being read.
+/// State of reading a trace.
 struct Reading<'p, S> {
     path: &'p Path,
     sink: &'p mut S,
     feed: Feed,
     through: ReadSummary,
-    /// The sink refused a record.
+    /// True if the sink refused a record.
     refused: bool,
-    /// The most bytes of lines that a trace of this size expands to.
+    /// Maximum bytes of lines that a trace of this size may expand to.
     most_line_bytes: u64,
 }
 
@@ -104,7 +105,7 @@ impl<S: Sink> Reading<'_, S> {
     /// Reads to the end.
     fn read(&mut self, source: Source, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<(), ReadError> {
         let bytes_total = source.file_bytes();
-        // A few bytes of a compressed trace can be many.
+        // A few bytes of a compressed trace can expand to many.
         let ahead = source.is_compressed() || bytes_total >= READ_AHEAD_BYTES;
         let mut bytes_read = 0;
         let mut next_report = BUFFER_BYTES as u64;
@@ -142,7 +143,7 @@ impl<S: Sink> Reading<'_, S> {
         chunk.consume(fed.consumed);
         self.refused = fed.refused;
         match chunk.take_failure() {
-            // A compressed file that was cut or damaged: what precedes still counts.
+            // A truncated or damaged compressed file: the part before the error still counts.
             Some(error) if self.feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
                 self.through.truncated = true;
             }

@@ -1,4 +1,4 @@
-//! Definitions: written once, referred to by id.
+//! Definitions: records that events refer to by id.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,19 +17,19 @@ use super::text::Text;
 pub struct Header {
     /// The version of the format.
     pub memlab: u32,
-    /// The version of memlab that wrote.
+    /// Version of memlab that wrote the trace.
     #[serde(default)]
     pub version: String,
-    /// A random identity of this trace.
+    /// Random id of the trace.
     #[serde(default)]
     pub id: String,
     /// The process.
     #[serde(default)]
     pub pid: u32,
-    /// Its parent.
+    /// Id of the parent process.
     #[serde(default)]
     pub parent_pid: u32,
-    /// The start of the trace, from which times count: nanoseconds since 1970.
+    /// Start of the trace, in nanoseconds since 1970. All other times count from it.
     #[serde(default)]
     pub start_unix_ns: u64,
     /// The `memlab run` that started the process; within another one, `OUTER/INNER`.
@@ -68,18 +68,18 @@ pub struct Header {
 pub struct Device {
     /// The CUDA ordinal as the process sees it.
     pub device: i32,
-    /// Its name.
+    /// Name of the device.
     #[serde(default)]
     pub name: String,
     /// Bytes of memory.
     #[serde(default)]
     pub total_bytes: u64,
-    /// Its PCI bus id.
+    /// PCI bus id.
     #[serde(default)]
     pub bus_id: Option<String>,
 }
 
-/// How fast a device's link to the host is, by its generation and width.
+/// Bandwidth of a device's link to the host, from the generation and width of the link.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -96,7 +96,9 @@ pub struct Link {
     pub bytes_per_second: u64,
 }
 
-/// The limit that memlab sets for the process on a device, each time it is set or lifted.
+/// The limit that memlab sets for the process on a device.
+///
+/// Written each time the limit is set or lifted.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -111,12 +113,14 @@ pub struct Limit {
     /// The limit in bytes; `None`: no limit.
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// What happens to an allocation beyond it: `oom` or `spill`.
+    /// Handling of an allocation beyond the limit: `oom` or `spill`.
     #[serde(default)]
     pub on_limit: String,
 }
 
-/// What other processes hold on a device, each time that changes. The largest come first.
+/// Memory that other processes hold on a device, largest first.
+///
+/// Written each time it changes.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -128,7 +132,7 @@ pub struct Limit {
 pub struct Others {
     /// The device.
     pub others: i32,
-    /// Process ids, as the driver reports them, with the bytes of each.
+    /// Process ids and bytes, as the driver reports them.
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,
 }
@@ -143,12 +147,12 @@ pub struct Others {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
-    /// Its id in events.
+    /// Id of the thread in events.
     pub thread: u32,
-    /// The id that the system gives it.
+    /// Thread id of the operating system.
     #[serde(default)]
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread.
     #[serde(default)]
     pub name: String,
 }
@@ -164,17 +168,19 @@ pub struct Thread {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Software {
-    /// Its name.
+    /// Name of the software.
     pub software: String,
-    /// Its version.
+    /// Version of the software.
     #[serde(default)]
     pub version: String,
-    /// Its folder; frames in that of torch are of PyTorch, in that of python of the standard library.
+    /// Folder of the software.
+    ///
+    /// Frames below the folder of torch belong to PyTorch; frames below that of python, to the standard library.
     #[serde(default)]
     pub root: String,
 }
 
-/// A file or folder of code that its path does not classify.
+/// Owner of a file or folder of code whose path does not show it.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::CodeKind, Record};
@@ -185,29 +191,29 @@ pub struct Software {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeRoot {
-    /// What the code is.
+    /// Owner of the code.
     pub code: CodeKind,
     /// A file, or a folder with its contents.
     #[serde(default)]
     pub root: String,
 }
 
-/// What code a [`CodeRoot`] names.
+/// Owner of the code below a [`CodeRoot`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeKind {
-    /// The program: for example what `python -m` started, though it is installed like a library.
+    /// The program, for example the module that `python -m` runs, even if it is installed like a library.
     Program,
-    /// Code that a compiler wrote.
+    /// Code generated by a compiler.
     Generated,
-    /// A kind of a newer memlab.
+    /// Unknown kind of a newer memlab.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl CodeKind {
-    /// Its name in a trace.
+    /// Returns the name of the kind in a trace.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Program => "program",
@@ -217,10 +223,10 @@ impl CodeKind {
     }
 }
 
-/// The file of lines of which is only known that they run compiled.
+/// File name for compiled code whose source line is not known.
 pub const UNKNOWN_COMPILED: &str = "(compiled code, unknown line)";
 
-/// The file of the line that counts what compilers measure kernels with.
+/// File name of the line that counts the benchmarks of compilers.
 pub const BENCHMARKS: &str = "(torch.compile's benchmarks)";
 
 /// A Python frame: one place in one function.
@@ -233,8 +239,8 @@ pub const BENCHMARKS: &str = "(torch.compile's benchmarks)";
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
 ///
-/// Code that torch.compile generated names the frames of the program that it stands for, the outermost first; none if they are
-/// not known:
+/// A frame of code that torch.compile generated has `stands_for`: the program's frames that it was compiled from, outermost
+/// first. The list is empty while they are not known:
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -245,9 +251,9 @@ pub const BENCHMARKS: &str = "(torch.compile's benchmarks)";
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame<'a> {
-    /// Its id.
+    /// Id of the frame.
     pub frame: u32,
-    /// For compiled code, the frames that it stands for.
+    /// Program frames that this compiled code stands for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stands_for: Option<Vec<u32>>,
     /// The source file.
@@ -261,7 +267,7 @@ pub struct Frame<'a> {
     pub function: Text<'a>,
 }
 
-/// The text of a line of a source file at the time it ran.
+/// The text of a source line at the time it ran.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -278,12 +284,12 @@ pub struct Source<'a> {
     /// The line, from 1.
     #[serde(default)]
     pub line: u32,
-    /// The text; the begin of a long line.
+    /// Text; the beginning of a long line.
     #[serde(borrow, default)]
     pub text: Text<'a>,
 }
 
-/// A stack: a trie node.
+/// A stack: a node of a trie.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Stack, Record};
@@ -293,17 +299,17 @@ pub struct Source<'a> {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stack {
-    /// Its id.
+    /// Id of the stack.
     pub stack: u32,
     /// The caller's stack; 0: none.
     #[serde(default)]
     pub parent: u32,
-    /// The frame on top of it.
+    /// Frame on top of the caller's stack.
     #[serde(default)]
     pub frame: u32,
 }
 
-/// A layer: one module as called by another.
+/// A layer: one module as called by another; a node of a trie.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -315,7 +321,7 @@ pub struct Stack {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its id.
+    /// Id of the layer.
     pub layer: u32,
     /// The layer whose `forward` called this one; 0: an outermost module.
     #[serde(default)]
@@ -323,15 +329,15 @@ pub struct Layer {
     /// The module's class.
     #[serde(default, rename = "type")]
     pub class: String,
-    /// The qualified name in the outermost module, `""` for the module itself; `None`: not known (yet).
+    /// Qualified name in the outermost module, `""` for the outermost module itself; `None`: not known (yet).
     #[serde(default)]
     pub name: Option<String>,
-    /// Of an outermost module, the variable or attribute that holds it, if one was found.
+    /// Variable or attribute that holds an outermost module, if one was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable: Option<String>,
 }
 
-/// A range that the program names: a trie node.
+/// A range named by the program: a node of a trie.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -341,17 +347,17 @@ pub struct Layer {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// Its id.
+    /// Id of the range.
     pub range: u32,
-    /// The range around it; 0: none.
+    /// Enclosing range; 0: none.
     #[serde(default)]
     pub parent: u32,
-    /// Its name.
+    /// Name of the range.
     #[serde(default)]
     pub name: String,
 }
 
-/// A name of what ran on a GPU.
+/// Name of a kernel, copy or fill on a GPU.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -361,18 +367,17 @@ pub struct Range {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// Its number.
+    /// Number of the name.
     pub kernel: u32,
-    /// A kernel's mangled name, a kind of copy, or `fill`.
+    /// Mangled name of a kernel, a kind of copy, or `fill`.
     #[serde(default)]
     pub name: String,
 }
 
-/// A part of what PyTorch's allocator was asked for on a device, in order: written when a run is recorded for a plan.
+/// Part of the requests to PyTorch's allocator on a device, in order. Written when a run is recorded for a plan.
 ///
-/// Each entry is `[kind,address,bytes,stream,pool,pool]`, as [`AllocatorRequest`] gives it. The k-th allocation of all
-/// parts together is the k-th [`Alloc`](super::Alloc) of the device, which has the size of its block and where it was
-/// allocated.
+/// Each entry is `[kind,address,bytes,stream,pool,pool]`, decoded as an [`AllocatorRequest`]. The k-th allocation over all
+/// parts is the k-th [`Alloc`](super::Alloc) of the device. That event has the block's size, stack and layer.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::{AllocatorRequest, AllocatorRequestKind}, Record};
@@ -393,7 +398,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The entries that this memlab knows.
+    /// Returns the entries whose kind this version knows.
     pub fn entries(&self) -> impl Iterator<Item = AllocatorRequest> + '_ {
         self.asked.iter().filter_map(|&[kind, address, bytes, stream, first, second]| {
             Some(AllocatorRequest {
@@ -407,37 +412,39 @@ impl Requests {
     }
 }
 
-/// Something that PyTorch's allocator was asked for, or did.
+/// A request to PyTorch's allocator, or an action of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocatorRequest {
-    /// What.
+    /// Kind of the request.
     pub kind: AllocatorRequestKind,
-    /// The address of the block, or of the segment.
+    /// Address of the block or segment.
     pub address: u64,
-    /// Bytes that were asked for, before rounding; bytes of the segment.
+    /// Requested bytes before rounding, or bytes of the segment.
     pub bytes: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// The private pool of a CUDA graph or `MemPool`; zeros: the common one.
+    /// Private pool of a CUDA graph or `MemPool`; zeros: the common pool.
     pub pool: (u64, u64),
 }
 
-/// The kind of an [`AllocatorRequest`].
+/// Kind of an [`AllocatorRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocatorRequestKind {
-    /// 0: memory for a tensor, which was given.
+    /// 0: memory for a tensor was requested and granted.
     Allocation,
     /// 1: the tensor is gone, but other streams may still use its memory.
     FreeRequested,
-    /// 2: they have finished.
+    /// 2: the other streams finished with that memory.
     FreeCompleted,
-    /// 3: the tensor is gone, and its memory can be used again.
+    /// 3: the tensor is gone, and its memory is free at once.
     Free,
-    /// 4: a segment went back to the driver, or a part of it.
+    /// 4: a segment, or part of one, went back to the driver.
     SegmentFree,
-    /// 5: memory for a tensor, which was not given: out of memory.
+    /// 5: memory for a tensor was requested and refused: out of memory.
     OutOfMemory,
-    /// 6: another part of the program begins. In place of an address: 0 training, 1 evaluation, 2 saving, 3 the rest, 4 it failed.
+    /// 6: another phase of the program begins.
+    ///
+    /// The address holds the phase: 0 training, 1 evaluation, 2 saving, 3 the rest, 4 it failed.
     Phase,
 }
 

@@ -1,10 +1,10 @@
-//! Events: what happened, when.
+//! Events: timestamped records.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::Text;
 
-/// What is known about a block when it is allocated: a sum of flags.
+/// Bit flags recorded with an allocation.
 ///
 /// ```
 /// use memlab_trace::record::{Flags, Phase};
@@ -21,31 +21,31 @@ impl Flags {
     pub const GRADIENT_NODE: u32 = 4;
     /// A library workspace (cuBLAS and others).
     pub const WORKSPACE: u32 = 8;
-    /// In backward; stack and layer are those of the forward operation.
+    /// Allocated in backward; stack and layer are those of the forward operation.
     pub const LINKED: u32 = 16;
-    /// In backward, but running forward again (activation checkpointing).
+    /// Allocated in backward while forward runs again (activation checkpointing).
     pub const RECOMPUTE: u32 = 32;
-    /// Under `Module.to`: a parameter or buffer being moved.
+    /// Allocated under `Module.to`: a parameter or buffer being moved.
     pub const MOVED_MODULE: u32 = 64;
     /// The driver memory became a segment of PyTorch's caching allocator.
     pub const SEGMENT: u32 = 128;
-    /// A buffer for what ranks exchange: of `DistributedDataParallel`, FSDP, a pipeline. Other flags say what for, if it is known.
+    /// A communication buffer of `DistributedDataParallel`, FSDP or a pipeline. Other flags give its purpose, if known.
     pub const COMMUNICATION: u32 = 256;
     /// Allocated before memlab was loaded.
     pub const BEFORE: u32 = 512;
     /// The driver memory is a block of PyTorch's allocator outside its segments (`PYTORCH_NO_CUDA_MEMORY_CACHING`).
     pub const BLOCK: u32 = 1024;
-    /// In compiled code that no module called: the layer is that of the operations that were compiled.
+    /// Allocated in compiled code that no module called; the layer is that of the compiled operations.
     pub const OUTSIDE: u32 = 2048;
-    /// While torch.compile or Triton measures kernels.
+    /// Allocated while torch.compile or Triton benchmarks kernels.
     pub const BENCHMARK: u32 = 4096;
     /// With [`COMMUNICATION`](Self::COMMUNICATION): parameters gathered from all ranks.
     pub const GATHERED: u32 = 8192;
-    /// With [`COMMUNICATION`](Self::COMMUNICATION): gradients to be summed over ranks and scattered to them.
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): gradients for a reduce-scatter over the ranks.
     pub const REDUCE_SCATTER: u32 = 16384;
-    /// With [`COMMUNICATION`](Self::COMMUNICATION): a bucket of gradients of `DistributedDataParallel`.
+    /// With [`COMMUNICATION`](Self::COMMUNICATION): a gradient bucket of `DistributedDataParallel`.
     pub const DDP_BUCKET: u32 = 32768;
-    /// Keys and values of tokens that are kept: an inference server's cache, a `Cache` of Hugging Face.
+    /// A KV cache: that of an inference server, or a Hugging Face `Cache`.
     pub const KV_CACHE: u32 = 65536;
 
     /// The phase of the program.
@@ -59,18 +59,18 @@ impl Flags {
         }
     }
 
-    /// Whether `flag` is set.
+    /// Returns true if `flag` is set.
     #[inline]
     pub fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
     }
 }
 
-/// What the program was doing.
+/// Phase of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// None of the others.
+    /// None of the other phases.
     #[default]
     Other,
     /// In a module's forward.
@@ -82,7 +82,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its name, as in JSON.
+    /// Returns the name of the phase in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Other => "other",
@@ -93,7 +93,7 @@ impl Phase {
     }
 }
 
-/// `["a",time,thread,device,address,bytes,stack,layer,flags]`: a block handed out.
+/// `["a",time,thread,device,address,bytes,stack,layer,flags]`: PyTorch's allocator handed out a block.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -111,7 +111,7 @@ pub struct Alloc {
     pub device: i32,
     /// The address of the block.
     pub address: u64,
-    /// Its size as PyTorch counts it (rounded up to 512).
+    /// Size as PyTorch counts it (rounded up to 512).
     pub bytes: u64,
     /// The Python stack; 0: none.
     pub stack: u32,
@@ -121,7 +121,7 @@ pub struct Alloc {
     pub flags: Flags,
 }
 
-/// `["f",time,thread,device,address]`: a block given back.
+/// `["f",time,thread,device,address]`: a block returned to PyTorch's allocator.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -168,7 +168,7 @@ pub enum DriverKind {
 }
 
 impl DriverKind {
-    /// Its name in the trace.
+    /// Returns the name of the kind in the trace.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -183,14 +183,15 @@ impl DriverKind {
         }
     }
 
-    /// Whether it is device memory charged to this process.
+    /// Returns true for device memory that is charged to this process.
     pub const fn on_device(self) -> bool {
         !matches!(self, Self::Imported | Self::Pinned | Self::Registered)
     }
 }
 
-/// `["d+",time,thread,device,address,bytes,kind,call,library,stack,layer,flags]`: memory taken from the driver;
-/// `,graph,stream` follow if it became a segment of a private pool, or of another stream than the default one.
+/// `["d+",time,thread,device,address,bytes,kind,call,library,stack,layer,flags]`: the process took memory from the driver.
+///
+/// `,graph,stream` follow if the memory became a segment of a private pool or of a stream other than the default.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::{DriverKind, Flags}, Record};
@@ -208,16 +209,18 @@ pub struct DriverAlloc<'a> {
     pub thread: u32,
     /// The device; -1 for host memory.
     pub device: i32,
-    /// The pointer; the handle for arrays; for physical memory (and imported handles of it) a number that memlab assigns, since
-    /// the driver reuses handles while mappings exist.
+    /// Address of the memory: a pointer, or the handle of an array.
+    ///
+    /// For physical memory and imported handles of it, memlab assigns a number, because the driver reuses handles while
+    /// mappings exist.
     pub address: u64,
-    /// The size.
+    /// Size in bytes.
     pub bytes: u64,
     /// The kind of memory.
     pub kind: DriverKind,
-    /// The outermost CUDA function called.
+    /// The outermost CUDA function in the call.
     pub call: Text<'a>,
-    /// The library that called it.
+    /// The library that called the function.
     pub library: Text<'a>,
     /// The Python stack; 0: none.
     pub stack: u32,
@@ -225,15 +228,16 @@ pub struct DriverAlloc<'a> {
     pub layer: u32,
     /// Flags.
     pub flags: Flags,
-    /// The capture of a CUDA graph, for whose pool PyTorch's allocator took the memory; 0: none.
+    /// Capture of the CUDA graph whose pool received the memory; 0: none.
     pub graph: u64,
-    /// PyTorch's number of the stream for which its allocator took the memory; 0: the default stream.
+    /// PyTorch's number of the stream that received the memory; 0: the default stream.
     pub stream: u64,
 }
 
 impl DriverAlloc<'_> {
-    /// Whether this is a block of PyTorch's allocator outside its segments, which has no `"a"` record: with `cudaMallocAsync`,
-    /// and without caching.
+    /// Returns true if PyTorch's allocator uses this memory directly as a block, outside its segments.
+    ///
+    /// Such a block has no `"a"` record. It occurs with `cudaMallocAsync` and without caching.
     ///
     /// ```
     /// use memlab_trace::{decode_line, Record};
@@ -247,7 +251,7 @@ impl DriverAlloc<'_> {
     }
 }
 
-/// `["d-",time,thread,device,address,kind]`: memory given back to the driver.
+/// `["d-",time,thread,device,address,kind]`: the process returned memory to the driver.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::DriverKind, Record};
@@ -287,13 +291,13 @@ pub struct GraphCaptured {
     pub device: i32,
     /// The driver's number of the capture.
     pub graph: u64,
-    /// PyTorch's id of the private pool that its memory is from.
+    /// PyTorch's id of the private pool that provides the graph's memory.
     pub pool: (u64, u64),
-    /// The Python stack that captured it; 0: none.
+    /// The Python stack at the end of the capture; 0: none.
     pub stack: u32,
 }
 
-/// `["g-",time,thread,device,graph]`: the program let go of a CUDA graph.
+/// `["g-",time,thread,device,graph]`: the program released a CUDA graph.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -309,7 +313,7 @@ pub struct GraphGone {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// The number of its capture, as in [`GraphCaptured::graph`].
+    /// Number of the capture, as in [`GraphCaptured::graph`].
     pub graph: u64,
 }
 
@@ -359,7 +363,7 @@ pub struct Unmap {
     pub bytes: u64,
 }
 
-/// `["oom",time,thread,device,requested,allocated,reserved,stack,layer]`: PyTorch is out of memory.
+/// `["oom",time,thread,device,requested,allocated,reserved,stack,layer]`: PyTorch ran out of memory.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -375,11 +379,11 @@ pub struct Oom {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// The bytes requested.
+    /// Bytes requested.
     pub requested: u64,
-    /// The bytes allocated, as PyTorch reports.
+    /// Bytes allocated, as PyTorch reports.
     pub allocated: u64,
-    /// The bytes reserved, as PyTorch reports.
+    /// Bytes reserved, as PyTorch reports.
     pub reserved: u64,
     /// The Python stack; 0: none.
     pub stack: u32,
@@ -387,7 +391,7 @@ pub struct Oom {
     pub layer: u32,
 }
 
-/// The category of a tensor in a tag.
+/// Category of a tensor in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TagCategory {
@@ -404,7 +408,7 @@ pub enum TagCategory {
 }
 
 impl TagCategory {
-    /// Its name in the trace.
+    /// Returns the name of the category in the trace.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Parameter => "parameter",
@@ -416,7 +420,7 @@ impl TagCategory {
     }
 }
 
-/// `["tag",time,device,address,category,bytes,root,name]`: what a tensor is. How it is sharded may follow.
+/// `["tag",time,device,address,category,bytes,root,name]`: category and name of a tensor; its sharding may follow.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::TagCategory, Record};
@@ -434,22 +438,26 @@ pub struct Tag<'a> {
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// The address of its storage, in a live block.
+    /// Address of the tensor's storage, inside a live block.
     pub address: u64,
     /// The category.
     pub category: TagCategory,
-    /// numel × itemsize; of a sharded tensor, those of this rank's shard.
+    /// numel × itemsize; for a sharded tensor, of this rank's shard.
     pub bytes: u64,
-    /// The layer id of its outermost module; 0: none.
+    /// Layer id of the tensor's outermost module; 0: none.
     pub root: u32,
-    /// Its qualified name in that module; of optimizer state, followed by `:` and the key of the state; empty for an input.
+    /// Qualified name in that module; empty for an input.
+    ///
+    /// For optimizer state, `:` and the key of the state follow the name of its parameter.
     pub name: Text<'a>,
-    /// How it is sharded, for each mesh dimension that it is sharded over; empty: not sharded.
+    /// Sharding over each mesh dimension; empty: not sharded.
     pub shard: Text<'a>,
 }
 
-/// `["step",time,thread,index]`: an optimizer step ended; `["step",time,thread,index,1]`: its GPU time was not recorded,
-/// because that of others was to be.
+/// `["step",time,thread,index]`: an optimizer step ended.
+///
+/// `["step",time,thread,index,1]`: an optimizer step ended whose GPU time was not recorded, because memlab times only some
+/// steps.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Step, Record};
@@ -463,13 +471,13 @@ pub struct Step {
     pub time: u64,
     /// The thread.
     pub thread: u32,
-    /// Its number, from 0.
+    /// Index of the step, from 0.
     pub index: u64,
-    /// GPU time is recorded of some steps, and of this one it was not.
+    /// True if only some steps are timed and this one was not.
     pub is_untimed: bool,
 }
 
-/// `["read",time,thread,bytes,stack]`: the program copied device memory to the host, as `Tensor.item()` does.
+/// `["read",time,thread,bytes,stack]`: the program copied device memory to the host, for example with `Tensor.item()`.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::ReadBack, Record};
@@ -489,8 +497,9 @@ pub struct ReadBack {
     pub stack: u32,
 }
 
-/// `["work",time,device,stack,layer,flags,kernel,calls,nanoseconds,bytes]`: what ran on a GPU since the last such event of the same
-/// place and kernel.
+/// `["work",time,device,stack,layer,flags,kernel,calls,nanoseconds,bytes]`: work of the GPU for one place and kernel.
+///
+/// Counts from the previous such event of the same place and kernel.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Work, Record};
@@ -500,28 +509,30 @@ pub struct ReadBack {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Nanoseconds since the trace's start, of the writing.
+    /// Time of writing, in nanoseconds since the trace's start.
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// The Python stack of the calls that gave the GPU this work; 0: none.
+    /// The Python stack that launched the work; 0: none.
     pub stack: u32,
     /// The layer; 0: none.
     pub layer: u32,
-    /// What else is known of the place.
+    /// Flags of the launching calls.
     pub flags: Flags,
-    /// The number of a [`Kernel`](super::Kernel); 0: one of too many.
+    /// Number of a [`Kernel`](super::Kernel); 0: none, because the trace has too many names.
     pub kernel: u32,
-    /// How often it ran.
+    /// Number of runs.
     pub calls: u64,
-    /// How long it ran.
+    /// Total run time in nanoseconds.
     pub nanoseconds: u64,
-    /// What it copied or filled.
+    /// Bytes copied or filled.
     pub bytes: u64,
 }
 
-/// `["step_work",time,device,step,steps,calls,nanoseconds,to_device,to_host]`: what ran on a GPU that was launched in `steps` steps
-/// from `step` on, since the last such event of them.
+/// `["step_work",time,device,step,steps,calls,nanoseconds,to_device,to_host]`: work of the GPU launched in one or more
+/// steps.
+///
+/// Covers `steps` steps from `step` on, and counts from the previous such event of these steps.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::StepWork, Record};
@@ -531,26 +542,28 @@ pub struct Work {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
-    /// Nanoseconds since the trace's start, of the writing.
+    /// Time of writing, in nanoseconds since the trace's start.
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// The first step, from 0: those launched before the end of step 0 are of step 0.
+    /// First step, from 0; work launched before the end of step 0 belongs to step 0.
     pub step: u64,
-    /// The number of steps, usually 1.
+    /// Number of steps, usually 1.
     pub steps: u64,
-    /// How many kernels, copies and fills.
+    /// Number of kernels, copies and fills.
     pub calls: u64,
-    /// How long they ran, together.
+    /// Their total run time in nanoseconds.
     pub nanoseconds: u64,
-    /// What was copied from the host.
+    /// Bytes copied from the host.
     pub to_device_bytes: u64,
-    /// What was copied to the host.
+    /// Bytes copied to the host.
     pub to_host_bytes: u64,
 }
 
-/// `["busy",time,device,busy,waiting,idle]`: for how long a GPU was busy, waited for the host, and was idle for other reasons, since
-/// the last such event.
+/// `["busy",time,device,busy,waiting,idle]`: nanoseconds that a GPU was busy, waited for the host, or idled for other
+/// reasons.
+///
+/// Counts from the previous such event.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Busy, Record};
@@ -560,19 +573,19 @@ pub struct StepWork {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Busy {
-    /// Nanoseconds since the trace's start, of the writing.
+    /// Time of writing, in nanoseconds since the trace's start.
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// Something ran.
+    /// Nanoseconds in which something ran.
     pub busy: u64,
-    /// Nothing ran, and what ran next was not launched yet.
+    /// Nanoseconds in which nothing ran because the next work was not launched yet.
     pub waiting: u64,
-    /// Nothing ran, although something was launched.
+    /// Nanoseconds in which nothing ran although work was launched.
     pub idle: u64,
 }
 
-/// `["ran",time,device,stream,start,nanoseconds,stack,layer,flags,kernel,bytes]`: a kernel, copy or fill that ran on a GPU.
+/// `["ran",time,device,stream,start,nanoseconds,stack,layer,flags,kernel,bytes]`: one kernel, copy or fill on a GPU.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Ran, Record};
@@ -582,29 +595,29 @@ pub struct Busy {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// Nanoseconds since the trace's start, of the writing.
+    /// Time of writing, in nanoseconds since the trace's start.
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// The stream, as CUPTI numbers it.
+    /// Stream number of CUPTI.
     pub stream: u32,
-    /// When it began, in nanoseconds since the trace's start.
+    /// Start, in nanoseconds since the trace's start.
     pub start: u64,
-    /// How long it ran.
+    /// Run time in nanoseconds.
     pub nanoseconds: u64,
-    /// The Python stack of the call that gave the GPU this work; 0: none.
+    /// The Python stack that launched the work; 0: none.
     pub stack: u32,
     /// The layer; 0: none.
     pub layer: u32,
-    /// What else is known of the place.
+    /// Flags of the launching call.
     pub flags: Flags,
-    /// The number of a [`Kernel`](super::Kernel); 0: one of too many.
+    /// Number of a [`Kernel`](super::Kernel); 0: none, because the trace has too many names.
     pub kernel: u32,
-    /// What it copied or filled.
+    /// Bytes copied or filled.
     pub bytes: u64,
 }
 
-/// `["range",time,thread,range]`: the thread entered a range that the program names, or left one.
+/// `["range",time,thread,range]`: the thread entered or left a range named by the program.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::InRange, Record};
@@ -618,11 +631,11 @@ pub struct InRange {
     pub time: u64,
     /// The thread.
     pub thread: u32,
-    /// The innermost range that the thread is in from now on; 0: none.
+    /// Innermost range of the thread from now on; 0: none.
     pub range: u32,
 }
 
-/// `["used",time,device,used,total,process]`: the use of the whole device, as the driver reports it.
+/// `["used",time,device,used,total,process]`: memory use of the whole device, as the driver reports it.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -636,16 +649,17 @@ pub struct Used {
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// Bytes in use, by all processes.
+    /// Bytes in use by all processes.
     pub used: u64,
-    /// The size of the device's memory in bytes, without what the driver reserves.
+    /// Size of the device's memory in bytes, without the driver's own reservation.
     pub total: u64,
-    /// Bytes that the driver reports for this process; `None` if it does not.
+    /// Bytes that the driver reports for this process; `None` if it reports none.
     pub process: Option<u64>,
 }
 
-/// `["moved",time,device,bytes]`: bytes of the process's device memory that are in host memory from now on, because they
-/// were offloaded, or a limit made them spill.
+/// `["moved",time,device,bytes]`: bytes of the process's device memory that are in host memory from now on.
+///
+/// The memory was offloaded, or a limit made it spill.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -659,12 +673,13 @@ pub struct Moved {
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// Bytes of it in host memory; 0: none.
+    /// Bytes in host memory; 0: none.
     pub bytes: u64,
 }
 
-/// `["lost",time,events]`: so many events are missing here, because they came faster than the trace could be kept within its
-/// bounds.
+/// `["lost",time,events]`: number of events missing before this line.
+///
+/// They came faster than memlab could keep the trace within its size limit.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::Lost, Record};
@@ -676,7 +691,7 @@ pub struct Moved {
 pub struct Lost {
     /// Nanoseconds since the trace's start.
     pub time: u64,
-    /// The number of events, at least.
+    /// Number of missing events, at least.
     pub events: u64,
 }
 
@@ -692,8 +707,8 @@ pub struct Lost {
 pub struct End {
     /// Nanoseconds since the trace's start.
     pub time: u64,
-    /// The exit code, if it exited.
+    /// Exit code, if the process exited.
     pub code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// Signal that ended the process, if one did.
     pub signal: Option<i32>,
 }

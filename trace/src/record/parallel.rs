@@ -1,8 +1,10 @@
-//! Where a rank is in a parallel training, as the program's own objects say it.
+//! Position of a rank in a parallel training, read from the objects of the program.
 
 use serde::{Deserialize, Serialize};
 
-/// The dimensions of the device meshes that the process is in, each time they change.
+/// Dimensions of the device meshes of the process.
+///
+/// Written each time they change.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mesh {
-    /// The dimensions, those of the largest mesh first.
+    /// Dimensions, those of the largest mesh first.
     pub mesh: Vec<MeshDimension>,
 }
 
@@ -21,11 +23,11 @@ pub struct Mesh {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(String, u32, u32)", into = "(String, u32, u32)")]
 pub struct MeshDimension {
-    /// Its name; `dim0` and so on if the program gave it none.
+    /// Name; `dim0` and so on if the program gave it none.
     pub name: String,
-    /// The place of the process in it, from 0.
+    /// Coordinate of the process in this dimension, from 0.
     pub coordinate: u32,
-    /// How many processes are along it.
+    /// Number of processes along this dimension.
     pub size: u32,
 }
 
@@ -41,7 +43,9 @@ impl From<MeshDimension> for (String, u32, u32) {
     }
 }
 
-/// The stages of a pipeline that the process holds, each time they change.
+/// Pipeline stages of the process.
+///
+/// Written each time they change.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -53,7 +57,7 @@ impl From<MeshDimension> for (String, u32, u32) {
 pub struct Stages {
     /// Their numbers, from 0.
     pub stages: Vec<u32>,
-    /// How many stages the pipeline has.
+    /// Number of stages of the pipeline.
     #[serde(default)]
     pub of: u32,
 }

@@ -1,9 +1,11 @@
-//! What a training says of its steps.
+//! Training progress by optimizer step.
 
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What a training did in an optimizer step: written when its loss is known, which may be some steps later.
+/// Samples, loss and method of one optimizer step.
+///
+/// Written when the loss is known, which may be some steps later.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -20,33 +22,33 @@ pub struct Trained {
     /// The epoch, from 0.
     #[serde(default)]
     pub epoch: u64,
-    /// Which step of the epoch, from 0.
+    /// Index of the step in the epoch, from 0.
     #[serde(default)]
     pub batch: u64,
-    /// The name of the model that was trained, if there are several.
+    /// Name of the trained model, if the program trains several.
     #[serde(default)]
     pub phase: Option<String>,
-    /// Samples that the gradients are of.
+    /// Number of samples in the step.
     #[serde(default)]
     pub samples: u64,
-    /// Nanoseconds since the step before.
+    /// Nanoseconds since the end of the previous step.
     #[serde(default)]
     pub duration: u64,
-    /// Their loss; `None`: not known.
+    /// Loss of the step; `None`: not known.
     #[serde(default)]
     pub loss: Option<Loss>,
-    /// How the gradients were computed.
+    /// Method that computed the gradients.
     #[serde(default)]
     pub way: Option<String>,
-    /// In how many pieces.
+    /// Number of pieces that went through the model.
     #[serde(default)]
     pub pieces: u64,
-    /// Bytes of activations that were copied to the host.
+    /// Bytes of activations copied to the host.
     #[serde(default)]
     pub offloaded: u64,
 }
 
-/// A loss. JSON has no number for one that is not finite: that is a string, `"NaN"`, `"inf"` or `"-inf"`.
+/// A loss; JSON strings `"NaN"`, `"inf"` and `"-inf"` stand for values that are not finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Loss(pub f64);
 

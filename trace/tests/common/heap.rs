@@ -1,4 +1,4 @@
-//! Counts the heap of each thread, so that a test can tell whether something grows.
+//! Counts the heap of each thread, so that a test can detect growth.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,11 +13,11 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn count(bytes: i64) {
-    // A thread that ends frees after its locals are gone: nobody asks for its count.
+    // A thread that ends frees memory after its locals are gone. Its count is no longer read.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: each call goes to the system's allocator as it is.
+// SAFETY: each call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that this thread has allocated and not freed.
+/// Returns the bytes that this thread has allocated and not freed.
 pub fn live_bytes() -> i64 {
     LIVE.get()
 }

@@ -1,4 +1,4 @@
-//! Helpers of several tests.
+//! Helpers for several tests.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -8,7 +8,7 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::MeshDimension;
 use memlab_trace::{Category, LayerView, LineView, Model, Record, Scope, decode_line};
 
-/// The encoded line of a record.
+/// Returns the encoded line of a record.
 pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
     let b = &mut LineBuffer::<8192>::new();
     let line: &[u8] = match record {
@@ -132,7 +132,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
     line.to_vec()
 }
 
-/// A model that has replayed these lines.
+/// Returns a model that has replayed these lines.
 pub fn replay<L: AsRef<[u8]>>(lines: impl IntoIterator<Item = L>) -> Model {
     let mut model = Model::new();
     for line in lines {
@@ -143,7 +143,7 @@ pub fn replay<L: AsRef<[u8]>>(lines: impl IntoIterator<Item = L>) -> Model {
     model
 }
 
-/// All views of a model as text, to compare two models.
+/// Returns all views of a model as text, to compare two models.
 pub fn all_views(model: &Model) -> String {
     let mut text = format!(
         "{:?} {:?} {} {} {} {:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
@@ -200,25 +200,25 @@ pub const NAMES: &[&str] = &[
     r#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#,
 ];
 
-/// A model of that training.
+/// Returns a model that has replayed [`NAMES`] and these events.
 pub fn model_of(events: &[&str]) -> Model {
     replay(NAMES.iter().chain(events))
 }
 
-/// The bytes of a category, now and at the peak.
+/// Returns the bytes of a category, now and at the peak.
 pub fn category(model: &Model, category: Category) -> (u64, u64) {
     let view = model.categories(0)[category as usize];
     assert_eq!(view.category, category);
     (view.bytes, view.bytes_at_peak)
 }
 
-/// The view of a line by its number.
+/// Returns the view of a line by its number.
 pub fn line(model: &Model, number: u32) -> LineView {
     let lines = model.lines(0);
     lines.into_iter().find(|view| view.line.as_ref().is_some_and(|line| line.line == Some(number))).unwrap()
 }
 
-/// The view of a layer.
+/// Returns the view of a layer.
 pub fn layer(model: &Model, name: &str) -> LayerView {
     model.layers(0).into_iter().find(|view| view.name.as_deref() == Some(name)).unwrap()
 }

@@ -1,6 +1,6 @@
-//! A slow reference implementation of the model: computes everything from the whole list of events, with lookahead.
+//! A slow reference implementation of the model that computes everything from the whole list of events, with lookahead.
 //!
-//! It shares no code with the model: it finds the lifetime and the category of each block, and then computes the sums
+//! It shares no code with the model. It finds the lifetime and the category of each block, and then computes the sums
 //! for every moment from scratch.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +27,9 @@ pub const DRIVER_KIND: DriverKind = DriverKind::Device;
 #[derive(Clone, Debug)]
 struct Block {
     born: usize,
-    /// The event that ended it; the list's length if none did.
+    /// Event that ended it; the list's length if none did.
     died: usize,
-    /// The event at which its category was decided; not before `died` if never.
+    /// Event that decided its category; not before `died` if never.
     decided: usize,
     device: i32,
     bytes: u64,
@@ -41,13 +41,13 @@ struct Block {
     is_scripts: bool,
     /// Its category by the rules, without tags.
     kind: Category,
-    /// The event at which it was found to be permanent.
+    /// Event at which it was found to be permanent.
     kept: Option<usize>,
-    /// Whether a module was called with it while it had no other category.
+    /// True if a module was called with it while it had no other category.
     is_input: bool,
-    /// Tags of tensors that belong to layers: when, where, what.
+    /// Tags of tensors that belong to layers: event, address, category, bytes, root, name.
     tags: Vec<(usize, u64, TagCategory, u64, u32, &'static str)>,
-    /// Tensors that are somewhere else since an event: when, and where they were.
+    /// Tensors that moved away: the event, and their address before.
     moved: Vec<(usize, u64)>,
 }
 
@@ -88,7 +88,7 @@ impl Reference {
         reference
     }
 
-    /// The gradient of a module's parameter is where it was tagged last.
+    /// Marks each gradient of a module's parameter as moved when it is tagged at another address.
     fn find_moved_gradients(&mut self) {
         for at in 0..self.events.len() {
             let gradient = |event: &Event| match *event {
@@ -118,8 +118,9 @@ impl Reference {
         }
     }
 
-    /// Whether a thread enters forward with event `at`: by an allocation in forward after one elsewhere. It leaves
-    /// forward with an allocation elsewhere, with its step, and whenever there is backward.
+    /// Returns true if a thread enters forward with event `at`, by an allocation in forward after one elsewhere.
+    ///
+    /// It leaves forward with an allocation elsewhere, with its step, and at every backward.
     fn enters_forward(&self, at: usize) -> bool {
         let Event::Alloc { thread, layer, flags, .. } = self.events[at] else { return false };
         let was_there = self.events[..at].iter().rev().find_map(|event| match *event {
@@ -137,8 +138,9 @@ impl Reference {
         (0..until).filter(|at| self.enters_forward(*at)).count()
     }
 
-    /// Whenever two steps and two passes have occurred since the last check, finds places all of whose blocks existed
-    /// at the last check and still do.
+    /// Finds places whose blocks all existed at the last check and still do.
+    ///
+    /// Checks whenever two steps and two passes have occurred since the last check.
     fn find_permanent_blocks(&mut self) {
         let (mut steps, mut last, mut looked) = (0, (0, 0), 0);
         let mut examined = vec![false; self.blocks.len()];
@@ -182,7 +184,7 @@ impl Reference {
         }
     }
 
-    /// Whether, before event `until`, a module was called with a block that the script allocated.
+    /// Returns true if, before event `until`, a module was called with a block that the script allocated.
     fn is_tagged_input(&self, block: &Block, until: usize) -> bool {
         let Event::Alloc { address, .. } = self.events[block.born] else { panic!() };
         let is_input_tag = |at: &usize| {
@@ -197,7 +199,7 @@ impl Reference {
         (block.born..block.died.min(until)).any(|at| is_input_tag(&at))
     }
 
-    /// The range that a thread is in at event `at`: that of its last event about ranges.
+    /// Returns the range of a thread at event `at`, from its last range event.
     fn range_of(&self, thread: u32, at: usize) -> u32 {
         let entered = |event: &Event| match *event {
             Event::InRange { thread: by, range } => (by == thread).then_some(range),
@@ -231,7 +233,7 @@ impl Reference {
         let is_exchanged = flags & Flags::COMMUNICATION != 0 && flags & Flags::WORKSPACE == 0;
         let is_scripts = own == Phase::Other && !is_known;
         let seen_forward = self.passes(born) > 0;
-        // The event of the decision if it survives until then, the category then, and the one before.
+        // The event of the decision if the block survives until then, the category from then on, and the category before.
         let (decided, survivor) = if flags & Flags::WORKSPACE != 0 {
             (Some(born), Category::Workspace)
         } else if is_exchanged {
@@ -277,7 +279,7 @@ impl Reference {
             }
         };
         let decided = decided.unwrap_or(usize::MAX);
-        // An allocation first decides pending blocks, then replaces a block at its address.
+        // An allocation first decides pending blocks, and then replaces a block at its address.
         let died_by_alloc = matches!(self.events.get(died), Some(Event::Alloc { .. }));
         let kind = if decided < died || decided == died && died_by_alloc {
             survivor
@@ -323,7 +325,7 @@ impl Reference {
         }
     }
 
-    /// The blocks of a device that are live after event `at`.
+    /// Returns the live blocks of a device after event `at`.
     fn live(&self, device: i32, at: usize) -> impl Iterator<Item = &Block> {
         self.blocks.iter().filter(move |block| block.device == device && block.born <= at && block.died > at)
     }
@@ -332,13 +334,13 @@ impl Reference {
         self.live(device, at).map(|block| block.bytes).sum()
     }
 
-    /// The first event after which the allocated bytes are at their maximum, if there is one.
+    /// Returns the first event after which the allocated bytes are at their maximum, if any.
     pub fn peak(&self, device: i32) -> Option<usize> {
         let most = (0..self.events.len()).map(|at| self.allocated(device, at)).max().filter(|most| *most > 0)?;
         (0..self.events.len()).find(|at| self.allocated(device, *at) == most)
     }
 
-    /// Live bytes now (or at the peak), by any key.
+    /// Returns the live bytes after event `at`, by any key.
     fn sums<K: Ord>(&self, device: i32, at: Option<usize>, key: impl Fn(&Block) -> K) -> BTreeMap<K, u64> {
         let mut sums = BTreeMap::new();
         if let Some(at) = at {
@@ -362,7 +364,7 @@ impl Reference {
         [self.last(), self.peak(device)].map(|at| self.sums(device, at, |block| block.stack))
     }
 
-    /// By any grouping of ranges: live now, at the peak, and allocated over the run.
+    /// Returns bytes by any grouping of ranges: live now, at the peak, and allocated over the run.
     pub fn by_range<K: Ord>(&self, device: i32, path: impl Fn(u32) -> K) -> [BTreeMap<K, u64>; 3] {
         let [now, at_peak] =
             [self.last(), self.peak(device)].map(|at| self.sums(device, at, |block| path(block.range)));
@@ -373,7 +375,7 @@ impl Reference {
         [now, at_peak, allocated]
     }
 
-    /// By any grouping of stacks, only blocks allocated in backward.
+    /// Returns the bytes of blocks allocated in backward, by any grouping of stacks.
     pub fn backward_by_line(&self, device: i32, line: impl Fn(u32) -> u32) -> [BTreeMap<u32, u64>; 2] {
         [self.last(), self.peak(device)].map(|at| {
             let mut sums = self.sums(device, at, |block| (block.phase == Phase::Backward, line(block.stack)));
@@ -382,7 +384,7 @@ impl Reference {
         })
     }
 
-    /// By any grouping of stacks: live now, at the peak, and the maximum at any time.
+    /// Returns bytes by any grouping of stacks: live now, at the peak, and the maximum at any time.
     pub fn by_line(&self, device: i32, line: impl Fn(u32) -> u32) -> [BTreeMap<u32, u64>; 3] {
         let key = |block: &Block| line(block.stack);
         let mut most = BTreeMap::new();
@@ -395,7 +397,7 @@ impl Reference {
         [self.sums(device, self.last(), key), self.sums(device, self.peak(device), key), most]
     }
 
-    /// By layer view: (root, name), or that of the allocating layer by `named`.
+    /// Returns bytes by layer view: (root, name), or that of the allocating layer by `named`.
     pub fn by_layer(
         &self,
         device: i32,
@@ -408,16 +410,16 @@ impl Reference {
         [self.last(), self.peak(device)].map(|at| self.sums(device, at, key))
     }
 
-    /// Bytes allocated in a phase, by layer id.
+    /// Returns the bytes allocated in a phase, by layer id.
     pub fn allocated_in(&self, device: i32, phase: Phase, layer: u32) -> u64 {
         let blocks = self.blocks.iter();
         let mine = blocks.filter(|block| (block.device, block.phase, block.layer) == (device, phase, layer));
         mine.map(|block| block.bytes).sum()
     }
 
-    /// The maximum bytes of decided activations of a layer id.
+    /// Returns the maximum bytes of decided activations of a layer id.
     pub fn most_activation(&self, device: i32, layer: u32) -> u64 {
-        // Within one event, blocks are decided before any is freed or allocated.
+        // Within one event, blocks are decided before any block is freed or allocated.
         let after_deciding = |at: usize, block: &&Block| block.decided <= at && block.died >= at && block.born < at;
         let after = |at: usize, block: &&Block| block.decided <= at && block.died > at && block.born <= at;
         let is_activation = |block: &&Block, at: usize, before_the_look: bool| {
@@ -443,7 +445,7 @@ impl Reference {
         moments.max().unwrap_or(0).max(mine.map(|block| block.bytes).sum())
     }
 
-    /// The tagged tensors that live at the end, by address: category, rounded bytes, name.
+    /// Returns the tagged tensors that live at the end, by address: category, rounded bytes, name.
     pub fn tensors(&self, device: i32) -> Vec<(u64, TagCategory, u64, &'static str)> {
         let mut tensors = BTreeMap::new();
         for block in self.last().iter().flat_map(|last| self.live(device, *last)) {
@@ -452,7 +454,7 @@ impl Reference {
         tensors.into_iter().map(|(address, (category, bytes, _, name))| (address, category, bytes, name)).collect()
     }
 
-    /// The maximum bytes of tagged tensors of a category, by root and layer name.
+    /// Returns the maximum bytes of tagged tensors of a category, by root and layer name.
     pub fn most_tagged(&self, device: i32, category: TagCategory) -> BTreeMap<(u32, &'static str), u64> {
         let mut most = BTreeMap::new();
         for at in 0..self.events.len() {
@@ -486,7 +488,7 @@ pub fn layer_of(category: TagCategory, name: &'static str) -> &'static str {
 }
 
 impl Block {
-    /// The tensors in it after event `at`: the latest tag at each address.
+    /// Returns its tensors after event `at`: the latest tag at each address.
     fn tensors(&self, at: usize) -> Vec<(TagCategory, u64, u32, &'static str)> {
         self.tensors_by_address(at).into_values().collect()
     }
@@ -501,7 +503,7 @@ impl Block {
         tensors
     }
 
-    /// Those of them that are not somewhere else after event `at`.
+    /// Returns its tensors that have not moved away after event `at`.
     fn tensors_here(&self, at: usize) -> BTreeMap<u64, (TagCategory, u64, u32, &'static str)> {
         let mut tensors = self.tensors_by_address(at);
         for (moved, from) in self.moved.iter().filter(|(moved, _)| *moved <= at) {
@@ -512,7 +514,8 @@ impl Block {
         tensors
     }
 
-    /// What no tensor takes of it after event `at`, as held for the tensor that takes most of it, if PyTorch would not split it off.
+    /// Returns the rest of the block after event `at`, as part of the tensor that occupies most of it, if PyTorch would not
+    /// split it off.
     fn rest(&self, at: usize) -> Option<(TagCategory, u64, u32, &'static str)> {
         let (address, ..) = self.largest(at)?;
         let (category, size, root, name) = *self.tensors_here(at).get(&address)?;
@@ -521,14 +524,14 @@ impl Block {
         (is_most && rest <= 1 << 20).then_some((category, rest, root, name))
     }
 
-    /// The row of a tensor of a module that was not called, if event `at` gives it the name of one that was.
+    /// Returns the row of a tensor in an uncalled module, if event `at` gives it the name of a called one.
     fn renamed_from_uncalled(&self, at: usize) -> Option<(u32, &'static str)> {
         let (_, address, category, bytes, root, _) = self.tags.iter().find(|(tagged, ..)| *tagged == at)?;
         let (was, had, before, name) = *self.tensors_by_address(at.checked_sub(1)?).get(address)?;
         ((was, had) == (*category, *bytes) && before == 0 && *root != 0).then(|| (before, layer_of(was, name)))
     }
 
-    /// Its final category: that of most of its tagged bytes, else by its use, else by the rules.
+    /// Returns its final category: that of most of its tagged bytes, else by its use, else by the rules.
     fn category(&self) -> Category {
         let mut bytes = [0; 4];
         for (category, size, ..) in self.tensors(usize::MAX) {
@@ -544,8 +547,9 @@ impl Block {
         }
     }
 
-    /// Its owner by tags: the layer of its largest tensor. The order of tags decides between ties and tensors that were
-    /// tagged again, as the model documents.
+    /// Returns its owner by tags: the layer of its largest tensor.
+    ///
+    /// The order of tags decides ties, and tensors that were tagged again, as the model documents.
     fn owner(&self) -> Option<(u32, &'static str)> {
         self.largest(usize::MAX).map(|(_, _, root, name)| (root, name))
     }

@@ -1,4 +1,4 @@
-//! Rows of a keyframe: arrays of numbers. Figures that grow are stored as differences to the row before.
+//! Rows of a keyframe: arrays of numbers. Figures that grow are stored as differences from the previous row.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::model::trainings::Training;
 use crate::model::views::WorkTotals;
 use crate::record::Phase;
 
-/// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.
+/// `[address, bytes, born, time, cell, list]`; address, born and time as differences; list -1: none.
 pub(super) type BlockRow = [i64; 6];
 
 /// Packs the rows of one line; differences start at zero.
@@ -24,7 +24,7 @@ pub(super) struct Blocks {
     time: u64,
 }
 
-/// The difference to `last`, which becomes `next`.
+/// Returns the difference from `last` to `next`, and sets `last` to `next`.
 fn difference(last: &mut u64, next: u64) -> i64 {
     let difference = next.wrapping_sub(*last) as i64;
     *last = next;
@@ -52,18 +52,18 @@ impl Blocks {
     pub(super) fn unpacked(&mut self, [address, bytes, born, time, cell, list]: BlockRow) -> (Block, Option<u32>) {
         let (address, born, time) =
             (sum(&mut self.address, address), sum(&mut self.born, born), sum(&mut self.time, time));
-        // A number out of range names no cell, so the block is refused.
+        // A number out of range matches no cell, so the block is refused.
         let cell = u32::try_from(cell).unwrap_or(u32::MAX);
         let list = (list >= 0).then(|| u32::try_from(list).unwrap_or(u32::MAX));
         (Block::new(address, bytes as u64, born, time, cell), list)
     }
 }
 
-/// Block, offset in it, category, bytes, owner, whether it is the block's largest, and its name; block as a difference.
+/// Block, offset in it, category, bytes, owner, true for the block's largest tensor, and name; block as a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TensorRow(i64, i64, i64, i64, i64, i64, #[serde(default)] u32);
 
-/// As [`Blocks`].
+/// Packs tensor rows, as [`Blocks`] does.
 #[derive(Default)]
 pub(super) struct Tensors {
     block: u64,
@@ -91,8 +91,10 @@ impl Tensors {
     }
 }
 
-/// A cell: stack, layer, owner, classification and phase, its figures, its line slots and layer slot, and whether autograd
-/// nodes were created with it (1). If its blocks were allocated in a range, the range follows.
+/// A cell: stack, layer, owner, classification and phase, its figures, its line slots and layer slot, and 1 if autograd
+/// nodes were created with it.
+///
+/// The range follows if its blocks were allocated in one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CellRow(
     u32,
@@ -131,10 +133,10 @@ impl From<CellRow> for Cell {
     }
 }
 
-/// `[time, allocated: least, most, last, reserved: …, used: …]`; time as a difference.
+/// `[time, allocated: min, max, last, reserved: …, used: …]`; time as a difference.
 pub(super) type PointRow = [u64; 10];
 
-/// As [`Blocks`].
+/// Packs points, as [`Blocks`] does.
 #[derive(Default)]
 pub(super) struct Points {
     time: u64,
@@ -163,7 +165,7 @@ impl Points {
 /// `[index, steps joined, end, peak, allocated at the end, events]`; index, end and events as differences.
 pub(super) type StepRow = [i64; 6];
 
-/// As [`Blocks`].
+/// Packs step rows, as [`Blocks`] does.
 #[derive(Default)]
 pub(super) struct StepRows {
     index: u64,
@@ -205,18 +207,20 @@ pub(super) fn work_row((stack, layer, phase, kernel): WorkKey, totals: &WorkTota
     [stack.into(), layer.into(), phase.into(), kernel.into(), totals.calls, totals.nanoseconds, totals.bytes]
 }
 
-/// The key is `None` if a number is too large.
+/// Unpacks a row; the key is `None` if a number is too large.
 pub(super) fn work([stack, layer, phase, kernel, calls, nanoseconds, bytes]: WorkRow) -> (Option<WorkKey>, WorkTotals) {
     let id = |number: u64| u32::try_from(number).ok();
     let key = || Some((id(stack)?, id(layer)?, u8::try_from(phase).ok()?, id(kernel)?));
     (key(), WorkTotals { calls, nanoseconds, bytes })
 }
 
-/// `[first step, last step, epoch, batch, phase, samples, duration, loss, its samples, way, pieces, offloaded]`; the first as
-/// a difference to the last of the row before, the last to the first. Of the loss the bits; names by number, 0 for none.
+/// `[first step, last step, epoch, batch, phase, samples, duration, loss, its samples, way, pieces, offloaded]`.
+///
+/// The first step is a difference from the last step of the previous row; the last step, from the first step. The loss is
+/// stored as its bits. Names are numbers; 0: none.
 pub(super) type TrainingRow = [u64; 12];
 
-/// As [`Blocks`].
+/// Packs training rows, as [`Blocks`] does.
 #[derive(Default)]
 pub(super) struct TrainingRows {
     step: u64,

@@ -1,4 +1,4 @@
-//! The lines of a keyframe: each holds one part of the state.
+//! Lines of a keyframe; each holds one part of the state.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::model::tensor_names::TensorName;
 use crate::model::views::{BusyView, StepWorkView, WorkTotals};
 use crate::record::Phase;
 
-/// One `{"keyframe":…}` line: part of the state of a model. The names are those of the trace format.
+/// One `{"keyframe":…}` line: part of the state of a model. Its field names are part of the trace format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "keyframe", rename_all = "snake_case")]
 pub(super) enum KeyframePart {
@@ -46,7 +46,7 @@ pub(super) enum KeyframePart {
         passes: u64,
         #[serde(default)]
         looked: LongLivedScan,
-        /// Empty if no thread is in one.
+        /// Empty if no thread is in a range.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ranges: Vec<u32>,
     },
@@ -140,7 +140,7 @@ pub(super) enum KeyframePart {
         device: i32,
         point: CategoryPoint,
     },
-    /// Of all devices together where `device` is null.
+    /// Steps of one device; of all devices if `device` is null.
     StepList {
         device: Option<i32>,
         steps: Vec<StepRow>,
@@ -173,7 +173,7 @@ pub(super) enum KeyframePart {
         #[serde(default)]
         after: Cells,
     },
-    /// Those that led to the peak, or the latest.
+    /// Passes that led to the peak, or the latest passes.
     Passes {
         device: i32,
         to_peak: bool,

@@ -8,8 +8,9 @@ use crate::model::device;
 use crate::model::process_state::{HOST, Model};
 
 impl Model {
-    /// Restores the part of the state that one `{"keyframe":…}` line holds. A line that is not one, or refers to something
-    /// unknown, is counted as impossible.
+    /// Restores the part of the state in one `{"keyframe":…}` line.
+    ///
+    /// A malformed line, or one that refers to something unknown, is counted as impossible.
     pub(in crate::model) fn restore(&mut self, json: &str) {
         let restored = serde_json::from_str(json).ok().and_then(|part| self.restore_part(part));
         if restored.is_none() {
@@ -17,7 +18,7 @@ impl Model {
         }
     }
 
-    /// `None` if the line refers to something that is not there.
+    /// Restores a part; `None` if the line refers to something unknown.
     fn restore_part(&mut self, part: KeyframePart) -> Option<()> {
         match part {
             KeyframePart::Process {

@@ -21,7 +21,7 @@ use crate::model::steps::Steps;
 use crate::model::trainings::Trainings;
 use crate::record;
 
-/// Rows per line: there may be tens of thousands of blocks, cells and points.
+/// Rows per line. A state may have tens of thousands of blocks, cells and points.
 const ROWS_PER_LINE: usize = 128;
 
 /// Writes lines.
@@ -37,12 +37,13 @@ impl<W: Write> LineWriter<'_, W> {
 }
 
 impl Model {
-    /// Writes the state as lines of a trace: a trace of its header, these lines, and the events that follow
-    /// replays to the same state as the whole.
+    /// Writes the state as lines of a trace.
+    ///
+    /// A trace of its header, these lines, and the later events replays to the same state as the whole trace.
     ///
     /// # Errors
     ///
-    /// What `out` says.
+    /// If `out` fails.
     pub fn write_keyframe(&self, out: &mut impl Write) -> io::Result<()> {
         let mut lines = LineWriter { out };
         self.write_names(&mut lines)?;
@@ -90,8 +91,9 @@ impl Model {
         lines.put(&KeyframePart::Ooms { count, rest, seen_at })
     }
 
-    /// Halves what is kept of the past (timelines, steps, snapshots of lines, repeated out-of-memory events), so that a
-    /// keyframe is smaller; false if nothing can be halved.
+    /// Halves the history (timelines, steps, snapshots of lines, repeated out-of-memory events) for a smaller keyframe.
+    ///
+    /// Returns false if nothing can be halved.
     pub fn shorten_history(&mut self) -> bool {
         let mut shortened = self.steps.shorten() | self.trainings.shorten() | self.ooms.shorten();
         for device in self.devices.iter_mut().flatten() {
@@ -103,7 +105,7 @@ impl Model {
 
     fn write_names<W: Write>(&self, lines: &mut LineWriter<'_, W>) -> io::Result<()> {
         let symbols = &self.symbols;
-        // First, so that lines keep the numbers by which the rest names them.
+        // Comes first, so that lines keep the numbers that the rest refers to.
         for line in symbols.lines() {
             lines.put(&KeyframePart::Line(Line::clone(line)))?;
         }
