@@ -1,6 +1,7 @@
-//! Hooks for a program that is already running (memlab was `dlopen`ed, as in a notebook). Its symbols are bound, so
-//! memlab writes its functions into the tables through which loaded libraries call (their GOTs), and into those of
-//! libraries that are loaded later.
+//! Hooks for a program that is already running, when memlab was `dlopen`ed, as in a notebook.
+//!
+//! The program's symbols are already bound. So memlab writes its functions into the tables through which loaded libraries
+//! call (their GOTs), and into those of libraries that are loaded later.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -21,7 +22,7 @@ use crate::panics;
 /// memlab's functions by symbol.
 pub type Replacements = HashMap<&'static [u8], *const c_void>;
 
-/// Makes the table of all hooks except `dlopen`, which is defined in this file.
+/// Builds the table of all hooks except `dlopen`, which is defined in this file.
 static REPLACEMENTS: OnceLock<fn() -> Replacements> = OnceLock::new();
 
 /// The jump target of [`dlopen`]; set before any table is patched, null until then.
@@ -30,7 +31,7 @@ static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Load addresses of the patched objects.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Patches the loaded objects, and from now on those loaded later.
+/// Patches the loaded objects now, and later ones as they are loaded.
 pub fn start(replacements: fn() -> Replacements) {
     if REPLACEMENTS.set(replacements).is_ok() {
         REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);
@@ -38,9 +39,10 @@ pub fn start(replacements: fn() -> Replacements) {
     }
 }
 
-/// The `dlopen` that libraries call once their tables are patched. It jumps to the real one, which reads its return
-/// address to find the caller's RUNPATH. The library that it loads is patched at the next `dlopen` or `dlsym`; Python
-/// calls one right after loading an extension.
+/// The `dlopen` that libraries call once their tables are patched.
+///
+/// It jumps to the real one, which reads its return address to find the caller's RUNPATH. The loaded library is patched at
+/// the next `dlopen` or `dlsym`. Python calls one right after loading an extension.
 ///
 /// # Safety
 ///
@@ -73,7 +75,9 @@ pub extern "C" fn patch_new_objects() {
     }
 }
 
-/// Patches the tables of one loaded object, however memlab was loaded. `name` is part of its path.
+/// Patches the tables of one loaded object, whether or not memlab was preloaded.
+///
+/// `name` is part of its path.
 pub fn patch_object(name: &str, replacements: &Replacements) {
     let mut pass = (name, replacements);
     // SAFETY: the callback gets `pass` back while it is alive, and valid descriptions of loaded objects.
@@ -125,7 +129,7 @@ unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: 
     unsafe {
         let (object, pass) = (&*object, &mut *pass.cast::<PatchPass>());
         let name = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
-        // Skips memlab itself, and the loader and libc, which call none of these functions through their tables.
+        // Skip memlab itself, and the loader and libc, which call none of these functions through their tables.
         let own = ["libmemlab.so", "ld-linux", "linux-vdso", "libc.so.6"];
         let skip = own.iter().any(|part| name.to_string_lossy().contains(part));
         if !skip
