@@ -1,4 +1,4 @@
-//! The agent as a Python object, once it runs.
+//! The running agent, as a Python object.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -10,7 +10,9 @@ use interpose_base::symbols;
 /// Null before the agent was started. The object lives as long as the process.
 static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The agent; null before it was started. It is started only after the interpreter's self-check has passed.
+/// Returns the agent; null before it was started.
+///
+/// It is started only after the interpreter's self-check has passed.
 pub fn get() -> Object {
     AGENT.load(Ordering::Acquire)
 }
@@ -19,7 +21,7 @@ pub fn set(agent: Object) {
     AGENT.store(agent, Ordering::Release);
 }
 
-/// Calls a method of the agent's that takes no arguments.
+/// Calls a method of the agent that takes no arguments.
 ///
 /// # Safety
 ///
