@@ -218,7 +218,7 @@ pub fn finish(recorder: &Recorder) {
 }
 
 /// Makes CUPTI deliver its records.
-///
+/// Called in a forked child, where CUPTI does not work: NVIDIA's libraries survive no fork.
 /// The lock of the books must not be held: the records may arrive on this thread.
 fn collect(flag: CUpti_ActivityFlag) {
     if let Some(cupti) = CUPTI.get() {

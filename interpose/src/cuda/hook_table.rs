@@ -1,6 +1,7 @@
 //! All hooks on CUDA: one table per file.
 //!
-//! The hook on `cuGetProcAddress` reads this table, so [`get_proc_address`](super::get_proc_address) adds its rows separately.
+//! The hook on `cuGetProcAddress` reads this table, so [`get_proc_address`](super::get_proc_address) adds its rows
+//! separately.
 
 use super::allocation_hooks;
 use super::capture_hooks;

@@ -22,7 +22,7 @@ pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could
 pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
-    // Host memory takes longest: threads get it from now on, and what they have is copied into at once.
+    // Host memory takes longest. So threads pin it from now on, and copies into finished regions begin at once.
     progress.enter(OperationPhase::Preparing);
     // Stream-ordered memory cannot be moved, but the unused memory of pools can be released.
     pools::trim_all();
@@ -40,10 +40,11 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let moving = movable(memory)?;
     begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
     let mut arena = ARENA.lock();
-    // While host memory is still to come, all of the device's is kept: if the system refuses, nothing has changed.
+    // While host memory is still being pinned, the device keeps all of its memory: if the system refuses, nothing has
+    // changed.
     let keeps = arena.unmade_bytes() > 0;
     if let Some(what) = begun.failure() {
-        // It may have been dropped and begun again just now: who is refused once is not asked again while the program waits.
+        // It may have been dropped and begun again just now. A refused request is not repeated while the program waits.
         drop(begun);
         arena.drop_failed();
         return Err(what.into());
@@ -103,7 +104,7 @@ fn movable(memory: &MovableMemory) -> Result<MovablePieces, Failure> {
     Ok(MovablePieces { numbers, bytes })
 }
 
-/// Whether there is something to offload, as far as can be seen without waiting.
+/// Returns true if memory to offload is visible without waiting.
 pub fn could_offload() -> bool {
     pools::are_used() || MOVABLE_MEMORY.try_lock().is_none_or(|memory| movable(&memory).is_ok())
 }

@@ -41,7 +41,9 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     outcome
 }
 
-/// `room`: bytes of each device that the limits leave.
+/// Restores the pieces of all devices.
+///
+/// `room` is the number of bytes on each device that the limits leave.
 fn restore_pieces(
     memory: &mut MovableMemory,
     progress: &Progress,
@@ -78,13 +80,14 @@ pub(super) fn restore_moved_pieces(memory: &mut MovableMemory, progress: &Progre
     return_all(memory, returns, progress).map_err(restore_failure)
 }
 
-/// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits
-/// for. Also returns how many bytes found no room although the program can run without them there.
+/// Creates physical memory for every piece that is not on its device.
+///
+/// Without `room`, only for those that the program waits for. Also returns the number of bytes that found no room, though
+/// the program can run with them in host memory.
 fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<ReturningPiece>, u64), Failure> {
     let mut returns: Vec<ReturningPiece> = Vec::new();
     let mut left = 0;
-    // First the memory that the program waits for, which it had before; the rest comes back only within the device's
-    // limit.
+    // First the memory that the program waits for, which it had before. The rest comes back only within the device's limit.
     let passes: &[bool] = if room.is_some() { &[true, false] } else { &[true] };
     let mut room = room.unwrap_or_default();
     for &waited_for in passes {
@@ -133,8 +136,10 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
     Ok((returns, left))
 }
 
-/// Whether there is something to restore, as far as can be seen without waiting. The program may have freed all of it
-/// meanwhile, and still waits to be woken; memory that came back may have left host memory to release.
+/// Returns true if memory to restore is visible without waiting.
+///
+/// The program may have freed all of it in the meantime, and still waits to be woken. Memory that came back may have left
+/// host memory to release.
 pub fn could_restore(free_host: bool) -> bool {
     gate::is_closed()
         || MOVABLE_MEMORY.try_lock().is_none_or(|memory| memory.totals().host_bytes > 0)
