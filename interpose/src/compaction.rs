@@ -3,8 +3,8 @@
 //! 1. When a trace has filled half of its maximum, a thread replays it and measures the size of its state (definitions,
 //!    live blocks, totals, peaks, steps) as a *keyframe*.
 //! 2. The log continues in a new file beside it, which leaves room for the keyframe at its front.
-//! 3. The lines appended meanwhile are replayed too, and the keyframe is written to the front of the new file.
 //! 3. The lines appended in the meantime are also replayed, and the keyframe is written to the front of the new file.
+//! 4. The new file is renamed to the old one's name.
 //!
 //! A process killed between these steps leaves both files; readers continue from the first to the second.
 //!
@@ -123,7 +123,9 @@ fn check(recorder: &Recorder) {
     }
 }
 
-/// Waits for a running compaction to end. Called on the thread that ends the process, before the trace is closed.
+/// Waits for a running compaction to end.
+///
+/// Called on the thread that ends the process, before the trace is closed.
 pub fn finish() {
     drop(COMPACTING.try_lock_for(COMPACTION_TIMEOUT));
 }

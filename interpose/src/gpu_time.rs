@@ -168,7 +168,7 @@ fn described(error: &CallError) -> String {
 /// CUPTI's callback, on the program's thread, within the program's call.
 unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CUpti_CallbackId, data: *const c_void) {
     if domain == CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RESOURCE {
-        // SAFETY: of this domain, and of nodes of graphs, that is what CUPTI gives, valid during the call.
+        // SAFETY: for this domain and for graph nodes, CUPTI passes this type, valid during the call.
         unsafe {
             let Some(resource) = data.cast::<CUpti_ResourceData>().as_ref() else { return };
             let Some(node) = resource.resourceDescriptor.cast::<CUpti_GraphData>().as_ref() else { return };
@@ -176,7 +176,7 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
         }
         return;
     }
-    // SAFETY: of the driver's domain, that is what CUPTI gives, valid during the call.
+    // SAFETY: for the driver's domain, CUPTI passes this type, valid during the call.
     let Some(data) = (unsafe { data.cast::<CUpti_CallbackData>().as_ref() }) else { return };
     if data.callbackSite == CUpti_ApiCallbackSite::CUPTI_API_ENTER {
         with_place(|recorder, place| {
@@ -218,7 +218,7 @@ pub fn finish(recorder: &Recorder) {
 }
 
 /// Makes CUPTI deliver its records.
-/// Called in a forked child, where CUPTI does not work: NVIDIA's libraries survive no fork.
+///
 /// The lock of the books must not be held: the records may arrive on this thread.
 fn collect(flag: CUpti_ActivityFlag) {
     if let Some(cupti) = CUPTI.get() {

@@ -332,7 +332,7 @@ impl Interner {
             return (layer, false);
         }
         let (class, module, line) = if frame.role.intersects(FrameRole::WRAPPER) {
-            ("", 0, 0) // Readers count what has no class at the caller.
+            ("", 0, 0) // Readers attribute a layer without a class to its caller.
         } else {
             ("GraphModule", python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0))
         };

@@ -27,7 +27,7 @@ pub fn record(recorder: &Recorder) -> bool {
         *now.entry(device).or_default() += bytes;
     }
     let Some(mut last) = LAST_RECORDED.try_lock() else { return false };
-    last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All freed: none is left there.
+    last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All of its host memory was freed.
     for (&device, &bytes) in &now {
         if last.get(&device).copied().unwrap_or(0) != bytes {
             recorder.log.append(encode::moved(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), device, bytes));

@@ -69,7 +69,7 @@ pub fn frame(recorder: &Recorder, thread: &mut ThreadState, site: usize) -> (u32
 
 #[cold]
 fn find(recorder: &Recorder, site: usize) -> Option<(u32, bool)> {
-    let call = site - 1; // The call itself may be the last instruction of its line.
+    let call = site - 1; // The call may be the last instruction of its line.
     let (library, base) = loaded_objects::file_at(call)?;
     let mut sources = SOURCES.lock();
     let sources = sources.get_or_insert_with(HashMap::new);

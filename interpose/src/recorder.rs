@@ -130,7 +130,7 @@ impl Recorder {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let length = name.iter().position(|&byte| byte == 0).unwrap_or(0);
         self.log.append(encode::thread(&mut LineBuffer::<256>::new(), thread.id, tid, &name[..length]));
-        self.find_range(thread); // It may have entered ranges before anything was recorded.
+        self.find_range(thread); // It may have entered ranges before the recording.
     }
 
     /// Finds the thread's range after it entered or left one.
@@ -169,7 +169,9 @@ impl Recorder {
         index + 1
     }
 
-    /// Writes the last line and truncates the file. `code` is the exit code.
+    /// Writes the last line and truncates the file.
+    ///
+    /// `code` is the exit code.
     pub fn write_end_and_close(&self, code: i32) {
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.elapsed_ns(), Some(code), None));
         self.log.file().close();

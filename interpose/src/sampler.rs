@@ -39,7 +39,9 @@ impl Sampler {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Samples `device` from now on. NVML numbers cards differently; the bus id identifies a card in both.
+    /// Samples `device` from now on.
+    ///
+    /// NVML numbers cards differently; the bus id identifies a card in both.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
         self.watched.lock().push(SampledDevice {
             device,

@@ -236,9 +236,9 @@ impl ThreadState {
             return Some(state);
         }
         let state = map(STATE_BYTES)?;
-        // SAFETY: the mapping just made. Advice may be refused: with pages of 2 MiB nothing would be saved.
+        // SAFETY: the mapping just created. Advice may be refused: pages of 2 MiB would save no memory.
         unsafe { libc::madvise(state.cast(), STATE_BYTES, libc::MADV_NOHUGEPAGE) };
-        Some(state.cast()) // Zero means that nothing is known, in every field.
+        Some(state.cast()) // Zero means "unknown" in every field.
     }
 
     fn is_in_large_page(state: *mut Self) -> bool {
@@ -263,7 +263,7 @@ impl ThreadState {
     ///
     /// As for [`forget`](Self::forget), and it is not one of the first states; `state` is freed afterwards.
     unsafe fn unmake(state: *mut Self) {
-        // SAFETY: the whole mapping that `make` made, which only the caller has.
+        // SAFETY: the whole mapping that `make` created, which only the caller has.
         unsafe { libc::munmap(state.cast(), STATE_BYTES) };
     }
 
@@ -366,7 +366,7 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
         }
     }
     if !ThreadState::is_in_large_page(state.cast()) {
-        // SAFETY: made in `prepare`, in its own mapping; its thread ends and no slot has taken it.
+        // SAFETY: created in `prepare`, in a separate mapping; its thread ends and no slot has taken it.
         unsafe { ThreadState::unmake(state.cast()) };
     }
 }

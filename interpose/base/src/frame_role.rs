@@ -35,7 +35,7 @@ bitflags! {
         const WRAPPER = 128;
         /// Inductor's code outside of any layer.
         ///
-        /// Attribution adds it; [`of`](Self::of) never returns it.
+        /// Attribution adds it; [`FrameRole::of`] never returns it.
         const OUTSIDE = 256;
         /// The forward of a compiled function that has a backward.
         const COMPILED_FORWARD = 512;

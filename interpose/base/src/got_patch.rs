@@ -63,7 +63,9 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     )
 }
 
-/// Patches objects loaded since the last call. Does nothing if memlab was preloaded.
+/// Patches objects loaded since the last call.
+///
+/// Does nothing if memlab was preloaded.
 pub extern "C" fn patch_new_objects() {
     static PATCHED_FOR: AtomicU64 = AtomicU64::new(0);
     if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {

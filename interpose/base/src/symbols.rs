@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use crate::loaded_objects::base_of;
 use crate::stderr::print_message;
 
-/// The real function behind a hook, looked up once. `F` is its `fn` pointer type.
+/// The real function behind a hook, looked up once.
+///
+/// `F` is its `fn` pointer type.
 pub struct Real<F> {
     address: AtomicPtr<c_void>,
     /// The library to look in; empty for the next object in lookup order.

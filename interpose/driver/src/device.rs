@@ -3,7 +3,7 @@
 use super::calls::{self, Current};
 use memlab_protocol::request::MAX_DEVICES;
 
-/// The current context's device; 0 if there is no context, as in the runtime.
+/// The current context's device; 0 without a context, as in the runtime.
 pub fn current_device() -> i32 {
     calls::current_device().unwrap_or(0)
 }

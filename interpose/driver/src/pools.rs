@@ -91,7 +91,7 @@ pub fn are_used() -> bool {
 
 /// Calls `query` with each pool of the device that exists and may hold memory.
 fn with_pools(device: i32, mut query: impl FnMut(Pool)) {
-    let made = POOLS.lock(); // Held, so that no pool is destroyed meanwhile.
+    let made = POOLS.lock(); // Held, so that no pool is destroyed during the queries.
     let of_device = [calls::default_pool(device), calls::current_pool(device)].into_iter().filter_map(existing);
     let made = made.iter().filter(|&&(of, _)| of == device).map(|&(_, pool)| pool as Pool);
     let mut seen = Vec::with_capacity(4);

@@ -232,7 +232,7 @@ mod tests {
         let mut bytes = [0u8; 17];
         let structure = Out::<u8>(bytes[1..].as_mut_ptr());
         // WHEN a field of it is set
-        // SAFETY: there are 16 bytes.
+        // SAFETY: the structure has 16 bytes.
         let field = unsafe { structure.at::<u64>(8) };
         field.set(u64::MAX);
         // THEN it has that value, and no other byte changes

@@ -269,8 +269,9 @@ pub const PUBLISHED_SINCE: u8 = 13;
 /// Number of words of `_Py_DebugOffsets` that [`agrees`] reads.
 pub const PUBLISHED_WORDS: usize = 49;
 
-/// Compares the offsets that the interpreter publishes, from [`PUBLISHED_SINCE`] on, with the row. `Err` names the
-/// difference.
+/// Compares the offsets that the interpreter publishes, from [`PUBLISHED_SINCE`] on, with the row.
+///
+/// `Err` names the difference.
 pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'static str> {
     let Some(at) = PUBLISHED.iter().find(|at| at.minor == layout.minor) else {
         return Err("memlab does not know how it describes itself");

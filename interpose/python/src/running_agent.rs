@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::api::{Api, Object};
 use interpose_base::symbols;
 
-/// Null before the agent was started. The object lives as long as the process.
+/// Null before the agent was started.
+///
+/// The object lives as long as the process.
 static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the agent; null before it was started.
@@ -84,8 +86,9 @@ pub unsafe fn untraced(api: &Api, work: impl FnOnce()) {
     }
 }
 
-/// Disables torch.compile's frame evaluator, which would compile the agent's own functions. Returns the setter and the
-/// callback to restore.
+/// Disables torch.compile's frame evaluator, which would compile the agent's own functions.
+///
+/// Returns the setter and the callback to restore.
 ///
 /// # Safety
 ///

@@ -68,7 +68,9 @@ pub enum Unsupported {
 }
 
 impl Interpreter {
-    /// Looks for CPython among the symbols of the process. `lookup` is the real `dlsym` over the global scope.
+    /// Looks for CPython among the symbols of the process.
+    ///
+    /// `lookup` is the real `dlsym` over the global scope.
     pub fn find(lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, Unsupported> {
         let (this_thread_state, version) = (lookup(c"PyGILState_GetThisThreadState"), lookup(c"Py_GetVersion"));
         let (code_type, cell_type) = (lookup(c"PyCode_Type"), lookup(c"PyCell_Type"));

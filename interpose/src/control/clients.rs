@@ -102,7 +102,7 @@ impl Clients {
             let now = Instant::now();
             self.clients.retain(|client| client.deadline > now && client.stream.is_ours());
             if now >= until || !self.can_listen() {
-                return; // The thread's other work is due, however many clients there are.
+                return; // The thread's other work is due, regardless of the number of clients.
             }
             let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_CLIENTS + 1];
             if listens {

@@ -23,7 +23,9 @@ use interpose_driver::device::range_bytes;
 use interpose_driver::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, Handle, In, Out};
 use interpose_driver::vmm::{allocations, gate};
 
-/// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
+/// A call that allocates memory.
+///
+/// The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         driver_hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -66,7 +68,9 @@ macro_rules! takes_from_pool {
     };
 }
 
-/// A call that frees memory. The details give the address space, and the address.
+/// A call that frees memory.
+///
+/// The details give the address space, and the address.
 macro_rules! frees_driver_memory {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         driver_hook! { $name $count ($($arg: $type),*) { |real| {

@@ -87,11 +87,11 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
         // SAFETY: the caller's own name; RTLD_NEXT from here means the objects after libmemlab.
         found = unsafe { real(libc::RTLD_NEXT, symbol) };
         if found.is_null() {
-            return ptr::without_provenance_mut(ABSENT); // There is no CUDA in the process.
+            return ptr::without_provenance_mut(ABSENT); // The process contains no CUDA.
         }
     }
     if found.is_null() && handle == libc::RTLD_NEXT {
-        return ptr::without_provenance_mut(ABSENT); // The jump would find memlab's.
+        return ptr::without_provenance_mut(ABSENT); // The jump would find memlab's function.
     }
     match hook {
         Some(hook) if !found.is_null() => {

@@ -145,7 +145,7 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     let key = (Space::Address, address);
     if address == 0 || MEMORY.lock().live.contains_key(&key) {
-        return; // Allocated after memlab was loaded, and before the agent asked PyTorch.
+        return; // Allocated after memlab was loaded, and before the agent queried PyTorch.
     }
     session.recorder.define_device(device);
     let attribution = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };

@@ -82,7 +82,9 @@ macro_rules! runtime_hook {
     };
 }
 
-/// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
+/// A call that allocates memory.
+///
+/// The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         runtime_hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -98,7 +100,9 @@ macro_rules! takes {
     };
 }
 
-/// A call that frees memory. The details give the address space, and the address.
+/// A call that frees memory.
+///
+/// The details give the address space, and the address.
 macro_rules! frees {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         runtime_hook! { $name $count ($($arg: $type),*) { |real| {

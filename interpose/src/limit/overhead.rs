@@ -29,7 +29,9 @@ use memlab_protocol::request::MAX_DEVICES;
 /// Age up to which a looked-up figure is used.
 const MAX_AGE_MS: u64 = 250;
 
-/// Looks up the overhead if the known figure is old. Reserved bytes of pools are queried at each call.
+/// Looks up the overhead if the known figure is old.
+///
+/// Reserved bytes of pools are queried at each call.
 pub(super) fn look_up_if_old(device: i32, card: &Card) {
     let known = card.looked_up_ms.load(Ordering::Acquire);
     if known > CHANGED_SINCE && now_ms().saturating_sub(known) <= MAX_AGE_MS {

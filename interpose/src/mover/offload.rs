@@ -18,7 +18,9 @@ use interpose_driver::vmm::physical::PhysicalPlace;
 use memlab_protocol::status::OperationPhase;
 
 pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
-/// Moves everything to the arena. The gate stays closed.
+/// Moves everything to the arena.
+///
+/// The gate stays closed.
 pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
@@ -38,7 +40,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let mut memory = MOVABLE_MEMORY.lock();
     let memory = &mut *memory;
     let moving = movable(memory)?;
-    begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
+    begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated in the meantime.
     let mut arena = ARENA.lock();
     // While host memory is still being pinned, the device keeps all of its memory: if the system refuses, nothing has
     // changed.

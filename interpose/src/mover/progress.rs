@@ -153,7 +153,9 @@ static OPERATIONS: AtomicU64 = AtomicU64::new(0);
 /// True while the driver's checkpoint is active; set by `memlab offload --full`.
 static CHECKPOINTED: AtomicBool = AtomicBool::new(false);
 
-/// The operation in progress, or the last one. It is replaced only under this lock.
+/// The operation in progress, or the last one.
+///
+/// It is replaced only under this lock.
 pub fn current() -> MutexGuard<'static, Option<&'static Progress>> {
     CURRENT.lock()
 }

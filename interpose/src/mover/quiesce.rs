@@ -33,7 +33,9 @@ impl Drop for ClosedGate {
     }
 }
 
-/// Closes the gate, then waits for the threads inside and for the devices. If that fails, the gate opens again.
+/// Closes the gate, then waits for the threads inside and for the devices.
+///
+/// If that fails, the gate opens again.
 pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<ClosedGate, String> {
     let closed = loop {
         while captures::is_any() {

@@ -19,7 +19,9 @@ use memlab_protocol::status::OperationPhase;
 
 pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
 
-/// Brings all memory back. All physical memory is created first: if a device is full, nothing changes.
+/// Brings all memory back.
+///
+/// All physical memory is created first: if a device is full, nothing changes.
 pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Result<Option<String>, Failure> {
     let contexts = contexts::all();
     let closed = match ClosedGate::as_found() {
@@ -55,7 +57,7 @@ fn restore_pieces(
         calls::set_context(context).map_err(calls::context_error)?;
     }
     if memory.totals().host_bytes == 0 && !memory.is_waiting() {
-        return Ok(None); // All of it is back, or was freed meanwhile.
+        return Ok(None); // All memory is back, or was freed.
     }
     if contexts.is_empty() {
         return Err("the program has no CUDA context any more: there is nothing to restore".into());
@@ -73,7 +75,9 @@ fn restore_failure(code: Code) -> Failure {
     ))
 }
 
-/// Undoes an offload that failed halfway. A context must be current.
+/// Undoes an offload that failed halfway.
+///
+/// A context must be current.
 pub(super) fn restore_moved_pieces(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
     remap_lost(memory)?;
     let (returns, _) = create_all(memory, None)?;

@@ -199,7 +199,7 @@ fn common(found: &[Origins], line: u32) -> Option<Origin> {
         let other = other.filter(|other| **other == common)?;
         for (module, same) in common.modules.iter_mut().zip(&other.modules) {
             if module.address != same.address {
-                module.address = 0; // Modules of two models.
+                module.address = 0; // The modules belong to two models.
             }
         }
     }

@@ -104,7 +104,9 @@ impl Python {
         log.append(encode::warning(&mut LineBuffer::<1024>::new(), &what));
     }
 
-    /// Asks the interpreter to run the agent on its main thread, between two bytecodes. Needs no GIL.
+    /// Asks the interpreter to run the agent on its main thread, between two bytecodes.
+    ///
+    /// Needs no GIL.
     pub fn schedule(&self) {
         if !self.scheduled.swap(true, Ordering::AcqRel) && !self.schedule_call() {
             self.scheduled.store(false, Ordering::Release);

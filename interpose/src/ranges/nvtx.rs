@@ -71,7 +71,9 @@ fn core2() -> [(usize, Function); 6] {
 /// Result of a push and a pop where depths are not counted (`NVTX_NO_PUSH_POP_TRACKING`), as without a profiler.
 const NO_TRACKING: c_int = -2;
 
-/// Called by each copy of NVTX in the process. Returns 1 if its functions are filled in.
+/// Called by each copy of NVTX in the process.
+///
+/// Returns 1 if its functions are filled in.
 ///
 /// # Safety
 ///

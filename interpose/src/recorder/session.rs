@@ -155,7 +155,7 @@ impl Session {
     ///
     /// For `cuMemCreate`d memory, `address` is memlab's number for it.
     pub fn driver_allocated(&self, address: u64, memory: &DriverBlock) {
-        self.note_range(); // It may be a block of PyTorch's.
+        self.note_range(); // It may be a PyTorch block.
         let event = DriverAlloc {
             time: self.elapsed_ns(),
             thread: self.thread.id,

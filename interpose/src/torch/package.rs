@@ -46,8 +46,8 @@ macro_rules! package_hooks {
         #[doc = concat!("`", $symbol, "`, called with no lock held, on the thread that runs the package.")]
         ///
         /// # Safety
+        ///
         /// Must be called as PyTorch's function.
-        /// Must be called as PyTorch's own function.
         #[unsafe(naked)]
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C" fn $hook() {

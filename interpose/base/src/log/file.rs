@@ -337,7 +337,9 @@ impl TraceFile {
         self.tail() >= self.large.load(Ordering::Relaxed)
     }
 
-    /// Writes the first bytes of the file. A NUL stays between them and the lines.
+    /// Writes the first bytes of the file.
+    ///
+    /// A NUL stays between them and the lines.
     pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 >= self.front {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));

@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_reader_gets_every_line_once_while_threads_append_and_the_log_switches() {
         let _one = ONE_READER.lock();
-        // GIVEN four threads that append numbered lines, and a log that meanwhile continues in other files
+        // GIVEN four threads that append numbered lines, and a log that continues in other files at the same time
         let log = Log::create(Path::new(IN_MEMORY), Naming::Exact, 64 << 20, b"{}\n").unwrap();
         let (mut position, mut text, stop) = (0, Vec::new(), AtomicBool::new(false));
         let mut left: Vec<&'static TraceFile> = Vec::new();

@@ -116,7 +116,9 @@ impl Arena {
         }
     }
 
-    /// Releases regions without taken spans to the system. A context must be current.
+    /// Releases regions without taken spans to the system.
+    ///
+    /// A context must be current.
     pub fn shrink(&mut self) {
         self.retain(Region::is_being_made);
     }

@@ -65,7 +65,9 @@ impl Drop for GatePass {
     }
 }
 
-/// Enables the gate and registers for membarrier. Called when the library is loaded, and again in a forked child.
+/// Enables the gate and registers for membarrier.
+///
+/// Called when the library is loaded, and again in a forked child.
 pub fn enable() {
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     // SAFETY: a system call without pointers; fails if the kernel is too old or forbids it.

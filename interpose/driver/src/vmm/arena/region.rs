@@ -15,7 +15,9 @@ use interpose_base::background;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 
-/// Alignment and size of a huge page. Pinning memory in small pages takes many times as long (`benches/pinning.c`).
+/// Alignment and size of a huge page.
+///
+/// Pinning memory in small pages takes many times as long (`benches/pinning.c`).
 pub(super) const HUGE_PAGE: u64 = 2 << 20;
 /// Maximum size of a region.
 ///
@@ -102,7 +104,7 @@ impl Region {
         let bytes = self.bytes as usize;
         for start in (0..bytes).step_by(FAULT_BYTES) {
             let (piece, length) = (self.pointer().wrapping_add(start), FAULT_BYTES.min(bytes - start));
-            // SAFETY: the mapping is this region's, and nobody copies into it before it is pinned.
+            // SAFETY: the mapping is this region's, and no thread copies into it before it is pinned.
             unsafe {
                 if libc::madvise(piece.cast(), length, libc::MADV_POPULATE_WRITE) == 0 {
                     continue;
