@@ -53,8 +53,9 @@ pub fn reset_in_child() {
     locks::unlock_in_child(&SOURCES);
 }
 
-/// Returns the frame of the package line whose call returns to `site`, and true if the line computes a node. 0 if the call
-/// is not a package's.
+/// Returns the frame of the package line whose call returns to `site`, and true if the line computes a node.
+///
+/// 0 if the call is not a package's.
 pub fn frame(recorder: &Recorder, thread: &mut ThreadState, site: usize) -> (u32, bool) {
     let loads = LOADS.load(Ordering::Acquire);
     let cached = &mut thread.frame_cache[(site ^ site >> 10) % FRAME_CACHE_ENTRIES];

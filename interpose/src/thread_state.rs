@@ -287,7 +287,7 @@ thread_local! {
 
 /// Returns the calling thread's state, created or reset for `recorder` when needed.
 ///
-/// Returns null without memory for one.
+/// Returns null if the system is out of memory.
 #[inline]
 pub fn state(recorder: u64) -> *mut ThreadState {
     let state = STATE.with(Cell::get);

@@ -31,7 +31,7 @@ static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Load addresses of the patched objects.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Patches the loaded objects now, and later ones as they are loaded.
+/// Patches the loaded objects, and from now on those loaded later.
 pub fn start(replacements: fn() -> Replacements) {
     if REPLACEMENTS.set(replacements).is_ok() {
         REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);

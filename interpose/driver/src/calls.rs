@@ -202,7 +202,7 @@ pub fn synchronize() -> Result<(), Code> {
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 const RELAXED: c_int = 2;
 
-/// Sets which calls captures on other threads forbid to this thread, and returns the previous mode.
+/// Sets the calls that captures on other threads forbid to this thread, and returns the previous mode.
 ///
 /// Returns 0, the strictest, if the driver does not return it.
 fn exchange_capture_mode(mut mode: c_int) -> c_int {

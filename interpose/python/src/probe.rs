@@ -1,10 +1,10 @@
-//! Checks without a crash if memory can be read.
+//! Checks without a crash whether memory can be read.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Checks through the kernel if memory can be read: `write` to a pipe fails with `EFAULT` instead of crashing.
+/// Checks through the kernel whether memory can be read: `write` to a pipe fails with `EFAULT` instead of crashing.
 pub struct Probe {
     read_end: OwnedFd,
     write_end: OwnedFd,

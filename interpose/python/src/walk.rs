@@ -31,7 +31,7 @@ impl RawFrame {
     pub const EMPTY: Self = Self { code: std::ptr::null(), position: 0, frame: std::ptr::null() };
 }
 
-/// Fields that reveal if an address still contains the same code object: addresses are reused.
+/// Fields that reveal whether an address still contains the same code object: addresses are reused.
 ///
 /// The fields are close together in a code object, since every walk reads them for every frame.
 #[derive(Clone, Copy, PartialEq, Eq)]

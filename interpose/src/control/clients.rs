@@ -22,7 +22,7 @@ const MAX_CLIENTS: usize = 32;
 /// Maximum number of waiting clients accepted before the connected ones are polled again.
 const ACCEPT_BATCH: usize = 8;
 
-/// A socket, and the inode that reveals if its descriptor is still memlab's.
+/// A socket, and the inode that reveals whether its descriptor is still memlab's.
 struct OwnedSocket<S: AsFd> {
     socket: ManuallyDrop<S>,
     inode: (u64, u64),

@@ -1,9 +1,9 @@
 //! CUDA graphs of PyTorch that are being captured.
 //!
-//! Its allocator takes memory for their private pools.
+//! PyTorch's allocator takes memory for their private pools.
 //!
-//! While a graph is captured, the allocator asks the runtime before each request if the request's stream belongs to a
-//! capture, and for the capture's number. The thread's latest answer decides if its next segment is for the graph's pool.
+//! While a graph is captured, the allocator queries the runtime before each request: does the request's stream belong to a
+//! capture, and to which number? The thread's latest answer decides whether its next segment is for the graph's pool.
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -61,8 +61,9 @@ struct Stream {
 static CURRENT_STREAM: Real<unsafe extern "C-unwind" fn(i8) -> Stream> =
     Real::in_library(c"libc10_cuda.so", c"_ZN3c104cuda20getCurrentCUDAStreamEa");
 
-/// PyTorch's number of the thread's stream on a device, for which its allocator takes memory. 0 is the default stream, or
-/// unknown.
+/// PyTorch's number of the thread's stream on a device, for which its allocator takes memory.
+///
+/// 0 is the default stream, or unknown.
 pub fn current_stream(device: i32) -> u64 {
     let (Some(current), Ok(device)) = (CURRENT_STREAM.get(), i8::try_from(device)) else { return 0 };
     // SAFETY: PyTorch's own function, which its allocator has called for the request that needs memory: it reads a variable of

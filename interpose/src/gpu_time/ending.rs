@@ -1,7 +1,7 @@
 //! Writes the remaining GPU times of a process that ends with `_exit`, on a separate thread.
 //!
-//! A signal may have interrupted the ending thread within CUPTI or an allocation, while it holds their locks. So that thread
-//! waits for the other one for a limited time, and takes no lock.
+//! A signal may have interrupted the ending thread within CUPTI or an allocation, while it holds their locks. So the ending
+//! thread waits for the separate thread for a limited time, and takes no lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ const REMEMBERED_CALLS: usize = 1 << 18;
 
 /// A call, in words that are written one after the other.
 ///
-/// The id in the first and the last word reveals if they belong together.
+/// The id in the first and the last word reveals whether they belong together.
 struct Entry {
     stack: AtomicU64,
     time: AtomicU64,
@@ -29,7 +29,7 @@ static LATEST_CALLS: LazyLock<Box<[Entry]>> = LazyLock::new(|| {
     unsafe { Box::new_zeroed_slice(REMEMBERED_CALLS).assume_init() }
 });
 
-/// Number of flag bits kept of a place: all existing ones.
+/// Flag bits kept of a place: all that exist.
 const FLAG_BITS: u32 = 13;
 
 /// Layers from this on are recorded as no layer.

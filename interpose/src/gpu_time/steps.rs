@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn steps_are_written_when_no_record_of_them_is_expected() {
-        // GIVEN records of six steps, a second apart; THEN those steps are complete that a step followed two seconds ago
+        // GIVEN records of six steps, a second apart; THEN the steps before one that began two seconds ago are complete
         let mut six = sums(6);
         assert_eq!(steps(six.take_complete(false)), [0, 1, 2]);
         assert_eq!(steps(six.take_complete(false)), [0; 0]);

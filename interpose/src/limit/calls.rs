@@ -26,7 +26,9 @@ pub struct Call {
     pub kind: DriverKind,
     pub name: &'static str,
     pub caller: usize,
-    /// Bytes requested. 0 if they cannot be determined: the call will fail.
+    /// Bytes requested.
+    ///
+    /// 0 if they cannot be determined: the call will fail.
     pub bytes: u64,
 }
 
@@ -151,7 +153,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
     let _one_at_a_time = POOL_CALLS[device as usize].lock();
     pools::pool_used(device, from.pool as usize);
     let need = footprint(DriverKind::Device, call.bytes);
-    // Only afterwards is it known if the pool grew.
+    // Pool growth is known only afterwards.
     let attempt = |reserved: u64| {
         let result = real();
         if result != CUDA_SUCCESS {

@@ -166,8 +166,9 @@ pub fn unspilled(device: i32, bytes: u64) {
     }
 }
 
-/// Bytes of the card that an allocation takes: its size as the driver rounds it. 0 for memory that is counted elsewhere
-/// (pools) or is overhead.
+/// Bytes of the card that an allocation takes: its size as the driver rounds it.
+///
+/// 0 for memory that is counted elsewhere (pools) or is overhead.
 pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
     match kind {
         DriverKind::Device | DriverKind::Managed | DriverKind::Array => rounded(bytes),

@@ -62,7 +62,7 @@ fn is_caching_allocator(caller: usize) -> bool {
 
 /// Allocates host memory for `bytes` that belong on the current device.
 ///
-/// The address is valid on host and device.
+/// The address is valid on host and device. Returns `None` on failure.
 pub fn allocate(bytes: u64) -> Option<u64> {
     machine_has(bytes)?;
     let _relaxed = RelaxedCaptures::begin();

@@ -93,7 +93,7 @@ pub fn run<'a, T: Transfer + 'a>(
     pending: &PendingRegions,
     done: &AtomicU64,
 ) -> Result<(), Code> {
-    // A lock each, for the thread that copies them.
+    // Each behind a lock, for whichever thread copies them.
     let mut by_context: BTreeMap<u64, Mutex<Vec<&mut T>>> = BTreeMap::new();
     for (context, transfer) in transfers {
         by_context.entry(context).or_default().get_mut().push(transfer);

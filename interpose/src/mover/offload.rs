@@ -46,7 +46,8 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     // changed.
     let keeps = arena.unmade_bytes() > 0;
     if let Some(what) = begun.failure() {
-        // It may have been dropped and begun again just now. A refused request is not repeated while the program waits.
+        // The failed regions may have been dropped and requested again just now. A refused request is not repeated while
+        // the program waits.
         drop(begun);
         arena.drop_failed();
         return Err(what.into());
@@ -106,7 +107,7 @@ fn movable(memory: &MovableMemory) -> Result<MovablePieces, Failure> {
     Ok(MovablePieces { numbers, bytes })
 }
 
-/// Returns true if memory to offload is visible without waiting.
+/// Returns true if memory may be available to offload, judged without waiting.
 pub fn could_offload() -> bool {
     pools::are_used() || MOVABLE_MEMORY.try_lock().is_none_or(|memory| movable(&memory).is_ok())
 }

@@ -140,7 +140,7 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
     Ok((returns, left))
 }
 
-/// Returns true if memory to restore is visible without waiting.
+/// Returns true if an operation may be needed to restore memory, judged without waiting.
 ///
 /// The program may have freed all of it in the meantime, and still waits to be woken. Memory that came back may have left
 /// host memory to release.

@@ -33,7 +33,7 @@ struct Open {
 /// The open ranges of a thread, the outermost first.
 struct OpenRanges {
     open: Vec<Open>,
-    /// Number of them that have their ids in the trace of recorder `recorder`.
+    /// Number of open ranges that have ids in the trace of recorder `recorder`.
     numbered: usize,
     recorder: u64,
     /// Number of ranges that are too deep to be kept.

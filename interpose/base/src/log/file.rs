@@ -19,7 +19,7 @@ use super::trace_path::{self, Naming, is_named};
 use crate::descriptors::{inode_of, move_up, soft_limit};
 use crate::waker::Waker;
 
-/// Compacts the trace.
+/// Thread that compacts the trace.
 ///
 /// Woken when a file has grown large.
 pub static COMPACTING_THREAD: Waker = Waker::new();

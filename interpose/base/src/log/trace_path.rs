@@ -18,7 +18,7 @@ use crate::descriptors::inode_of;
 /// The first bytes of a trace.
 const HEADER: &[u8] = b"{\"memlab\":";
 
-/// Replaces the path of a trace that is kept in memory.
+/// Stands for the path of a trace that is kept in memory.
 ///
 /// Such a trace disappears with the process.
 pub const IN_MEMORY: &str = ":memory:";

@@ -180,6 +180,6 @@ mod tests {
                     .any(|&(start, size)| address >= start && address + bytes as usize <= start + size as usize)
             }));
         }
-        std::mem::forget(arena); // It has no regions to release.
+        std::mem::forget(arena); // Its regions are not mapped: nothing to release.
     }
 }

@@ -1,4 +1,4 @@
-//! Decides if memlab answers memory calls itself.
+//! Decides whether memlab answers memory calls itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -50,7 +50,7 @@ pub struct MappedAddress {
 pub struct Totals {
     pub device_bytes: u64,
     pub host_bytes: u64,
-    /// Bytes of memlab's memory that cannot be moved.
+    /// Bytes backed by memlab that cannot be moved.
     pub fixed_bytes: u64,
     /// Bytes requested by `cuMemAlloc` calls that memlab answered.
     pub backed_bytes: u64,

@@ -20,9 +20,10 @@ pub enum AttributeValue {
     Word(u64),
 }
 
-/// Answers `cuPointerGetAttribute` for memory that memlab backs; `None` leaves it to the driver. memlab answers where the
-/// driver's result would depend on the current location of the bytes, on the number of pieces, or on the caller that
-/// allocated them.
+/// Answers `cuPointerGetAttribute` for memory that memlab backs; `None` leaves it to the driver.
+///
+/// memlab answers where the driver's result would depend on the current location of the bytes, on the number of pieces, or
+/// on the caller that allocated them.
 pub fn attribute(address: u64, attribute: i32) -> Option<AttributeValue> {
     /// `CUpointer_attribute`
     const CONTEXT: i32 = 1;

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(pending.wait(), Err("no memory".to_owned()));
         // AND nothing waits for a span outside these regions
         assert_eq!(pending.wait_for(Span { address: 0x3000_0000, bytes: 1 }), Ok(()));
-        // The regions are none: nothing to release.
+        // The regions are not mapped: nothing to release.
         regions.into_iter().for_each(std::mem::forget);
         std::mem::forget(pending);
     }
