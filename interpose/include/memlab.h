@@ -21,8 +21,8 @@ extern "C" {
 int memlab_offload(double timeout_s, char *error, size_t size);
 
 /* Brings everything back to its previous addresses, and returns when that is done. Fails if the device has no room:
- * then everything stays in host memory, and the call may be repeated. If `free_host` is not 0, returns the pinned host memory
- * to the system; otherwise it is kept for reuse. */
+ * then everything stays in host memory, and the call may be repeated. If `free_host` is not 0, returns the pinned host
+ * memory to the system; otherwise it is kept for reuse. */
 int memlab_restore(double timeout_s, int free_host, char *error, size_t size);
 
 /* Sets the limit of `device` (-1: all devices) to `bytes`; UINT64_MAX removes it. `spill`: 1, memory beyond the limit goes
