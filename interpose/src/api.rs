@@ -1,4 +1,4 @@
-//! The C functions of `include/memlab.h`, which the program itself calls.
+//! C functions of `include/memlab.h`, which the program calls.
 
 use std::ffi::{CStr, c_char, c_double, c_int};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use memlab_protocol::c_api::{Position, Trained};
 use memlab_protocol::request::{MAX_DEVICES, MAX_TIMEOUT, is_limit};
 use memlab_protocol::status::OnLimit;
 
-/// The longest line of requests, in bytes.
+/// Maximum length of a line of requests, in bytes.
 const MAX_REQUESTS_LINE_BYTES: usize = 16 << 10;
 
 /// Writes the text, truncated to `size` bytes with its NUL, and returns the size of the whole text with its NUL.
@@ -58,7 +58,7 @@ unsafe fn answer(outcome: Option<Result<(), String>>, error: *mut c_char, size: 
     }
 }
 
-/// A timeout from C's seconds, at most [`MAX_TIMEOUT`]; zero for a negative or invalid value.
+/// Converts a timeout from C's seconds, at most [`MAX_TIMEOUT`]; zero for a negative or invalid value.
 fn duration(seconds: c_double) -> Duration {
     let asked = Duration::try_from_secs_f64(seconds);
     asked.unwrap_or(if seconds > 0.0 { MAX_TIMEOUT } else { Duration::ZERO }).min(MAX_TIMEOUT)
@@ -174,7 +174,9 @@ pub unsafe extern "C" fn memlab_read(
     .unwrap_or(0)
 }
 
-/// Asks the driver for the use of cards that changed, which the control thread would do a little later.
+/// Queries the driver for the use of cards that changed.
+///
+/// The control thread would do this slightly later.
 fn sample_if_due(recorder: &Recorder) {
     if recorder.sampler.is_due()
         && let Some(_guard) = RecursionGuard::enter()

@@ -36,14 +36,14 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
                 flags: Phase::Backward as u32 | linked | workspace,
             };
         }
-        // A Python autograd.Function, a hook, or activation checkpointing running forward again.
+        // Python code in the backward: an autograd.Function, a hook, or activation checkpointing rerunning the forward.
         let own = walk(recorder, python, thread, innermost, (backward.stack, backward.layer));
         if own.roles.intersects(FrameRole::BENCHMARK) {
             return benchmark(own, workspace);
         }
         let again = if own.roles.intersects(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
-        // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (If there were
-        // frames before, the optimizer may have called backward.)
+        // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (With frames before, the
+        // optimizer may have called backward.)
         let steps = own.roles.intersects(FrameRole::OPTIMIZER_STEP) && backward.frame_at_entry.is_null();
         let phase = if steps { Phase::Optimizer as u32 } else { Phase::Backward as u32 };
         let flags = phase | again | kept_for(own.roles) | workspace;
@@ -54,11 +54,11 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     if own.roles.intersects(FrameRole::BENCHMARK) {
         return benchmark(own, workspace);
     }
-    // An autograd node was made with this same stack: the allocation belongs to the operation that made the node.
+    // An autograd node was created with this same stack: the allocation belongs to the operation that created the node.
     let differentiable = own.stack != 0 && thread.nodes.last_stack == own.stack;
-    // So does what a compiled function allocates if it has a backward; its node is made later, by another stack.
+    // The same holds for allocations of a compiled function with a backward. Its node is created later, with another stack.
     let differentiable = differentiable || own.roles.contains(FrameRole::OUTSIDE | FrameRole::COMPILED_FORWARD);
-    // The optimizer's code makes no nodes; the closure that it may call does.
+    // The optimizer's code creates no nodes; a closure that it calls does.
     let phase = if own.roles.intersects(FrameRole::COMPILED_BACKWARD) {
         Phase::Backward as u32
     } else if own.roles.intersects(FrameRole::OPTIMIZER_STEP) && !differentiable {
@@ -75,13 +75,13 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     Attribution { stack: own.stack, layer: own.layer, flags }
 }
 
-/// What a compiler measures with belongs to no layer and no phase.
+/// Attributes a compiler's benchmark, which belongs to no layer and no phase.
 #[cold]
 fn benchmark(own: WalkedStack, workspace: u32) -> Attribution {
     Attribution { stack: own.stack, layer: 0, flags: Phase::Other as u32 | Flags::BENCHMARK | workspace }
 }
 
-/// The flags of memory that is known by the function that allocates it.
+/// Flags of memory that is classified by the function that allocates it.
 #[inline]
 fn kept_for(roles: FrameRole) -> u32 {
     if roles.intersects(FrameRole::KEPT_FOR) { purpose(roles) } else { 0 }
@@ -111,8 +111,8 @@ struct WalkedStack {
 /// Walks the stack and interns it, on top of stack and layer `base`, reusing the common prefix with this thread's last
 /// stack.
 ///
-/// Frames are compared from the outermost inwards, by code object, position and (for module calls) module. A position
-/// in a caller cannot change while the callee runs, so equal prefixes are the same frames for attribution's purposes.
+/// Frames are compared from the outermost inwards, by code object, position and (for module calls) module. A position in a
+/// caller cannot change while the callee runs, so equal prefixes are the same frames for attribution.
 #[inline]
 fn walk(
     recorder: &Recorder,
@@ -162,7 +162,9 @@ fn walk(
     }
 }
 
-/// What is asked for by an AOTInductor package, which the Python stack of `own` runs: by the package's line.
+/// Attributes an event inside an AOTInductor package to the package's line.
+///
+/// The Python stack of `own` runs the package.
 #[inline]
 fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: WalkedStack, innermost: *const u8) -> WalkedStack {
     let PackageCall { frame, has_node, python } = thread.package;
@@ -180,7 +182,7 @@ fn in_package(recorder: &Recorder, thread: &mut ThreadState, own: WalkedStack, i
     WalkedStack { stack, layer, roles }
 }
 
-/// The stack of `frame` on top of the stack `below`.
+/// Returns the stack of `frame` on top of the stack `below`.
 #[inline]
 fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) -> u32 {
     let key = u64::from(below) << 32 | u64::from(frame);
@@ -191,7 +193,7 @@ fn stack(recorder: &Recorder, thread: &mut ThreadState, below: u32, frame: u32) 
     cached.1
 }
 
-/// The slot of frame `raw`, whose caller has the slot `below`.
+/// Returns the slot of frame `raw`, whose caller has the slot `below`.
 fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw: &RawFrame, below: &Slot) -> Slot {
     let identity = python.identity(raw.code);
     let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE_ENTRIES];
@@ -223,7 +225,7 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         if below.layer == 0 && is_wrapper {
             slot.roles |= FrameRole::OUTSIDE;
         }
-        // The graph that a captured backward runs is no layer: its operations are those of several.
+        // The graph that a captured backward runs is not a layer: its operations belong to several layers.
         let is_captured = is_wrapper && below.roles.intersects(FrameRole::COMPILED_BACKWARD);
         let parent = if is_captured { 0 } else { below.layer };
         slot.layer = layer(recorder, thread, (parent, frame.id as usize, 0), || {
@@ -248,15 +250,16 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
     slot
 }
 
-/// Whether the frame still calls the module it called when the slot was filled.
+/// Returns true if the frame still calls the module that it called when the slot was filled.
 #[inline]
 fn is_module(python: &Interpreter, slot: &Slot, raw: &RawFrame) -> bool {
     let module = slot.role.local().map_or(ptr::null(), |local| python.local(raw.frame, local));
     ptr::eq(slot.module, module) && ptr::eq(slot.class, python.class(module))
 }
 
-/// The layer that `parent` calls, from the cache or from `make`. `key` and `class` are the module's address and its
-/// class, or a frame's id and 0.
+/// Returns the layer that `parent` calls, from the cache or from `make`.
+///
+/// `key` and `class` are the module's address and its class, or a frame's id and 0.
 fn layer(
     recorder: &Recorder,
     thread: &mut ThreadState,
@@ -274,7 +277,7 @@ fn layer(
     cached.layer
 }
 
-/// Spreads two words over a cache; addresses differ in their middle bits.
+/// Hashes two words to spread them over a cache; addresses differ in their middle bits.
 #[inline]
 fn hash(a: u64, b: u64) -> usize {
     let mixed = (a.rotate_left(32) ^ b).wrapping_mul(0x9e37_79b9_7f4a_7c15);

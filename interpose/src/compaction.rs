@@ -3,13 +3,13 @@
 //! 1. When a trace has filled half of its maximum, a thread replays it and measures the size of its state (definitions,
 //!    live blocks, totals, peaks, steps) as a *keyframe*.
 //! 2. The log continues in a new file beside it, which leaves room for the keyframe at its front.
-//! 3. The lines appended meanwhile are replayed too, and the keyframe is written to the front of the new file.
+//! 3. The lines appended in the meantime are also replayed, and the keyframe is written to the front of the new file.
 //! 4. The new file is renamed to the old one's name.
 //!
-//! A process killed in between leaves both files; readers continue from the first to the second.
+//! A process killed between these steps leaves both files; readers continue from the first to the second.
 //!
-//! The two files together never exceed the maximum. Events that arrive faster than compaction can keep up are dropped
-//! and counted; the count is written to the trace.
+//! The two files together never exceed the maximum. Events that arrive faster than compaction can keep up are dropped and
+//! counted; the count is written to the trace.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,13 +32,13 @@ use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 use interpose_base::stderr::print_message;
 
-/// The time between two checks of the thread when it is not woken.
+/// Time between two checks by the thread when it is not woken.
 const TICK: Duration = Duration::from_millis(250);
-/// An exiting process waits this long for its trace to be compacted.
+/// Time for which an exiting process waits for its trace to be compacted.
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest wait before a failed compaction is retried.
+/// Maximum delay before a failed compaction is retried.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(64);
-/// A trace with a maximum up to this could fill between two checks of the control thread.
+/// Largest maximum with which a trace could fill between two checks of the control thread.
 const SMALL_TRACE_BYTES: u64 = 64 << 20;
 
 /// The state of the compacting thread.
@@ -47,9 +47,9 @@ struct CompactionState {
     left: Vec<&'static TraceFile>,
     /// Bytes of the current file's keyframe.
     keyframe: u64,
-    /// When to retry after a failure, and the wait after the next failure.
+    /// Time of the retry after a failure, and the delay after the next failure.
     again: Option<(Instant, Duration)>,
-    /// Compaction cannot succeed any more; the user was told why.
+    /// True if compaction cannot succeed any more; the reason was reported to the user.
     hopeless: bool,
 }
 
@@ -57,21 +57,24 @@ struct CompactionState {
 static COMPACTING: Mutex<CompactionState> = Mutex::new(INITIAL_STATE);
 const INITIAL_STATE: CompactionState = CompactionState { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
 
-/// The user was told of a failure.
+/// True once a failure was reported to the user.
 static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
 static LOSS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 enum Failure {
-    /// It failed, and the old file stays in use.
+    /// Compaction failed, and the old file stays in use.
     Before(String),
-    /// The state takes too much room: the old file stays in use, and a retry would fail too.
+    /// The state takes too much room.
+    ///
+    /// The old file stays in use, and a retry would fail too.
     TooMuch(String),
-    /// It failed after the log had switched to the new file.
+    /// Compaction failed after the log had switched to the new file.
     After(String),
 }
 
-/// Starts the compacting thread once the trace has reached a certain size, or at once if the maximum is small. Called
-/// periodically by the control thread.
+/// Starts the compacting thread once the trace has reached a certain size, or at once if the maximum is small.
+///
+/// Called periodically by the control thread.
 pub fn start_if_needed(recorder: &'static Recorder) {
     let file = recorder.log.file();
     let is_due = trace_max(file.is_in_memory()) <= SMALL_TRACE_BYTES || file.tail() > FIRST_EXTENSION / 2;
@@ -85,7 +88,7 @@ pub fn start_if_needed(recorder: &'static Recorder) {
 }
 
 fn run(recorder: &'static Recorder) {
-    // Nothing this thread does is recorded.
+    // This thread's work is not recorded.
     let Some(_guard) = RecursionGuard::enter() else { return };
     COMPACTING_THREAD.set(std::thread::current());
     loop {
@@ -120,7 +123,9 @@ fn check(recorder: &Recorder) {
     }
 }
 
-/// Waits for a running compaction to end. Called on the thread that ends the process, before the trace is closed.
+/// Waits for a running compaction to end.
+///
+/// Called on the thread that ends the process, before the trace is closed.
 pub fn finish() {
     drop(COMPACTING.try_lock_for(COMPACTION_TIMEOUT));
 }
@@ -133,7 +138,7 @@ pub fn reset_in_child() {
     LOSS_REPORTED.store(false, Ordering::Relaxed);
 }
 
-/// Writes to the trace how many events are missing at this point, and tells the user once.
+/// Writes to the trace how many events are missing at this point, and warns the user once.
 pub fn report_lost(recorder: &Recorder) {
     let lost = recorder.log.take_lost();
     // An ended trace takes no count, and `give_up` has reported its end.
@@ -150,7 +155,9 @@ pub fn report_lost(recorder: &Recorder) {
 }
 
 impl CompactionState {
-    /// Releases replaced files whose lines are all written; the current file may then take their room.
+    /// Releases replaced files whose lines are all written.
+    ///
+    /// The current file may then take their room.
     fn release_drained(&mut self, recorder: &Recorder) {
         let before = self.left.len();
         self.left.retain(|file| {
@@ -180,7 +187,7 @@ impl CompactionState {
         self.again = Some((Instant::now() + pause, (2 * pause).min(MAX_RETRY_DELAY)));
         let (why, end) = match failure {
             Failure::Before(why) => (why, "it ends when it has reached MEMLAB_TRACE_MAX"),
-            // The live state may shrink, but memlab cannot see that once events are dropped.
+            // The live state may shrink, but memlab cannot detect that once events are dropped.
             Failure::TooMuch(why) => {
                 self.hopeless = recorder.log.is_full();
                 (why, "it ends when it has reached MEMLAB_TRACE_MAX")
@@ -196,22 +203,23 @@ impl CompactionState {
     }
 }
 
-/// Where the log continues.
+/// Destination in which the log continues.
 enum Destination {
     /// Under the same name, in less space.
     Same,
-    /// At this path; [`trace_path::IN_MEMORY`]: in memory.
+    /// At this path, or in memory for [`trace_path::IN_MEMORY`].
     Other(PathBuf),
 }
 
-/// Continues the recording in another file, which begins with the state until now: the replaced file ends as the trace
-/// of a process that has ended. `path` may be [`trace_path::IN_MEMORY`].
+/// Continues the recording in another file, which begins with the state so far.
+///
+/// The replaced file ends like the trace of a process that has ended. `path` may be [`trace_path::IN_MEMORY`].
 ///
 /// # Errors
 ///
-/// If the file cannot be written, or the state does not fit: the recording then goes on where it was.
+/// If the file cannot be written, or the state does not fit: the recording then continues in the old file.
 pub fn continue_in(recorder: &Recorder, path: PathBuf) -> Result<(), String> {
-    // Nothing that this does is recorded.
+    // This work is not recorded.
     let Some(_guard) = RecursionGuard::enter() else { return Err("the recorder is busy".to_owned()) };
     let mut state = COMPACTING.lock();
     if recorder.is_finished() || recorder.log.file().is_closed() {
@@ -242,7 +250,7 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, to: &Destination) -
     };
     let most = trace_max(in_memory);
     let is_renamed = matches!(to, Destination::Same) && !in_memory;
-    // Two files that share one bound, until the old one is gone.
+    // The two files share one maximum until the old one is gone.
     let taken = |state: &CompactionState| match to {
         Destination::Same => old.taken() + state.taken(),
         Destination::Other(_) => 0,
@@ -268,7 +276,7 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, to: &Destination) -
         next.path.clone_from(&path); // The name after the rename.
     }
     next.bound(most.saturating_sub(taken(state)), u64::MAX);
-    // With this line, readers recognise the file if the process is killed now.
+    // This line lets readers recognise the file if the process is killed now.
     next.write_front(&header).map_err(|error| {
         let _ = std::fs::remove_file(&beside);
         before(&error)
@@ -301,14 +309,14 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, to: &Destination) -
     Ok(())
 }
 
-/// The header, the state at the end of the replaced file, and where the events begin.
+/// Builds the header, the state at the end of the replaced file, and the position at which the events begin.
 fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64) -> io::Result<Vec<u8>> {
     follower.skip_holes();
     while follower.poll(model).map_err(io::Error::other)?.more {}
     loop {
         let mut keyframe = header.to_vec();
         model.write_keyframe(&mut keyframe)?;
-        // Tells readers that the gap before the first event stays empty.
+        // Informs readers that the gap before the first event stays empty.
         keyframe.extend_from_slice(encode::skip(&mut LineBuffer::<64>::new(), front));
         if (keyframe.len() as u64) < front {
             return Ok(keyframe);
@@ -319,7 +327,7 @@ fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64
     }
 }
 
-/// The first line of the trace, which the compacted trace begins with too.
+/// Reads the first line of the trace, with which the compacted trace also begins.
 fn header_line(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::BufRead;
     let mut line = Vec::new();
@@ -327,7 +335,7 @@ fn header_line(path: &Path) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Bytes of the state, encoded as a keyframe.
+/// Size of the state in bytes, encoded as a keyframe.
 fn size_of(model: &Model) -> u64 {
     struct ByteCounter(u64);
     impl Write for ByteCounter {

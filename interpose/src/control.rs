@@ -1,6 +1,6 @@
 //! The control thread: answers `memlab ps` and related commands on a Unix socket, and samples the cards' memory use.
 //!
-//! It takes no lock of Python's or PyTorch's, and every request is bounded in size and time.
+//! It takes no lock of Python or PyTorch, and every request is bounded in size and time.
 
 pub mod clients;
 
@@ -30,13 +30,14 @@ use interpose_base::got_patch;
 use interpose_base::recursion::RecursionGuard;
 use memlab_protocol::request::ControlRequest;
 
-/// The time between two rounds of periodic work when no request arrives.
+/// Time between two rounds of periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
-/// After this many ticks the cards are sampled even if this process changed nothing: other processes may have.
+/// Number of ticks after which the cards are sampled even if this process changed nothing: other processes may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
 
-/// Starts the control thread. Called once, by the thread that made the recorder; its caller may hold any lock, so this
-/// does not wait.
+/// Starts the control thread.
+///
+/// Called once, by the thread that created the recorder. Its caller may hold any lock, so this does not wait.
 pub fn start(recorder: &'static Recorder) {
     if background::spawn("memlab", move || run(recorder)).is_err() {
         recorder.warn("no thread could be started: `memlab ps` will not find this process");
@@ -44,7 +45,7 @@ pub fn start(recorder: &'static Recorder) {
 }
 
 fn run(recorder: &'static Recorder) {
-    // Nothing this thread does is recorded.
+    // This thread's work is not recorded.
     let Some(_guard) = RecursionGuard::enter() else { return };
     let mut clients = match listen(recorder.facts.pid).and_then(|listener| Clients::new(listener, refusal)) {
         Ok(clients) => Some(clients),
@@ -80,12 +81,12 @@ fn run(recorder: &'static Recorder) {
     }
 }
 
-/// The error for a client of another user.
+/// Returns the error for a client of another user.
 fn refusal(client: &UnixStream) -> Option<String> {
     (!same_user(client)).then(|| format!("{}\n", refused("only the owner of the process may ask")))
 }
 
-/// The line that answers a request.
+/// Returns the reply line to a request.
 fn reply(request: &[u8], recorder: &Recorder) -> String {
     let answer = ControlRequest::parse(request).map_or_else(|why| refused(&why), |request| answer(request, recorder));
     format!("{answer}\n")
@@ -110,7 +111,7 @@ fn answer(request: ControlRequest, recorder: &Recorder) -> Value {
     }
 }
 
-/// The process's status.
+/// Status of the process.
 pub fn status(recorder: &Recorder) -> Value {
     let moving = mover::status::status();
     json!({
@@ -122,7 +123,7 @@ pub fn status(recorder: &Recorder) -> Value {
         "command": recorder.facts.command,
         "state": moving.state.activity(),
         "move": mover::status::described(&moving),
-        // Reading current use queries the driver, which does not answer while it is checkpointed.
+        // Reading current use queries the driver, which does not answer while the process is checkpointed.
         "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::status()) },
     })
 }
@@ -142,7 +143,8 @@ fn same_user(client: &UnixStream) -> bool {
     peer_uid(client) == Some(geteuid().as_raw())
 }
 
-/// Whose process has connected. (Not by rustix, for which every process has a number: one of another PID namespace has none here.)
+/// User id of the connected process. rustix cannot read it: it requires a process id, and a process of another PID namespace
+/// has none here.
 fn peer_uid(client: &UnixStream) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -162,7 +164,7 @@ fn folder() -> PathBuf {
     }
 }
 
-/// Whether the folder belongs to this user: `sudo -E` leaves another user's in the environment.
+/// Returns true if the folder belongs to this user: `sudo -E` leaves another user's folder in the environment.
 fn is_own_folder(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
 }
@@ -177,7 +179,7 @@ fn listen(pid: u32) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // In /tmp another user may have made a folder of this name.
+    // In /tmp another user may have created a folder of this name.
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
         return Err(io::Error::new(

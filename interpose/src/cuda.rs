@@ -1,4 +1,6 @@
-//! Hooks on CUDA's allocation calls, at driver level, which every runtime reaches; the hooks on the runtime's own
+//! Hooks on CUDA's allocation calls.
+//!
+//! The hooks at driver level record allocations, because every runtime reaches the driver. The hooks on the runtime's
 //! functions only supply the call's name, and record allocations that no driver-level hook has seen.
 
 pub mod allocation_hooks;

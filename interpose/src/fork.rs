@@ -1,4 +1,6 @@
-//! Resets memlab in a forked child. The child writes nothing until it uses CUDA, and then has its own trace.
+//! Resets memlab in a forked child.
+//!
+//! The child writes nothing until it uses CUDA; then it gets a separate trace.
 
 use crate::compaction;
 use crate::control;
@@ -25,8 +27,10 @@ pub fn watch() {
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// Runs in the child, whose only thread is the one that forked. Each part unlocks locks that another thread may have
-/// held, and forgets the parent's state: its trace, its agent, its memory on the cards.
+/// Runs in the child, whose only thread is the one that forked.
+///
+/// Each part unlocks locks that another thread may have held, and forgets the parent's state: its trace, its agent, its
+/// memory on the cards.
 extern "C" fn in_child() {
     recorder::start::reset_in_child();
     compaction::reset_in_child();

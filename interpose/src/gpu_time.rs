@@ -1,10 +1,12 @@
-//! What runs on the GPU, and for how long: kernels, copies and fills, by the place that launched them.
+//! GPU work and its duration: kernels, copies and fills, by the place that launched them.
 //!
-//! CUPTI's activity records say what ran, and a correlation id says which call gave it to the GPU. A callback at the beginning of
-//! that call, on the program's thread, remembers its stack, layer and phase under the id. Records come later, on CUPTI's threads,
-//! and are added up; the sums go into the trace from time to time. Nodes of CUDA graphs count where they were captured.
+//! CUPTI's activity records contain the GPU work, and a correlation id identifies the call that submitted it. A callback at
+//! the beginning of that call, on the program's thread, stores its stack, layer and phase under the id. Records arrive
+//! later, on CUPTI's threads, and are summed up. The sums go into the trace periodically. Nodes of CUDA graphs count where
+//! they were captured.
 //!
-//! CUPTI has one subscriber. torch.profiler goes first: memlab steps aside while it runs. Under Nsight there is no time at all.
+//! CUPTI has one subscriber. torch.profiler has priority: memlab steps aside while it runs. Under Nsight no GPU time is
+//! recorded.
 
 mod books;
 mod busy;
@@ -47,17 +49,21 @@ use interpose_base::panics;
 
 static STATE: Mutex<CuptiUse> = Mutex::new(CuptiUse::Off);
 
-/// What memlab does with CUPTI. Its lock is held while that changes.
+/// memlab's use of CUPTI.
+///
+/// The lock is held while the use changes.
 enum CuptiUse {
-    /// Nothing, and it will not.
+    /// No use, permanently.
     Off,
-    /// It records; of some steps, if not of all.
+    /// memlab records some or all steps.
     Running(ActiveSubscription),
-    /// Somebody else records.
+    /// Another profiler records.
     Aside,
 }
 
-/// Begins, if it is wanted: called when a recording begins, on the thread that uses CUDA for the first time.
+/// Begins if configured.
+///
+/// Called when a recording begins, on the thread that first uses CUDA.
 pub fn start(recorder: &'static Recorder) {
     if !config().time {
         return;
@@ -84,12 +90,12 @@ fn begin(cupti: &Cupti) -> Result<ActiveSubscription, CallError> {
 /// True if another profiler has recorded during the current step.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// True if the GPU time of the current optimizer step is recorded, in a recording with GPU time.
+/// Returns true if GPU time is recorded for the current optimizer step, in a recording with GPU time.
 pub fn includes(step: u64) -> bool {
     sampling::includes(step) && !IS_INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// An optimizer step begins, on the thread that ended the last one.
+/// Begins an optimizer step, on the thread that ended the last one.
 pub fn begin_step(step: u64) {
     if IS_INTERRUPTED.load(Ordering::Relaxed) && matches!(*STATE.lock(), CuptiUse::Running(_)) {
         IS_INTERRUPTED.store(false, Ordering::Relaxed);
@@ -111,7 +117,7 @@ fn record_if_included(state: &mut CuptiUse, step: u64) {
     }
 }
 
-/// Somebody else is about to use CUPTI: leaves it as if memlab had never used it.
+/// Steps aside for another profiler that is about to use CUPTI: leaves CUPTI as if memlab had never used it.
 fn step_aside() {
     let mut state = STATE.lock();
     let (CuptiUse::Running(_), Some(cupti)) = (&*state, CUPTI.get()) else { return };
@@ -133,7 +139,7 @@ fn step_aside() {
     }
 }
 
-/// Begins again when the others have ended.
+/// Begins again when the other profilers have ended.
 fn come_back(recorder: &Recorder) {
     let mut state = STATE.lock();
     if let (CuptiUse::Aside, true, Some(cupti)) = (&*state, other_profilers::are_done(), CUPTI.get())
@@ -159,10 +165,10 @@ fn described(error: &CallError) -> String {
     }
 }
 
-/// CUPTI's callback, on the program's thread, within its call.
+/// CUPTI's callback, on the program's thread, within the program's call.
 unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CUpti_CallbackId, data: *const c_void) {
     if domain == CUpti_CallbackDomain::CUPTI_CB_DOMAIN_RESOURCE {
-        // SAFETY: of this domain, and of nodes of graphs, that is what CUPTI gives, valid during the call.
+        // SAFETY: for this domain and for graph nodes, CUPTI passes this type, valid during the call.
         unsafe {
             let Some(resource) = data.cast::<CUpti_ResourceData>().as_ref() else { return };
             let Some(node) = resource.resourceDescriptor.cast::<CUpti_GraphData>().as_ref() else { return };
@@ -170,7 +176,7 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
         }
         return;
     }
-    // SAFETY: of the driver's domain, that is what CUPTI gives, valid during the call.
+    // SAFETY: for the driver's domain, CUPTI passes this type, valid during the call.
     let Some(data) = (unsafe { data.cast::<CUpti_CallbackData>().as_ref() }) else { return };
     if data.callbackSite == CUpti_ApiCallbackSite::CUPTI_API_ENTER {
         with_place(|recorder, place| {
@@ -180,14 +186,14 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
     }
 }
 
-/// Does something with the place that the calling thread is at, if that is recorded.
+/// Passes the calling thread's current place to `work`, if it is recorded.
 fn with_place(work: impl FnOnce(&Recorder, Attribution)) {
     if let Some(session) = Recorder::enter_if_recording() {
         panics::catch(|| work(session.recorder, attribution::here(session.recorder, session.thread)));
     }
 }
 
-/// Called from time to time by the control thread.
+/// Called periodically by the control thread.
 pub fn tick(recorder: &Recorder) {
     if CUPTI.get().is_none() || recorder.is_finished() {
         return;
@@ -201,7 +207,7 @@ pub fn tick(recorder: &Recorder) {
     }
 }
 
-/// Writes what remains when the process ends.
+/// Writes the remaining sums when the process ends.
 pub fn finish(recorder: &Recorder) {
     if let CuptiUse::Running(_) = std::mem::replace(&mut *STATE.lock(), CuptiUse::Off) {
         collect(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
@@ -211,7 +217,9 @@ pub fn finish(recorder: &Recorder) {
     }
 }
 
-/// Has CUPTI deliver its records. The lock of the books must not be held: they may come on this thread.
+/// Makes CUPTI deliver its records.
+///
+/// The lock of the books must not be held: the records may arrive on this thread.
 fn collect(flag: CUpti_ActivityFlag) {
     if let Some(cupti) = CUPTI.get() {
         let _ = cupti.flush(flag);

@@ -1,8 +1,7 @@
 //! Assigns small ids to frames, stacks and layers, shared by all threads, so that events need not repeat them.
 //!
-//! A definition is appended to the log under the table's lock, before any thread can learn the id, so in the file it
-//! always precedes its first use. The lock is memlab's own, and no code of the program's or of Python's runs while it
-//! is held.
+//! A definition is appended to the log under the table's lock, before any thread can learn the id. So in the file it always
+//! precedes its first use. The lock belongs to memlab, and no code of the program or of Python runs while it is held.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -32,17 +31,21 @@ pub struct Frame {
 pub struct UnnamedLayer {
     pub id: u32,
     pub parent: u32,
-    /// The module's address; the module may have died since. For generated code, the address of its graph module; for
-    /// a graph's node, the node's. 0 for a wrapper of Inductor's.
+    /// Address of the module, which may have died since.
+    ///
+    /// For generated code, the address of its graph module. For a graph's node, the node's address. 0 for a wrapper of
+    /// Inductor.
     pub module: usize,
-    /// For a layer of generated code, the id of the frame that stands for it; [`UnnamedLayer::NODE`] for a graph's
-    /// node; otherwise 0.
+    /// For a layer of generated code, the id of the frame that represents it; [`UnnamedLayer::NODE`] for a graph's node;
+    /// otherwise 0.
     pub generated: u32,
-    /// That frame's line.
+    /// Line of that frame.
     pub line: u32,
 }
 
-/// A place in a wrapper of Inductor's. In an AOTInductor package, the function is the node that it computes, or empty.
+/// A place in a wrapper of Inductor.
+///
+/// In an AOTInductor package, the function is the node that it computes, or empty.
 #[derive(Clone)]
 pub struct WrapperPlace {
     pub file: String,
@@ -54,7 +57,7 @@ impl UnnamedLayer {
     pub const NODE: u32 = u32::MAX;
 }
 
-/// A frame of a notebook's cell, with the file name that IPython generated for the cell.
+/// A frame of a notebook cell, with the file name that IPython generated for the cell.
 pub struct Cell {
     pub frame: u32,
     pub file: String,
@@ -63,22 +66,25 @@ pub struct Cell {
     pub function: String,
 }
 
-/// The most layers of dead modules with tensors that are kept apart, for one class and one caller. A program may
-/// create any number of such modules.
+/// Maximum number of layers of dead modules with tensors that are kept apart, for one class and one caller.
+///
+/// A program may create any number of such modules.
 const MAX_DEAD_LAYERS: usize = 64;
 
-/// The most frames of code without a file (`<string>`, `<eval_with_key>.7`) that are kept apart by the numbers in the
-/// code's name; further ones are joined under one name without the numbers. A program may create any number of them.
+/// Maximum number of frames of code without a file (`<string>`, `<eval_with_key>.7`) that are kept apart by the numbers in
+/// the code's name.
+///
+/// Further frames are joined under one name without the numbers. A program may create any number of them.
 const MAX_NUMBERED_FRAMES: u32 = 4096;
 
 /// The interner's record of a layer.
 struct LayerRecord {
     parent: u32,
-    /// The hash of the class's name.
+    /// Hash of the class's name.
     class: u64,
-    /// The hash of the layer's name; 0: not named yet.
+    /// Hash of the layer's name; 0: not named yet.
     name: u64,
-    /// An outermost module without parameters and buffers, such as a loss.
+    /// True for an outermost module without parameters and buffers, such as a loss.
     is_tensorless: bool,
 }
 
@@ -88,23 +94,27 @@ struct InternTables {
     texts: RandomState,
     /// Frames by file, function and line: code that is compiled repeatedly is one frame.
     frames_by_content: HashMap<(u64, usize, Option<u32>), u32, FxBuildHasher>,
-    /// By id, from 1.
+    /// Layers by id, from 1.
     facts: Vec<LayerRecord>,
-    /// Layers whose module died, by parent and class. The next module of the same parent and class takes over one of
-    /// them, so that losses created at every step are one layer.
+    /// Layers whose module died, by parent and class.
+    ///
+    /// The next module of the same parent and class takes over one of them, so that losses created at every step share one
+    /// layer.
     dead: HashMap<(u32, u64), BTreeSet<u32>, FxBuildHasher>,
     frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
     stacks: HashMap<(u32, u32), u32, FxBuildHasher>,
-    /// By parent layer and module address: the layer, and the module's class. A module's death removes its entries,
-    /// since its address will be reused; if memlab missed the death, a different class reveals it.
+    /// By parent layer and module address: the layer, and the module's class.
+    ///
+    /// A module's death removes its entries, since its address will be reused. If memlab missed the death, a different class
+    /// reveals it.
     layers: HashMap<(u32, usize), (u32, usize), FxBuildHasher>,
     layers_of_module: HashMap<usize, Vec<u32>, FxBuildHasher>,
     /// Parent and class of the layers that have no name yet.
     nameless: HashMap<u32, (u32, String), FxBuildHasher>,
-    /// Code objects whose local of this index holds a module.
+    /// Code objects whose local of this index contains a module.
     module_codes: HashMap<usize, (CodeIdentity, usize), FxBuildHasher>,
     last_frame: u32,
-    /// How many of the frames are of code without a file.
+    /// Number of frames of code without a file.
     made_frames: u32,
     last_stack: u32,
     unnamed: Vec<UnnamedLayer>,
@@ -119,11 +129,11 @@ impl InternTables {
         self.facts.get_mut((layer as usize).checked_sub(1)?)
     }
 
-    /// A layer for a module of this class that `parent` calls: that of a dead module or, if the second value is true,
-    /// a new one.
+    /// Returns a layer for a module of this class that `parent` calls: the layer of a dead module or, if the second value is
+    /// true, a new one.
     fn take_layer(&mut self, parent: u32, class: &str) -> (u32, bool) {
         let class = self.texts.hash_one(class);
-        // The oldest: modules called in the same order as before get the same layers.
+        // Take the oldest: modules called in the same order as before get the same layers.
         let dead = self.dead.get(&(parent, class)).and_then(|dead| Some((*dead.first()?, dead.len())));
         if let Some((layer, dead)) = dead
             && (dead > MAX_DEAD_LAYERS || self.may_be_joined(layer))
@@ -137,7 +147,7 @@ impl InternTables {
         (self.facts.len() as u32, true)
     }
 
-    /// Whether another module can take over this layer without losing information.
+    /// Returns true if another module can take over this layer without losing information.
     fn may_be_joined(&mut self, layer: u32) -> bool {
         let mut outermost = layer;
         let Some(facts) = self.facts(layer) else { return false };
@@ -180,7 +190,9 @@ impl InternTables {
     }
 }
 
-/// The id of a frame of the program that other code stands for; defined at the first call.
+/// Returns the id of a frame of the program that other code represents.
+///
+/// Defines it at the first call.
 fn define_source_frame(tables: &mut InternTables, log: &Log, file: &str, line: Option<u32>, function: &str) -> u32 {
     // No frame of running code has this position.
     let content = (tables.texts.hash_one((file, function)), usize::MAX, line);
@@ -201,8 +213,9 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The frame's id and role; the second value is true for a new frame of a notebook's cell, which needs the cell's
-    /// name.
+    /// Returns the frame's id and role.
+    ///
+    /// The second value is true for a new frame of a notebook cell, which needs the cell's name.
     pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> (Frame, bool) {
         let mut tables = self.tables.lock();
         let key = (raw.code as usize, raw.position);
@@ -219,7 +232,7 @@ impl Interner {
         let is_joined = is_made && tables.made_frames >= MAX_NUMBERED_FRAMES;
         let file = if is_joined { without_numbers(&file) } else { file };
         let role = if is_joined && role == FrameRole::GENERATED { FrameRole::empty() } else { role };
-        // Positions are addresses, which differ between pieces of code that are the same.
+        // Positions are addresses, which differ between identical pieces of code.
         let position = if is_joined { 0 } else { raw.position };
         let content = (tables.texts.hash_one((&file, &function)), position, line);
         // Frames of generated code and of cells are never shared: the agent describes each separately.
@@ -255,13 +268,14 @@ impl Interner {
         (frame, is_cell)
     }
 
-    /// The frames of cells that are new since the last call.
+    /// Takes the frames of cells that are new since the last call.
     pub fn take_cells(&self) -> Vec<Cell> {
         std::mem::take(&mut self.tables.lock().cells)
     }
 
-    /// The index of the local in which a frame of this code holds a module, if known. The locals of other frames may
-    /// hold no object at all.
+    /// Returns the index of the local in which a frame of this code holds a module, if known.
+    ///
+    /// The locals of other frames may hold no object at all.
     pub fn module_local(&self, code: *const u8, identity: CodeIdentity) -> Option<usize> {
         match self.tables.lock().module_codes.get(&(code as usize)) {
             Some(&(known, local)) if known == identity => Some(local),
@@ -281,8 +295,9 @@ impl Interner {
         stack
     }
 
-    /// The layer of `module` (or graph `node`) called by layer `parent`; the second value is true if the layer is new
-    /// and needs a name.
+    /// Returns the layer of `module` (or graph `node`) called by layer `parent`.
+    ///
+    /// The second value is true if the layer is new and needs a name.
     pub fn layer(&self, log: &Log, python: &Interpreter, parent: u32, module: *const u8, node: bool) -> (u32, bool) {
         let mut tables = self.tables.lock();
         let (key, kind) = ((parent, module as usize), python.class(module) as usize);
@@ -299,8 +314,9 @@ impl Interner {
         (tables.add_layer(log, key, kind, class, (layer, is_new)), true)
     }
 
-    /// The layer that a frame of generated code, or of a wrapper of Inductor's, stands for when layer `parent` runs it;
-    /// returns as [`layer`](Self::layer).
+    /// Returns the layer for a frame of generated code, or of a wrapper of Inductor, that layer `parent` runs.
+    ///
+    /// The result is like that of [`layer`](Self::layer).
     pub fn generated_layer(
         &self,
         log: &Log,
@@ -316,7 +332,7 @@ impl Interner {
             return (layer, false);
         }
         let (class, module, line) = if frame.role.intersects(FrameRole::WRAPPER) {
-            ("", 0, 0) // Readers count what has no class at the caller.
+            ("", 0, 0) // Readers attribute a layer without a class to its caller.
         } else {
             ("GraphModule", python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0))
         };
@@ -325,10 +341,10 @@ impl Interner {
         (tables.add_layer(log, key, 0, class.to_owned(), (layer, is_new)), true)
     }
 
-    /// A frame for a line of an AOTInductor package; `line.file` is the package's library.
+    /// Returns the frame for a line of an AOTInductor package; `line.file` is the package's library.
     pub fn package_frame(&self, log: &Log, source: &str, line: WrapperPlace) -> u32 {
         let mut tables = self.tables.lock();
-        // No frame of Python's has this position.
+        // No Python frame has this position.
         let content = (tables.texts.hash_one((&line.file, source)), usize::MAX, Some(line.line));
         if let Some(&known) = tables.frames_by_content.get(&content) {
             return known;
@@ -341,7 +357,9 @@ impl Interner {
         id
     }
 
-    /// The layer that a line of a package stands for when layer `parent` runs it; returns as [`layer`](Self::layer).
+    /// Returns the layer for a package line that layer `parent` runs.
+    ///
+    /// The result is like that of [`layer`](Self::layer).
     pub fn package_layer(&self, log: &Log, parent: u32, frame: u32) -> (u32, bool) {
         let mut tables = self.tables.lock();
         let key = (parent, frame as usize);
@@ -353,12 +371,12 @@ impl Interner {
         (tables.add_layer(log, key, 0, String::new(), (layer, is_new)), true)
     }
 
-    /// Where a frame of a wrapper is.
+    /// Returns the place of a wrapper's frame.
     pub fn wrapper_place(&self, frame: u32) -> Option<WrapperPlace> {
         self.tables.lock().wrappers.get(&frame).cloned()
     }
 
-    /// Defines a frame of a wrapper again, with the lines of the program that it stands for, the outermost first.
+    /// Defines a wrapper's frame again, with the program lines that it represents, the outermost first.
     pub fn define_wrapper(&self, log: &Log, frame: u32, lines: &[SourceFrame]) {
         let mut tables = self.tables.lock();
         let mut stands_for = Vec::with_capacity(lines.len());
@@ -396,14 +414,16 @@ impl Interner {
         tables.unnamed = taken;
     }
 
-    /// The class of a layer that has no name yet.
+    /// Returns the class of a layer that has no name yet.
     pub fn class_of(&self, layer: u32) -> String {
         self.tables.lock().nameless.get(&layer).map(|(_, class)| class.clone()).unwrap_or_default()
     }
 
-    /// Writes the layer's qualified name in its outermost module. Non-empty arguments also give the class of the
-    /// module meant (for generated code), the variable that holds an outermost module, and the layer that is the
-    /// outermost module (of a replica) if no module called this one.
+    /// Writes the layer's qualified name in its outermost module.
+    ///
+    /// Non-empty arguments also give the class of the module meant (for generated code), and the variable that holds an
+    /// outermost module. `outermost` is the layer that serves as outermost module (of a replica) if no module called this
+    /// one.
     pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8], variable: &[u8], outermost: u32) {
         let mut tables = self.tables.lock();
         if let Some((caller, known)) = tables.nameless.remove(&layer) {
@@ -419,14 +439,14 @@ impl Interner {
         }
     }
 
-    /// The outermost module of this layer has no tensors.
+    /// Marks the outermost module of this layer as having no tensors.
     pub fn is_tensorless(&self, layer: u32) {
         if let Some(facts) = self.tables.lock().facts(layer) {
             facts.is_tensorless = true;
         }
     }
 
-    /// A module died: a module at its address from now on is a different one.
+    /// Forgets a module that died: a module at its address from now on is a different one.
     pub fn forget_module(&self, module: usize) {
         let mut tables = self.tables.lock();
         for parent in tables.layers_of_module.remove(&module).unwrap_or_default() {

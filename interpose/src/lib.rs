@@ -1,38 +1,38 @@
 //! libmemlab.so: runs inside the user's process and records every allocation of GPU memory with its caller.
 //!
-//! The path of an event: a hook ([`torch::allocator`], [`cuda::allocation_hooks`], [`cuda::runtime_hooks`]) gets the
-//! caller from [`attribution`], and the [`recorder`] appends a line to the [log](interpose_base::log). Nothing here may change the
-//! program's result: no panic crosses a hook, no lock is taken that Python or PyTorch can hold, and a part that cannot
-//! work switches itself off with one line on stderr.
+//! Path of an event: a hook ([`torch::allocator`], [`cuda::allocation_hooks`], [`cuda::runtime_hooks`]) gets the caller from
+//! [`attribution`], and the [`recorder`] appends a line to the [log](interpose_base::log). No code here may change the
+//! program's result: no panic crosses a hook, no lock is taken that Python or PyTorch can hold, and a part that cannot work
+//! switches itself off with one line on stderr.
 //!
-//! Below this crate are three: `base` (the trace file, symbols, settings), `python` (reading Python's stacks) and `driver` (calls
-//! of the CUDA driver, movable memory).
+//! Three crates lie below this one: `base` (the trace file, symbols, settings), `python` (reading Python's stacks) and
+//! `driver` (calls of the CUDA driver, movable memory).
 //!
 //! # Layers
 //!
 //! ```text
 //! api, lifecycle             C functions of memlab.h; loading, the start of a recording, the end of the process
 //! fork                       resets memlab in a forked child
-//! control                    the thread that answers `memlab ps` and samples the cards
+//! control                    the thread: answers `memlab ps` and samples the cards
 //! cuda::dlsym                the hook on `dlsym`, which returns the others
 //! cuda::hook_lookup          the hooks on CUDA by symbol
 //! cuda::get_proc_address     the hook on `cuGetProcAddress`, which returns those on the driver
 //! cuda::hook_table           all hooks on CUDA
 //! cuda, torch, python        hooks on CUDA and PyTorch; the agent that runs in Python
-//! mover, limit::calls        moving memory to the host and back; how hooks enforce a limit
-//! moved_bytes                how much is in host memory, in the trace
-//! limit                      what a device may hold; spilling beyond that
+//! mover, limit::calls        moving memory to the host and back; enforcing a limit in hooks
+//! moved_bytes                bytes in host memory, for the trace
+//! limit                      limit on a device's memory; spilling beyond it
 //! cuda::driver_memory, compaction    the driver's allocations; bounding the trace
 //! ranges::nvtx               the ranges of programs that use NVTX
 //! gpu_time                   kernels, copies and fills by the place that launched them
 //! attribution, ranges        stack, layer and phase of an allocation; the ranges that the program names
 //! packages                   the lines of AOTInductor packages
-//! recorder                   events and definitions become lines
+//! recorder                   turns events and definitions into lines
 //! thread_state               state of each thread
 //! intern                     ids of frames, stacks and layers
 //! sources, sampler, python::state, limit::card, ranges::open    parts of the recorder
 //! ranges::table              ids of ranges
-//! mover::progress, cuda::graph_captures    an operation's progress; which graph's pool a thread takes memory for
+//! mover::progress, cuda::graph_captures    an operation's progress; the graph pool for which a thread takes memory
 //! ranges::names
 //! attribution::result
 //! ```

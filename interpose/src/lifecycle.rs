@@ -1,4 +1,4 @@
-//! The process's life cycle: loading the library, beginning a recording, and ending the process.
+//! Life cycle of the process: loading the library, beginning a recording, and ending the process.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -29,7 +29,7 @@ static REAL_EXIT_NOW: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"_exi
 static REAL_QUICK_EXIT: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"quick_exit");
 
 unsafe extern "C" {
-    /// glibc: like `atexit`, but the handler gets the exit status.
+    /// glibc's variant of `atexit`: the handler gets the exit status.
     fn on_exit(handler: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
@@ -72,7 +72,7 @@ fn hook_running_program() {
     }
 }
 
-/// Every function that memlab exports in place of another.
+/// Table of every function that memlab exports in place of another.
 fn replacements() -> Replacements {
     let mut table = Replacements::default();
     table.insert(b"dlsym", dlsym as *const c_void);
@@ -84,7 +84,9 @@ fn replacements() -> Replacements {
     table
 }
 
-/// Starts the other parts of a recording. The caller may hold any lock of the program's.
+/// Starts the other parts of a recording.
+///
+/// The caller may hold any lock of the program.
 fn recording_begins(recorder: &'static Recorder) {
     recorder.python.start(&recorder.log, agent::run);
     expected::check(recorder);
@@ -118,11 +120,11 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
 
 fn close(recorder: &Recorder, code: c_int) {
     compaction::report_lost(recorder);
-    // The parent of a process sees the low byte alone: `sys.exit(300)` ends with 44.
+    // A process's parent sees only the low byte: `sys.exit(300)` ends with 44.
     recorder.write_end_and_close(code & 0xff);
 }
 
-/// Ends the trace without waiting for long: a signal may have interrupted the process anywhere.
+/// Ends the trace without waiting long: a signal may have interrupted the process anywhere.
 fn end_at_once(recorder: &Recorder, code: c_int) {
     recorder.stop_events();
     gpu_time::finish_at_once();
@@ -143,7 +145,7 @@ pub extern "C" fn _exit(code: c_int) -> ! {
     }
 }
 
-/// `quick_exit`, after which the C library ends the process without calling `_exit` by its name.
+/// `quick_exit`, after which the C library ends the process without a call of `_exit` that memlab could intercept.
 #[unsafe(no_mangle)]
 pub extern "C" fn quick_exit(code: c_int) -> ! {
     end(|recorder| end_at_once(recorder, code));
@@ -154,13 +156,13 @@ pub extern "C" fn quick_exit(code: c_int) -> ! {
     _exit(code)
 }
 
-/// `_Exit`, C's name for the same.
+/// `_Exit`, C's name for `_exit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(code: c_int) -> ! {
     _exit(code)
 }
 
-/// Ends the trace as `how` does, once.
+/// Ends the trace by calling `how`, once.
 fn end(how: impl FnOnce(&Recorder)) {
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
     // A vforked child runs in its parent's memory until it calls exec: its end is not the parent's.

@@ -1,4 +1,4 @@
-//! How much of each device's memory is in host memory: the trace's `moved` lines.
+//! Bytes of each device that are in host memory: the trace's `moved` lines.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,10 @@ use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
 /// The last recorded bytes of each device: see [`record`].
 static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
 
-/// Writes to the trace how much of each device's memory is in host memory, if that has changed. Returns whether the
-/// card may be queried: its figures mean nothing while bytes are copied, and it does not answer while the process is
-/// checkpointed.
+/// Writes to the trace how much of each device's memory is in host memory, if that has changed.
+///
+/// Returns true if the card may be queried. Its figures are meaningless while bytes are copied, and it does not answer while
+/// the process is checkpointed.
 pub fn record(recorder: &Recorder) -> bool {
     if progress::is_checkpointed() || progress::current().is_some_and(Progress::is_running) {
         return false;
@@ -26,7 +27,7 @@ pub fn record(recorder: &Recorder) -> bool {
         *now.entry(device).or_default() += bytes;
     }
     let Some(mut last) = LAST_RECORDED.try_lock() else { return false };
-    last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All freed: none is left there.
+    last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All of its host memory was freed.
     for (&device, &bytes) in &now {
         if last.get(&device).copied().unwrap_or(0) != bytes {
             recorder.log.append(encode::moved(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), device, bytes));
@@ -36,8 +37,9 @@ pub fn record(recorder: &Recorder) -> bool {
     true
 }
 
-/// Must be called after a spill, so that the trace has it before the next allocation. If another thread holds the lock,
-/// the control thread writes it soon.
+/// Records a spill before the next allocation.
+///
+/// Must be called after a spill. If another thread holds the lock, the control thread writes it soon.
 pub fn record_spilled() {
     if let Some(recorder) = Recorder::current() {
         record(recorder);

@@ -1,9 +1,9 @@
 //! Moves the program's device memory to host memory and back, on request from outside, while the program runs or waits.
 //!
-//! [`operation::start`] begins an operation on a thread. It closes the gate ([`interpose_driver::vmm::gate`]), waits until none of
-//! the program's work runs on a device ([`quiesce`]), and moves bytes through the [`copy`] pipeline to pinned host
-//! memory ([`interpose_driver::vmm::arena`]) or back. The thread needs neither the GIL nor a lock of PyTorch's or of the
-//! program's.
+//! [`operation::start`] begins an operation on a thread. It closes the gate ([`interpose_driver::vmm::gate`]) and waits
+//! until none of the program's work runs on a device ([`quiesce`]). Then it moves bytes through the [`copy`] pipeline to
+//! pinned host memory ([`interpose_driver::vmm::arena`]) or back. The thread needs neither the GIL nor a lock of PyTorch or
+//! of the program.
 
 mod copy;
 mod leaving_pieces;

@@ -1,8 +1,8 @@
-//! The lines of AOTInductor packages that call PyTorch.
+//! Lines of AOTInductor packages that call PyTorch.
 //!
-//! A package is a library of C++ that runs without Python. It is unpacked with its source beside it and has a table of
-//! lines (Inductor compiles it with `-g1`). The address that a call returns to thus leads to the line, and the line to the
-//! node in the source that it computes.
+//! A package is a C++ library that runs without Python. It is unpacked with its source beside it and has a table of lines
+//! (Inductor compiles it with `-g1`). So the return address of a call leads to the line, and the line to the node in the
+//! source that it computes.
 
 use std::ffi::CStr;
 use std::fs;
@@ -22,26 +22,28 @@ use interpose_base::loaded_objects;
 use interpose_base::locks;
 use interpose_python::walk::CodeIdentity;
 
-/// A function of every package that PyTorch looks up when it loads one.
+/// Function of every package that PyTorch looks up when it loads one.
 pub const ENTRY: &CStr = c"AOTInductorModelContainerRun";
 
-/// The longest source that is read, in bytes.
+/// Maximum size of a source that is read, in bytes.
 const MAX_SOURCE: u64 = 64 << 20;
 
-/// The number of packages loaded so far. An address can belong to another package after that.
+/// Number of packages loaded so far.
+///
+/// After a load, an address can belong to another package.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
 
-/// The sources of packages, by their libraries' paths; `None` for other libraries, which have no source beside them.
+/// Sources of packages, by their libraries' paths; `None` for other libraries, which have no source beside them.
 static SOURCES: Mutex<Option<HashMap<String, Option<Source>>>> = Mutex::new(None);
 
 struct Source {
-    /// Without folders: packages are unpacked into temporary ones.
+    /// Name without folders: packages are unpacked into temporary ones.
     name: String,
     package: Package,
     lines: Loader,
 }
 
-/// A package was loaded.
+/// Records that a package was loaded.
 pub fn loaded() {
     LOADS.fetch_add(1, Ordering::AcqRel);
 }
@@ -51,8 +53,9 @@ pub fn reset_in_child() {
     locks::unlock_in_child(&SOURCES);
 }
 
-/// The frame of the package's line that has made a call which returns to `site`, and whether the line computes a node. 0
-/// if the call is not a package's.
+/// Returns the frame of the package line whose call returns to `site`, and true if the line computes a node.
+///
+/// 0 if the call is not a package's.
 pub fn frame(recorder: &Recorder, thread: &mut ThreadState, site: usize) -> (u32, bool) {
     let loads = LOADS.load(Ordering::Acquire);
     let cached = &mut thread.frame_cache[(site ^ site >> 10) % FRAME_CACHE_ENTRIES];
@@ -67,7 +70,7 @@ pub fn frame(recorder: &Recorder, thread: &mut ThreadState, site: usize) -> (u32
 
 #[cold]
 fn find(recorder: &Recorder, site: usize) -> Option<(u32, bool)> {
-    let call = site - 1; // The call itself may be the last instruction of its line.
+    let call = site - 1; // The call may be the last instruction of its line.
     let (library, base) = loaded_objects::file_at(call)?;
     let mut sources = SOURCES.lock();
     let sources = sources.get_or_insert_with(HashMap::new);
@@ -78,7 +81,9 @@ fn find(recorder: &Recorder, site: usize) -> Option<(u32, bool)> {
     Some((recorder.interner.package_frame(&recorder.log, &source.name, place), !node.is_empty()))
 }
 
-/// The source of a package. It has the library's name, but for the ending.
+/// Returns the source of a package.
+///
+/// It has the library's name, except for the ending.
 fn source_beside(library: &Path) -> Option<Source> {
     let path = library.with_extension("cpp");
     let is_read = fs::metadata(&path).ok()?.len() <= MAX_SOURCE;
@@ -89,7 +94,7 @@ fn source_beside(library: &Path) -> Option<Source> {
 }
 
 impl Source {
-    /// The line of a call at an offset in the library: that of the outermost function, if others are inlined there.
+    /// Returns the line of a call at an offset in the library: that of the outermost function, if others are inlined there.
     fn line_at(&self, offset: u64) -> Option<u32> {
         let mut frames = self.lines.find_frames(offset).ok()?;
         let mut outermost = None;

@@ -1,5 +1,6 @@
-//! Python in this process: reads its stacks, and runs a small agent in it that names modules and tensors and reports
-//! where the program's code is.
+//! Python in this process: reads its stacks, and runs a small agent in it.
+//!
+//! The agent names modules and tensors, and reports the position of the program's code.
 
 pub mod agent;
 mod compiled;

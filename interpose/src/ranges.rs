@@ -1,7 +1,7 @@
 //! Ranges that the program names: with `memlab.annotate`, the C functions of `memlab.h`, or NVTX.
 //!
-//! A thread's events count in its innermost open range. Nothing is added to an event: before the first event in another
-//! range, a line says which range the thread is in from now on.
+//! A thread's events count in its innermost open range. Events themselves contain no range. Before the first event in
+//! another range, a line names the thread's range from now on.
 
 pub mod names;
 pub mod nvtx;
@@ -13,7 +13,7 @@ use interpose_base::config::enabled;
 use interpose_base::panics;
 use open::Domain;
 
-/// The calling thread enters a range. It may hold any lock.
+/// Enters a range on the calling thread, which may hold any lock.
 pub fn push(domain: Domain, name: &[u8]) {
     if enabled() {
         panics::catch(|| {
@@ -23,7 +23,7 @@ pub fn push(domain: Domain, name: &[u8]) {
     }
 }
 
-/// The calling thread leaves the innermost range of the domain.
+/// Leaves the innermost range of the domain on the calling thread.
 pub fn pop(domain: Domain) {
     if enabled() {
         panics::catch(|| {
@@ -33,7 +33,7 @@ pub fn pop(domain: Domain) {
     }
 }
 
-/// Writes the range that the thread is in, if anything is recorded.
+/// Writes the thread's range, if a recording is active.
 fn changed() {
     if let Some(mut session) = Recorder::enter_if_recording() {
         session.ranges_changed();

@@ -1,4 +1,4 @@
-//! The recorder: the trace of this process, and what hooks define in it.
+//! The recorder: the trace of this process, and the definitions that hooks write to it.
 
 pub mod session;
 pub mod start;
@@ -27,16 +27,16 @@ pub struct Recorder {
     pub python: Python,
     pub sampler: Sampler,
     pub facts: ProcessFacts,
-    /// Counts recorders across forks, from 1.
+    /// Serial number of recorders across forks, from 1.
     serial: u64,
-    /// When the trace began, by [`clock`](interpose_base::clock).
+    /// Start of the trace by [`clock`](interpose_base::clock).
     start: u64,
     last_thread: AtomicU32,
     /// One bit per device ordinal that the trace has defined.
     known_devices: AtomicU64,
     module_deaths: AtomicU64,
     steps: AtomicU64,
-    /// No more events are recorded: the program is being torn down.
+    /// True once event recording has ended: the program is being torn down.
     finished: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ pub struct ProcessFacts {
 }
 
 impl Recorder {
-    /// The Python interpreter whose stacks can be read; `None` if there is none, or its version is not supported.
+    /// The Python interpreter whose stacks can be read; `None` without one, or if its version is not supported.
     #[inline]
     pub fn interpreter(&self) -> Option<&'static Interpreter> {
         self.python.trusted()
@@ -61,18 +61,18 @@ impl Recorder {
         self.since_start(monotonic_ns())
     }
 
-    /// A time of [`clock`](interpose_base::clock), in nanoseconds since the trace began.
+    /// Converts a time of [`clock`](interpose_base::clock) to nanoseconds since the trace began.
     #[inline]
     pub fn since_start(&self, nanoseconds: u64) -> u64 {
         nanoseconds.saturating_sub(self.start)
     }
 
-    /// Counts recorders across forks, from 1.
+    /// Serial number of recorders across forks, from 1.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// How many modules have died whose address attribution knew.
+    /// Number of modules that have died and whose address attribution knew.
     #[inline]
     pub fn module_deaths(&self) -> u64 {
         self.module_deaths.load(Ordering::Relaxed)
@@ -88,13 +88,13 @@ impl Recorder {
         self.python.schedule();
     }
 
-    /// Writes a limitation of memlab's to stderr and to the trace.
+    /// Writes a limitation of memlab to stderr and to the trace.
     pub fn warn(&self, what: &str) {
         print_message(what);
         self.log.append(encode::warning(&mut LineBuffer::<1024>::new(), what));
     }
 
-    /// Whether the trace has defined a device.
+    /// Returns true if the trace has defined a device.
     pub fn knows_device(&self, device: i32) -> bool {
         let bit = 1u64.checked_shl(device as u32).unwrap_or(0);
         self.known_devices.load(Ordering::Relaxed) & bit != 0
@@ -114,7 +114,9 @@ impl Recorder {
         card::record(&self.log, device);
     }
 
-    /// Samples the use of the cards that changed, or of all. The calling thread must be inside memlab.
+    /// Samples the use of the cards that changed, or of all.
+    ///
+    /// The calling thread must be inside memlab.
     pub fn sample_cards(&self, always: bool) {
         self.sampler.sample(&self.log, self.facts.pid, || self.elapsed_ns(), always);
     }
@@ -128,10 +130,10 @@ impl Recorder {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let length = name.iter().position(|&byte| byte == 0).unwrap_or(0);
         self.log.append(encode::thread(&mut LineBuffer::<256>::new(), thread.id, tid, &name[..length]));
-        self.find_range(thread); // It may have entered ranges before anything was recorded.
+        self.find_range(thread); // It may have entered ranges before the recording.
     }
 
-    /// Finds the range that the thread is in, after it entered or left one.
+    /// Finds the thread's range after it entered or left one.
     fn find_range(&self, thread: &mut ThreadState) {
         let backward = thread.backward;
         let around = backward.running.then_some((backward.open_ranges as usize, backward.caller_range));
@@ -140,22 +142,26 @@ impl Recorder {
         thread.ranges.now = thread.range();
     }
 
-    /// Ends the recording of events. Later frees belong to process teardown and are not recorded.
+    /// Ends the recording of events.
+    ///
+    /// Later frees belong to process teardown and are not recorded.
     pub fn stop_events(&self) {
         self.finished.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the recording of events has ended.
+    /// Returns true if event recording has ended.
     pub fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Relaxed)
     }
 
-    /// The optimizer steps that have ended.
+    /// Number of optimizer steps that have ended.
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// An optimizer step ended on the calling thread. Returns how many have ended.
+    /// Records an optimizer step that ended on the calling thread.
+    ///
+    /// Returns the number of the steps that have ended.
     pub fn step(&self, thread: u32, is_untimed: bool) -> u64 {
         let index = self.steps.fetch_add(1, Ordering::Relaxed);
         let step = Step { time: self.elapsed_ns(), thread, index, is_untimed };
@@ -163,7 +169,9 @@ impl Recorder {
         index + 1
     }
 
-    /// Writes the last line and truncates the file. `code` is the exit code.
+    /// Writes the last line and truncates the file.
+    ///
+    /// `code` is the exit code.
     pub fn write_end_and_close(&self, code: i32) {
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.elapsed_ns(), Some(code), None));
         self.log.file().close();

@@ -1,8 +1,9 @@
-//! The cards' memory use, from NVML: the whole device's, and this process's as the driver accounts it; and how fast their links to
-//! the host are.
+//! The cards' memory use, from NVML: that of the whole device, and that of this process as the driver accounts it.
+//!
+//! Also the speed of their links to the host.
 //!
 //! Sampled by the control thread after driver memory changed, and by a thread of the program that reads the recording before
-//! the control thread has: never in a hook.
+//! the control thread has sampled. Never sampled in a hook.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use interpose_base::nvml::Nvml;
 pub struct Sampler {
     changed: AtomicBool,
     watched: Mutex<Vec<SampledDevice>>,
-    /// Loaded by the first sample; `None`: not installed.
+    /// Loaded by the first sample; `None` if not installed.
     nvml: OnceLock<Option<Nvml>>,
     /// Held by the thread that samples.
     sampling: Mutex<()>,
@@ -28,17 +29,19 @@ struct SampledDevice {
     bus_id: Option<String>,
     last: Option<(u64, Option<u64>)>,
     last_others: Vec<(u32, u64)>,
-    /// Whether the speed of its link was asked for.
+    /// True if the speed of its link was already queried.
     link_asked: bool,
 }
 
 impl Sampler {
-    /// The process allocated or freed driver memory.
+    /// Records that the process allocated or freed driver memory.
     pub fn driver_memory_changed(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Samples `device` from now on. NVML numbers cards differently; the bus id identifies a card in both.
+    /// Samples `device` from now on.
+    ///
+    /// NVML numbers cards differently; the bus id identifies a card in both.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
         self.watched.lock().push(SampledDevice {
             device,
@@ -50,13 +53,14 @@ impl Sampler {
         self.driver_memory_changed();
     }
 
-    /// Whether use changed since the last sample, or a sample is being taken.
+    /// Returns true if use changed since the last sample, or a sample is being taken.
     pub fn is_due(&self) -> bool {
         self.changed.load(Ordering::Relaxed) || self.sampling.is_locked()
     }
 
-    /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs the
-    /// changes.
+    /// Samples every watched device whose use may have changed, and logs the changes.
+    ///
+    /// With `always`, samples all: other processes also change their use.
     ///
     /// `pid` is this process, and `now` returns the trace's time.
     pub fn sample(&self, log: &Log, pid: u32, now: impl Fn() -> u64, always: bool) {

@@ -1,7 +1,7 @@
-//! The source text of allocating lines, kept in the trace: the file may have changed when the trace is read.
+//! Source text of allocating lines, kept in the trace: the file may have changed when the trace is read.
 //!
-//! A hook that meets a location for the first time only queues it. The control thread reads the file; the thread that
-//! ends the process reads the rest. Lines of libraries are not kept: their files are rarely edited.
+//! A hook that meets a location for the first time only queues it. The control thread reads the file; the thread that ends
+//! the process reads the rest. Lines of libraries are not kept: their files are rarely edited.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,13 +16,15 @@ use parking_lot::Mutex;
 use interpose_base::config::config;
 use interpose_base::log::Log;
 
-/// Larger files are not read.
+/// Maximum size of a file that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// The most bytes of one line that are kept: enough to recognise it.
+/// Maximum bytes kept of one line: enough to recognise it.
 const MAX_LINE_BYTES: usize = 240;
-/// The most bytes of text that are kept of all lines together.
+/// Maximum bytes of text kept of all lines together.
 const MAX_TOTAL_BYTES: u64 = 1 << 20;
-/// The most locations that are remembered, which bounds memory for a program that generates code indefinitely.
+/// Maximum number of remembered locations.
+///
+/// It bounds memory for a program that generates code indefinitely.
 const MAX_LOCATIONS: usize = 1 << 14;
 
 #[derive(Default)]
@@ -35,19 +37,21 @@ pub struct Sources {
 struct SourceLocations {
     known: HashMap<String, HashSet<u32>>,
     count: usize,
-    /// Not read yet.
+    /// Locations that are not read yet.
     waiting: Vec<(String, u32)>,
 }
 
 impl Sources {
-    /// Queues a location that was met for the first time. Called by hooks: accesses no file.
+    /// Queues a location on its first use.
+    ///
+    /// Called by hooks: accesses no file.
     pub fn met(&self, file: &str, line: Option<u32>) {
         let (true, Some(line)) = (config().keep_source && is_kept(file), line) else { return };
         let mut places = self.places.lock();
         if places.count >= MAX_LOCATIONS {
             return;
         }
-        // One line has a frame for each of its call instructions.
+        // A line has a frame for each of its call instructions.
         let is_new = match places.known.get_mut(file) {
             Some(lines) => lines.insert(line),
             None => places.known.insert(file.to_owned(), HashSet::from([line])).is_none(),
@@ -83,21 +87,22 @@ impl Sources {
     }
 }
 
-/// The kept part of a line, cut between characters.
+/// Returns the kept part of a line, cut between characters.
 fn cut(text: &[u8]) -> &[u8] {
     let begins_character = |end: &usize| text.get(*end).is_none_or(|byte| byte & 0xc0 != 0x80);
     let end = (0..=text.len().min(MAX_LINE_BYTES)).rev().find(begins_character).unwrap_or(0);
     &text[..end]
 }
 
-/// Whether the lines of a file are kept: not for libraries, and not for code without a file.
+/// Returns true if the lines of a file are kept: not for libraries, and not for code without a file.
 fn is_kept(file: &str) -> bool {
     let is_library = |part: &str| part == "site-packages" || part == "dist-packages" || part.starts_with("python3.");
     file.starts_with('/') && !file.split('/').any(is_library)
 }
 
-/// Reads a source file, unless it was changed since the program began: its present text did not run. `co_filename` may
-/// be any path: only regular files are read, since reading others could block.
+/// Reads a source file, unless it was changed since the program began: its present text did not run.
+///
+/// `co_filename` may be any path. Only regular files are read, since reading others could block.
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     let found = open.metadata()?;
@@ -109,7 +114,7 @@ fn read(file: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// When this library was loaded: with the program, or later into it.
+/// Time at which this library was loaded: with the program, or later into it.
 fn began() -> SystemTime {
     config().began
 }

@@ -11,22 +11,22 @@ use interpose_base::frame_role::FrameRole;
 use interpose_base::thread_sanitizer::{handed_over, taken_over};
 use interpose_python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
 
-/// One frame of the last stack (outermost first), with the attribution of the frames up to it.
+/// A frame of the last stack (outermost first), with the attribution of the frames up to it.
 #[derive(Clone, Copy)]
 pub struct Slot {
     pub code: *const u8,
     pub position: usize,
     pub identity: CodeIdentity,
-    /// The roles of this frame and the outer ones.
+    /// Roles of this frame and the outer ones.
     pub roles: FrameRole,
     pub role: FrameRole,
     pub stack: u32,
     pub layer: u32,
-    /// The module this frame calls, if it is a module call.
+    /// Module that this frame calls, if it is a module call.
     pub module: *const u8,
-    /// That module's class.
+    /// Class of that module.
     pub class: *const u8,
-    /// The innermost module called so far.
+    /// Innermost module called so far.
     pub innermost_module: *const u8,
 }
 
@@ -52,7 +52,7 @@ pub struct CachedFrame {
     pub frame: Frame,
 }
 
-/// A layer by its parent and its module (or the frame of generated code that stands for it).
+/// A layer by its parent and its module (or the frame of generated code that represents it).
 #[derive(Clone, Copy, Default)]
 pub struct CachedLayer {
     pub parent: u32,
@@ -69,13 +69,13 @@ pub struct Backward {
     pub running: bool,
     pub stack: u32,
     pub layer: u32,
-    /// The innermost Python frame when the engine took the node: if it is unchanged, no Python has run since.
+    /// Innermost Python frame when the engine took the node: if it is unchanged, no Python has run since.
     pub frame_at_entry: *const u8,
-    /// The range that what the node allocates counts in.
+    /// Range in which the node's allocations count.
     pub range: u32,
-    /// The range of the thread that called backward.
+    /// Range of the thread that called backward.
     pub caller_range: u32,
-    /// How many ranges were open on this thread when the engine took the node.
+    /// Number of ranges open on this thread when the engine took the node.
     pub open_ranges: u32,
 }
 
@@ -93,14 +93,14 @@ impl Default for Backward {
     }
 }
 
-/// The call of PyTorch that an AOTInductor package makes on this thread.
+/// PyTorch call that an AOTInductor package makes on this thread.
 #[derive(Clone, Copy)]
 pub struct PackageCall {
     /// The frame of the package's line; 0 outside of packages.
     pub frame: u32,
-    /// Whether the line is known to compute a node.
+    /// True if the line is known to compute a node.
     pub has_node: bool,
-    /// The innermost Python frame: if it is unchanged, no Python has run since.
+    /// Innermost Python frame: if it is unchanged, no Python has run since.
     pub python: *const u8,
 }
 
@@ -108,17 +108,17 @@ impl PackageCall {
     pub const NONE: Self = Self { frame: 0, has_node: false, python: ptr::null() };
 }
 
-/// The ranges of a thread, by their ids in the trace; 0: none.
+/// Ranges of a thread, by their ids in the trace; 0: none.
 pub struct ThreadRanges {
-    /// How many are open.
+    /// Number of open ranges.
     pub open: u32,
-    /// The innermost of them.
+    /// Innermost open range.
     pub innermost: u32,
-    /// The one that events count in.
+    /// Range in which events count.
     pub now: u32,
-    /// The one that events count in by the trace so far.
+    /// Range in which events count according to the trace so far.
     pub in_trace: Cell<u32>,
-    /// The latest result of [`crate::ranges::table::Ranges::is_inside`], with what was asked.
+    /// Latest result of [`crate::ranges::table::Ranges::is_inside`], with its arguments.
     pub is_inside: (u32, u32, bool),
 }
 
@@ -127,7 +127,7 @@ pub struct ThreadRanges {
 pub struct Nodes {
     /// PyTorch's number for this thread plus one; 0 until it is queried.
     pub torch_thread: u64,
-    /// The stack of the last node made.
+    /// Stack of the last node created.
     pub last_stack: u32,
     /// Stack, layer and range of the last node evaluated on this thread.
     pub last_linked: (u32, u32, u32),
@@ -137,15 +137,17 @@ pub const FRAME_CACHE_ENTRIES: usize = 1024;
 pub const STACK_CACHE_ENTRIES: usize = 2048;
 pub const LAYER_CACHE_ENTRIES: usize = 256;
 
-/// A new state is all zeros, so that unused pages take no memory: zero must mean "nothing" in each field. What every event
-/// reads is together at the beginning.
+/// State of a thread.
+///
+/// A new state is all zeros, so that unused pages take no memory: zero must mean "none" in each field. Fields that every
+/// event reads are together at the beginning.
 #[repr(C)]
 pub struct ThreadState {
-    /// The serial of the recorder this state belongs to: a forked child has another.
+    /// Serial of the recorder to which this state belongs: a forked child has another recorder.
     pub recorder: u64,
-    /// The thread's id in the trace.
+    /// Id of the thread in the trace.
     pub id: u32,
-    /// Inside a function that fetches a library's workspace.
+    /// True inside a function that fetches a library's workspace.
     pub workspace: bool,
     pub capture: ThreadCapture,
     pub ranges: ThreadRanges,
@@ -154,12 +156,12 @@ pub struct ThreadState {
     pub package: PackageCall,
     /// The value of [`crate::recorder::Recorder::module_deaths`] for which the caches are valid.
     pub module_deaths: u64,
-    /// The stack and layer below the slots (those of forward, during backward).
+    /// Stack and layer below the slots (those of forward, during backward).
     pub slots_base: (u32, u32),
     pub slot_count: usize,
-    /// The index of the last walk in `frames`.
+    /// Index of the last walk in `frames`.
     pub walked: usize,
-    /// The frames of the last walk and of the one before, which the next walk overwrites; innermost first.
+    /// Frames of the last walk and of the one before, which the next walk overwrites; innermost first.
     pub frames: [[RawFrame; MAX_DEPTH]; 2],
     pub slots: [Slot; MAX_DEPTH],
     pub frame_cache: [CachedFrame; FRAME_CACHE_ENTRIES],
@@ -168,11 +170,12 @@ pub struct ThreadState {
     pub layer_cache: [CachedLayer; LAYER_CACHE_ENTRIES],
 }
 
-/// The size of a state, in whole pages.
+/// Size of a state, in whole pages.
 const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(4096);
 
-/// The states of the first threads share one large page. The parts of a state lie pages apart, and looking up where a page is
-/// costs more than reading it.
+/// Large page shared by the states of the first threads.
+///
+/// The parts of a state lie pages apart, and looking up the address of a page costs more than reading it.
 static FIRST_STATES: LazyLock<Option<LargePage>> = LazyLock::new(LargePage::make);
 
 struct LargePage {
@@ -186,7 +189,7 @@ impl LargePage {
     fn make() -> Option<Self> {
         let around = map(2 * Self::BYTES)?.addr();
         let address = around.next_multiple_of(Self::BYTES);
-        // SAFETY: parts of the mapping that was just made, and that nobody uses. Advice may be refused.
+        // SAFETY: parts of the mapping that was just created, and that no other code uses. Advice may be refused.
         unsafe {
             let outside = [(around, address - around), (address + Self::BYTES, around + Self::BYTES - address)];
             for (start, bytes) in outside.into_iter().filter(|(_, bytes)| *bytes > 0) {
@@ -210,7 +213,9 @@ impl LargePage {
     }
 }
 
-/// Fresh memory of zeros. None if the system is out of it.
+/// Maps fresh memory of zeros.
+///
+/// Returns `None` if the system is out of memory.
 fn map(bytes: usize) -> Option<*mut u8> {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
@@ -223,29 +228,30 @@ fn map(bytes: usize) -> Option<*mut u8> {
 }
 
 impl ThreadState {
-    /// A state, in the first ones' page or in its own mapping, of which only the pages that are written to take memory:
-    /// few for most threads. None if the system is out of memory.
+    /// Creates a state, in the large page of the first states or in a separate mapping.
+    ///
+    /// Only the pages that are written to take memory: few for most threads. Returns `None` if the system is out of memory.
     fn make() -> Option<*mut Self> {
         if let Some(state) = FIRST_STATES.as_ref().and_then(LargePage::take) {
             return Some(state);
         }
         let state = map(STATE_BYTES)?;
-        // SAFETY: the mapping just made. Advice may be refused: with pages of 2 MiB nothing would be saved.
+        // SAFETY: the mapping just created. Advice may be refused: pages of 2 MiB would save no memory.
         unsafe { libc::madvise(state.cast(), STATE_BYTES, libc::MADV_NOHUGEPAGE) };
-        Some(state.cast()) // Zero means that nothing is known, in every field.
+        Some(state.cast()) // Zero means "unknown" in every field.
     }
 
     fn is_in_large_page(state: *mut Self) -> bool {
         FIRST_STATES.as_ref().is_some_and(|page| page.has(state))
     }
 
-    /// Resets the state to zeros, and gives its own pages back to the system.
+    /// Resets the state to zeros, and returns its private pages to the system.
     ///
     /// # Safety
     ///
-    /// `state` was made by [`make`](Self::make), and only the caller has it.
+    /// `state` was created by [`make`](Self::make), and only the caller has it.
     unsafe fn forget(state: *mut Self) {
-        // SAFETY: whole pages of the state's own mapping; a private anonymous mapping holds zeros afterwards.
+        // SAFETY: whole pages of the state's mapping; a private anonymous mapping holds zeros afterwards.
         unsafe {
             if Self::is_in_large_page(state) || libc::madvise(state.cast(), STATE_BYTES, libc::MADV_DONTNEED) != 0 {
                 ptr::write_bytes(state, 0, 1);
@@ -255,13 +261,13 @@ impl ThreadState {
 
     /// # Safety
     ///
-    /// As for [`forget`](Self::forget), and it is none of the first states; `state` is freed afterwards.
+    /// As for [`forget`](Self::forget), and it is not one of the first states; `state` is freed afterwards.
     unsafe fn unmake(state: *mut Self) {
-        // SAFETY: the whole mapping that `make` made, which only the caller has.
+        // SAFETY: the whole mapping that `make` created, which only the caller has.
         unsafe { libc::munmap(state.cast(), STATE_BYTES) };
     }
 
-    /// The range that events count in: during backward that of the node, unless Python code of the node opened its own.
+    /// Range in which events count: during backward that of the node, unless Python code of the node opened another.
     pub fn range(&self) -> u32 {
         let is_nodes = self.backward.running && self.ranges.open == self.backward.open_ranges;
         if is_nodes { self.backward.range } else { self.ranges.innermost }
@@ -279,7 +285,9 @@ thread_local! {
     static STATE: Cell<*mut ThreadState> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// The calling thread's state, made or reset for `recorder` when needed. Null if there is no memory for one.
+/// Returns the calling thread's state, created or reset for `recorder` when needed.
+///
+/// Returns null if the system is out of memory.
 #[inline]
 pub fn state(recorder: u64) -> *mut ThreadState {
     let state = STATE.with(Cell::get);
@@ -309,7 +317,7 @@ fn prepare(recorder: u64) -> *mut ThreadState {
 struct SpareStates {
     /// A short list is enough: programs that start thousands of threads do not run them all at once.
     spare: [AtomicPtr<ThreadState>; 64],
-    /// The pthread key plus one whose destructor returns a state; 0 before it is made.
+    /// The pthread key plus one whose destructor returns a state; 0 before it is created.
     key: AtomicU64,
 }
 
@@ -340,15 +348,16 @@ impl SpareStates {
     }
 }
 
-/// Runs on the ending thread. Other keys' destructors may still allocate CUDA memory later: they find no state and get
-/// a new one.
+/// Runs on the ending thread.
+///
+/// Destructors of other keys may still allocate CUDA memory later: they find no state and get a new one.
 ///
 /// # Safety
 ///
-/// `state` was made in [`prepare`] for this thread, which ends.
+/// `state` was created in [`prepare`] for this thread, which ends.
 unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     STATE.with(|cell| cell.set(ptr::null_mut()));
-    // SAFETY: made in `prepare` for this thread, which ends.
+    // SAFETY: created in `prepare` for this thread, which ends.
     unsafe { ThreadState::forget(state.cast()) };
     handed_over(state);
     for slot in &SPARE.spare {
@@ -357,7 +366,7 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
         }
     }
     if !ThreadState::is_in_large_page(state.cast()) {
-        // SAFETY: made in `prepare`, in its own mapping; its thread ends and no slot has taken it.
+        // SAFETY: created in `prepare`, in a separate mapping; its thread ends and no slot has taken it.
         unsafe { ThreadState::unmake(state.cast()) };
     }
 }

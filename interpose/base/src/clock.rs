@@ -1,4 +1,4 @@
-//! The clock that the trace's times are of.
+//! Clocks of the trace's timestamps.
 
 /// Nanoseconds of the monotonic clock.
 #[inline]

@@ -1,4 +1,4 @@
-//! The settings from the environment, read once when the library is loaded.
+//! Settings from the environment, read once when the library is loaded.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 /// Default maximum of a trace: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
-/// A smaller trace could not hold its definitions.
+/// Minimum size of a trace: a smaller one could not hold its definitions.
 const MIN_TRACE_MAX: u64 = 4 << 20;
-/// The most memory that a trace in memory takes.
+/// Maximum size of a trace that is kept in memory.
 const IN_MEMORY_MAX: u64 = 256 << 20;
 const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
 
@@ -24,14 +24,18 @@ pub fn config() -> &'static Config {
     CONFIG.get_or_init(Config::from_environment)
 }
 
-/// Whether memlab records at all (`MEMLAB=0` switches it off).
+/// Returns true if memlab records at all.
+///
+/// `MEMLAB=0` switches it off.
 #[inline]
 pub fn enabled() -> bool {
     // Hooks may be called before the library's constructor has run, when the environment cannot be read yet.
     CONFIG.get().is_some_and(|config| config.enabled)
 }
 
-/// Whether copies of device memory to the host are recorded. Like [`enabled`], also before the constructor has run.
+/// Returns true if copies of device memory to the host are recorded.
+///
+/// Like [`enabled`], callable before the constructor has run.
 #[inline]
 pub fn notes_read_backs() -> bool {
     CONFIG.get().is_some_and(|config| config.note_read_backs)
@@ -39,36 +43,38 @@ pub fn notes_read_backs() -> bool {
 
 pub struct Config {
     pub enabled: bool,
-    /// The pattern of `MEMLAB_OUTPUT`, with `%p %r %h %n` still in it.
+    /// Pattern from `MEMLAB_OUTPUT`, with `%p %r %h %n` not yet expanded.
     pub output: String,
     pub trace_max: u64,
-    /// Why `MEMLAB_TRACE_MAX` is not a size. Only processes that use CUDA report it, not every shell that starts them.
+    /// Parse error of `MEMLAB_TRACE_MAX`.
+    ///
+    /// Only processes that use CUDA report it, not every shell that starts them.
     pub trace_max_error: Option<ParseError>,
     /// The value of `MEMLAB_LIMIT`: see [`crate::limit`].
     pub limit: Option<String>,
     /// The value of `MEMLAB_ON_LIMIT`.
     pub on_limit: Option<String>,
-    /// Whether the program's memory can be moved: `MEMLAB_OFFLOAD=1`.
+    /// True if the program's memory can be moved: `MEMLAB_OFFLOAD=1`.
     pub offload: bool,
-    /// Whether host memory for that is pinned before it is needed: `MEMLAB_OFFLOAD=ready`.
+    /// True if host memory for moved bytes is pinned in advance: `MEMLAB_OFFLOAD=ready`.
     pub offload_ready: bool,
-    /// Whether the source text of allocating lines is kept: not with `MEMLAB_SOURCE=0`.
+    /// True if the source text of allocating lines is kept; `MEMLAB_SOURCE=0` switches it off.
     pub keep_source: bool,
-    /// Whether copies of device memory to the host are recorded: `MEMLAB_READBACKS=1`.
+    /// True if copies of device memory to the host are recorded: `MEMLAB_READBACKS=1`.
     pub note_read_backs: bool,
-    /// Whether what runs on GPUs is recorded: `MEMLAB_TIME=1`.
+    /// True if GPU work is recorded: `MEMLAB_TIME=1`.
     pub time: bool,
-    /// The value of `MEMLAB_TIME_EVERY`: of how many optimizer steps one is recorded so.
+    /// The value of `MEMLAB_TIME_EVERY`: GPU work is recorded in one of this many optimizer steps.
     pub time_every: Option<String>,
-    /// The value of `MEMLAB_TIMELINE`: how much of that is kept piece by piece.
+    /// The value of `MEMLAB_TIMELINE`: how much of the GPU work is kept piece by piece.
     pub timeline: Option<String>,
-    /// The enclosing `memlab run`, within another one as `OUTER/INNER`: `MEMLAB_RUN`.
+    /// Id of the enclosing `memlab run`, from `MEMLAB_RUN`; `OUTER/INNER` for nested runs.
     pub run: Option<String>,
-    /// When the library was loaded.
+    /// Time at which the library was loaded.
     pub began: SystemTime,
-    /// The most host memory that moved bytes may take: `MEMLAB_HOST_MAX`.
+    /// Maximum host memory for moved bytes: `MEMLAB_HOST_MAX`.
     pub host_max: Option<u64>,
-    /// Why `MEMLAB_HOST_MAX` is not a size.
+    /// Parse error of `MEMLAB_HOST_MAX`.
     pub host_max_error: Option<ParseError>,
 }
 
@@ -103,9 +109,9 @@ impl Config {
     }
 }
 
-/// True if a text may identify a run.
+/// Returns true if `text` is a valid run id.
 fn is_run(text: &str) -> bool {
-    /// A header has room for it, and the reader of a header's beginning finds it.
+    /// A trace header has room for an id of this length, and readers find it within the first bytes that they read.
     const MAX_RUN_ID_BYTES: usize = 128;
     (1..=MAX_RUN_ID_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-/".contains(&byte))
@@ -115,12 +121,12 @@ fn is_on(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value != "0" && !value.is_empty())
 }
 
-/// Where the trace goes, as a pattern for [`output_path`]: as `memlab_output` said last, else `MEMLAB_OUTPUT`.
+/// Path pattern of the trace, for [`output_path`]: the last one set by `memlab_output`, else `MEMLAB_OUTPUT`.
 pub fn output() -> String {
     OUTPUT.lock().clone().unwrap_or_else(|| config().output.clone())
 }
 
-/// Sets where a trace goes that begins from now on.
+/// Sets the path pattern for traces that begin from now on.
 pub fn set_output(pattern: String) {
     *OUTPUT.lock() = Some(pattern);
 }
@@ -131,8 +137,10 @@ pub fn trace_max(in_memory: bool) -> u64 {
     if in_memory { trace_max.min(IN_MEMORY_MAX) } else { trace_max }
 }
 
-/// The trace's path for this process: `%p` its id, `%r` its rank (0 without a launcher), `%h` the host, `%n` the
-/// program's name, `%%` a percent sign.
+/// Path of this process's trace.
+///
+/// In `pattern`, `%p` is the process id, `%r` the rank (0 without a launcher), `%h` the host, `%n` the program's name, `%%`
+/// a percent sign.
 pub fn output_path(pattern: &str, program: &str) -> PathBuf {
     let mut path = String::with_capacity(pattern.len() + 32);
     let mut characters = pattern.chars();
@@ -159,7 +167,7 @@ fn environment_text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|text| text.to_string_lossy().into_owned())
 }
 
-/// A size from a variable, or why its value is not one.
+/// Reads a size from a variable; an invalid value gives its parse error.
 fn environment_size(name: &str) -> (Option<u64>, Option<ParseError>) {
     match environment_text(name).filter(|text| !text.trim().is_empty()).map(|text| memlab_units::parse_size(&text)) {
         None => (None, None),
@@ -202,7 +210,7 @@ pub fn program_name(command: &[String]) -> String {
     name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(64).collect()
 }
 
-/// The script (or `-m` module) among Python's arguments.
+/// Returns the script (or `-m` module) among Python's arguments.
 fn script_of(arguments: &[String]) -> Option<&str> {
     let mut arguments = arguments.iter().map(String::as_str);
     while let Some(argument) = arguments.next() {

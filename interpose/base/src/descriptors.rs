@@ -1,4 +1,4 @@
-//! memlab's own file descriptors, in a program that may close or reuse any number.
+//! File descriptors of memlab in a program that may close or reuse any number.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,7 @@ pub fn inode_of(descriptor: impl AsFd) -> (u64, u64) {
     fstat(descriptor).map_or((0, 0), |found| (found.st_dev, found.st_ino))
 }
 
-/// The process's soft limit on a resource; `u64::MAX` if there is none.
+/// The process's soft limit on a resource; `u64::MAX` without a limit.
 pub fn soft_limit(resource: Resource) -> u64 {
     getrlimit(resource).current.unwrap_or(u64::MAX)
 }

@@ -9,7 +9,7 @@ pub fn numbered_cell(file: &str) -> Option<String> {
     Some(format!("In[{number}]"))
 }
 
-/// The name with each number replaced by `#`: `<eval_with_key>.#`.
+/// Returns the name with each number replaced by `#`: `<eval_with_key>.#`.
 pub fn without_numbers(file: &str) -> String {
     let mut name = String::with_capacity(file.len());
     for letter in file.chars() {
@@ -22,7 +22,7 @@ pub fn without_numbers(file: &str) -> String {
     name
 }
 
-/// Whether only IPython can map this file to its cell: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
+/// Returns true if only IPython can map this file to its cell: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
 pub fn is_cell(file: &str) -> bool {
     file.contains("/ipykernel_")
         || file.contains("/ipython-input-")
@@ -30,7 +30,7 @@ pub fn is_cell(file: &str) -> bool {
         || file == "<magic-timeit>"
 }
 
-/// `co_filename` may be relative to the directory the program was started in.
+/// Makes a file name absolute: `co_filename` may be relative to the directory in which the program was started.
 pub fn absolute(file: String) -> String {
     if file.starts_with('/') || file.starts_with('<') {
         return file;

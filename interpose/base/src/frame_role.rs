@@ -1,4 +1,4 @@
-//! The role of a Python function in attribution, by its file and name.
+//! Roles of Python functions in attribution, found by file and name.
 
 mod serving;
 
@@ -6,7 +6,9 @@ use bitflags::bitflags;
 use serving::Purpose;
 
 bitflags! {
-    /// The role of a Python frame in attribution, besides its line. No bit: none.
+    /// Role of a Python frame in attribution, besides its line.
+    ///
+    /// No bits: no role.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub struct FrameRole: u32 {
         /// `nn.Module.__call__`: its first local is the module that runs.
@@ -15,26 +17,33 @@ bitflags! {
         const OPTIMIZER_STEP = 2;
         /// `Module.to`, `cuda` and others, which move parameters and buffers, and functions that copy parameters.
         const MODULE_APPLY = 4;
-        /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
+        /// Code that torch.fx generated from a graph.
+        ///
+        /// The agent maps each line to its module.
         const GENERATED = 8;
-        /// `torch.fx`'s interpreter (which runs compiled graphs before about PyTorch 2.12): its second local is the
-        /// graph's node, and the agent can tell which module the node came from.
+        /// The interpreter of `torch.fx`, which runs compiled graphs before about PyTorch 2.12.
+        ///
+        /// Its second local is the graph's node, which the agent maps to its module.
         const GRAPH_NODE = 16;
         /// DDP's, FSDP's and pipelines' communication of gradients, parameters and activations.
         const COMMUNICATION = 32;
-        /// DDP's and FSDP's work outside communication: they move inputs to the device.
+        /// Other work of DDP and FSDP: they move inputs to the device.
         const INPUTS = 64;
-        /// Code that Inductor generated, which allocates memory for the operations of several layers: the agent can tell
-        /// for which each line does.
+        /// Code that Inductor generated.
+        ///
+        /// It allocates memory for the operations of several layers, and the agent maps each line to its layer.
         const WRAPPER = 128;
-        /// Inductor's code outside of any layer. Not a function's own role.
+        /// Inductor's code outside of any layer.
+        ///
+        /// Attribution adds it; [`FrameRole::of`] never returns it.
         const OUTSIDE = 256;
         /// The forward of a compiled function that has a backward.
         const COMPILED_FORWARD = 512;
-        /// Measures kernels: torch.compile's autotuning, and Triton's.
+        /// Benchmarks kernels: torch.compile's autotuning, and Triton's.
         const BENCHMARK = 1024;
-        /// Runs a backward that compiled autograd has captured, and PyTorch's engine does not. The modules called in it
-        /// are graphs.
+        /// Runs a backward that compiled autograd has captured, in place of PyTorch's engine.
+        ///
+        /// The modules called in it are graphs.
         const COMPILED_BACKWARD = 2048;
         /// Communication for parameters that are gathered from all ranks.
         const GATHERED = 4096;
@@ -42,13 +51,15 @@ bitflags! {
         const REDUCE_SCATTER = 8192;
         /// Communication for DDP's buckets of gradients.
         const DDP_BUCKET = 16384;
-        /// Keeps the keys and values of tokens: an inference server's pool, a `Cache` of Hugging Face.
+        /// Keeps the keys and values of tokens: the pool of an inference server, or a `Cache` of Hugging Face.
         const KV_CACHE = 32768;
-        /// Keeps a workspace: an inference server's backends of attention.
+        /// Keeps a workspace: the attention backends of an inference server.
         const WORKSPACE = 65536;
-        /// Memory that is known by the function that allocates it. The innermost such function decides.
+        /// Memory classified by the function that allocates it.
+        ///
+        /// The innermost such function decides.
         const KEPT_FOR = Self::COMMUNICATION.bits() | Self::PURPOSE.bits() | Self::KV_CACHE.bits() | Self::WORKSPACE.bits();
-        /// What communication is for.
+        /// Purposes of communication.
         const PURPOSE = Self::GATHERED.bits() | Self::REDUCE_SCATTER.bits() | Self::DDP_BUCKET.bits();
         /// Frames that call a layer.
         const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
@@ -56,8 +67,10 @@ bitflags! {
 }
 
 impl FrameRole {
-    /// The roles of a stack that ends in a frame of role `inner`. A layer called by an optimizer's step (which runs a
-    /// closure) is forward, not optimizer; it is also not part of the communication, cache or workspace that calls it.
+    /// Adds the roles of a frame called by this stack.
+    ///
+    /// A layer called by an optimizer's step (which runs a closure) is forward, not optimizer. Nor is it part of the
+    /// communication, cache or workspace that calls it.
     #[inline]
     pub fn with(self, inner: Self) -> Self {
         let ended = if inner.intersects(Self::LAYER) {
@@ -72,7 +85,7 @@ impl FrameRole {
         self.difference(ended).union(inner)
     }
 
-    /// The index of the local that holds the frame's module (or graph node).
+    /// Index of the local that holds the frame's module (or graph node).
     #[inline]
     pub fn local(self) -> Option<usize> {
         if self.intersects(Self::MODULE_CALL) || self.intersects(Self::GENERATED) {
@@ -84,7 +97,9 @@ impl FrameRole {
         }
     }
 
-    /// The role by file, name and qualified name, which identify functions of PyTorch and of inference servers.
+    /// Returns the role by file, name and qualified name.
+    ///
+    /// These identify functions of PyTorch and of inference servers.
     pub fn of(file: &str, name: &str, qualified: &str) -> Self {
         if file.ends_with("torch/nn/modules/module.py") {
             match name {
@@ -120,8 +135,10 @@ impl FrameRole {
         }
     }
 
-    /// The role within a file that may be part of DDP, FSDP or a pipeline. The table has the functions that allocate, not those
-    /// that call the user's modules or make the parameters that a rank keeps.
+    /// Returns the role within a file that may be part of DDP, FSDP or a pipeline.
+    ///
+    /// The table lists the functions that allocate. It omits functions that call the user's modules or create the parameters
+    /// that a rank keeps.
     fn of_distributed(file: &str, name: &str) -> Option<Self> {
         let purpose = match file {
             "nn/parallel/distributed.py" => match name {
@@ -149,7 +166,7 @@ impl FrameRole {
                 "_get_reduce_scatter_tensors" | "_reduce_grad" => Some(Self::REDUCE_SCATTER),
                 _ => None,
             },
-            // FSDP2, and its path up to PyTorch 2.5. What else is there is called by these.
+            // FSDP2, and its path up to PyTorch 2.5. These functions call everything else there that allocates.
             "distributed/fsdp/_fully_shard/_fsdp_collectives.py"
             | "distributed/_composable/fsdp/_fsdp_collectives.py" => match name {
                 _ if name.contains("all_gather") => Some(Self::GATHERED),
@@ -166,7 +183,7 @@ impl FrameRole {
                     _ => None,
                 }
             }
-            // What stages receive from each other; by its place in older versions and in newer ones.
+            // Buffers that stages receive into; the function's file in older versions and in newer ones.
             "distributed/pipelining/stage.py" | "distributed/pipelining/_utils.py"
                 if name == "_make_tensor_from_meta" =>
             {
@@ -178,7 +195,9 @@ impl FrameRole {
     }
 }
 
-/// Whether the function measures kernels with memory of its own. Files of which no name is asked for run only then.
+/// Returns true if the function benchmarks kernels in separate memory.
+///
+/// Files without a listed name run only during benchmarks.
 fn is_benchmark(file: &str, name: &str) -> bool {
     if let Some((_, inductor)) = file.rsplit_once("/torch/_inductor/") {
         match inductor {
@@ -199,7 +218,7 @@ fn is_benchmark(file: &str, name: &str) -> bool {
     }
 }
 
-/// Whether it is a file of Inductor's cache: its name is a hash, `…/fi/cfijm6….py`.
+/// Returns true for a file of Inductor's cache: its name is a hash, `…/fi/cfijm6….py`.
 fn is_wrapper(file: &str) -> bool {
     let Some((folders, name)) = file.rsplit_once('/') else { return false };
     let Some(hash) = name.strip_suffix(".py").and_then(|stem| stem.strip_prefix('c')) else { return false };

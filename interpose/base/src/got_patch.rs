@@ -1,6 +1,7 @@
-//! Hooks for a program that is already running (memlab was `dlopen`ed, as in a notebook). Its symbols are bound, so
-//! memlab writes its functions into the tables through which loaded libraries call (their GOTs), and into those of
-//! libraries that are loaded later.
+//! Hooks for a program that is already running, when memlab was `dlopen`ed, as in a notebook.
+//!
+//! The program's symbols are already bound. So memlab writes its functions into the tables through which loaded libraries
+//! call (their GOTs), and into those of libraries that are loaded later.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -21,7 +22,7 @@ use crate::panics;
 /// memlab's functions by symbol.
 pub type Replacements = HashMap<&'static [u8], *const c_void>;
 
-/// Makes the table of all hooks except `dlopen`, which is defined in this file.
+/// Builds the table of all hooks except `dlopen`, which is defined in this file.
 static REPLACEMENTS: OnceLock<fn() -> Replacements> = OnceLock::new();
 
 /// The jump target of [`dlopen`]; set before any table is patched, null until then.
@@ -38,9 +39,10 @@ pub fn start(replacements: fn() -> Replacements) {
     }
 }
 
-/// The `dlopen` that libraries call once their tables are patched. It jumps to the real one, which reads its return
-/// address to find the caller's RUNPATH. The library that it loads is patched at the next `dlopen` or `dlsym`; Python
-/// calls one right after loading an extension.
+/// The `dlopen` that libraries call once their tables are patched.
+///
+/// It jumps to the real one, which reads its return address to find the caller's RUNPATH. The loaded library is patched at
+/// the next `dlopen` or `dlsym`. Python calls one right after loading an extension.
 ///
 /// # Safety
 ///
@@ -61,7 +63,9 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     )
 }
 
-/// Patches objects loaded since the last call. Does nothing if memlab was preloaded.
+/// Patches objects loaded since the last call.
+///
+/// Does nothing if memlab was preloaded.
 pub extern "C" fn patch_new_objects() {
     static PATCHED_FOR: AtomicU64 = AtomicU64::new(0);
     if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {
@@ -73,7 +77,9 @@ pub extern "C" fn patch_new_objects() {
     }
 }
 
-/// Patches the tables of one loaded object, however memlab was loaded. `name` is part of its path.
+/// Patches the tables of one loaded object, whether or not memlab was preloaded.
+///
+/// `name` is part of its path.
 pub fn patch_object(name: &str, replacements: &Replacements) {
     let mut pass = (name, replacements);
     // SAFETY: the callback gets `pass` back while it is alive, and valid descriptions of loaded objects.
@@ -125,7 +131,7 @@ unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: 
     unsafe {
         let (object, pass) = (&*object, &mut *pass.cast::<PatchPass>());
         let name = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
-        // Skips memlab itself, and the loader and libc, which call none of these functions through their tables.
+        // Skip memlab itself, and the loader and libc, which call none of these functions through their tables.
         let own = ["libmemlab.so", "ld-linux", "linux-vdso", "libc.so.6"];
         let skip = own.iter().any(|part| name.to_string_lossy().contains(part));
         if !skip

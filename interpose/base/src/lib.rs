@@ -1,4 +1,4 @@
-//! What every part of memlab inside the user's process needs.
+//! Foundations shared by every part of memlab inside the user's process.
 //!
 //! # Layers
 //!

@@ -1,11 +1,11 @@
-//! The libraries that the dynamic linker has loaded.
+//! Libraries loaded by the dynamic linker.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-/// How many objects have ever been loaded.
+/// Number of objects loaded so far, including those unloaded since.
 pub fn loads() -> u64 {
-    /// Reads the counter from the first object's description, and stops there.
+    /// Reads the counter from the first object's description and stops there.
     unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
         // SAFETY: the linker passes a valid description, and `loads` is the variable below.
         unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
@@ -17,9 +17,9 @@ pub fn loads() -> u64 {
     loads
 }
 
-/// Whether libmemlab precedes libc in load order, which is only the case if it was preloaded (or linked).
+/// Returns true if libmemlab precedes libc in load order: only if it was preloaded (or linked).
 pub fn is_preloaded() -> bool {
-    /// Whether libmemlab was seen before libc; `None` until one of them is.
+    /// True if libmemlab precedes libc; `None` until either is found.
     struct LoadOrder(Option<bool>);
     unsafe extern "C" fn compare(object: *mut libc::dl_phdr_info, _size: usize, order: *mut c_void) -> c_int {
         // SAFETY: the linker passes a valid description, and `order` is the variable below.
@@ -63,7 +63,7 @@ pub fn library_of(address: usize) -> Option<String> {
     Some(path.rsplit('/').next().unwrap_or(&path).to_owned())
 }
 
-/// The file that was loaded at `address`, and its load address.
+/// Returns the file that was loaded at `address`, and its load address.
 pub fn file_at(address: usize) -> Option<(String, usize)> {
     // SAFETY: zeros are a valid Dl_info; dladdr only fills it, with a NUL-terminated name.
     unsafe {
@@ -75,7 +75,7 @@ pub fn file_at(address: usize) -> Option<(String, usize)> {
     }
 }
 
-/// The file that the library of this soname was loaded from; `None` if it is not loaded.
+/// Returns the file from which the library of this soname was loaded; `None` if it is not loaded.
 pub fn path_of(soname: &CStr) -> Option<String> {
     // SAFETY: RTLD_NOLOAD loads nothing, and the reference it adds is dropped at once; a glibc handle is the library's
     // `link_map`, whose name is NUL-terminated.

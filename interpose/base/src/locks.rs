@@ -1,4 +1,4 @@
-//! memlab's locks in a forked child, where a thread of the parent that held one does not exist.
+//! memlab's locks in a forked child, where the parent's thread that held one does not exist.
 
 use parking_lot::Mutex;
 
@@ -12,8 +12,9 @@ pub fn unlock_in_child<T>(lock: &Mutex<T>) {
     }
 }
 
-/// Unlocks the lock and replaces its value, which is useless in the child or may be half changed. The old value is
-/// leaked, not dropped.
+/// Unlocks the lock and replaces its value, which is useless in the child or may be half changed.
+///
+/// The old value is leaked, not dropped.
 pub fn reset_in_child<T>(lock: &Mutex<T>, value: T) {
     unlock_in_child(lock);
     // SAFETY: the child has one thread, and it holds no reference into the lock.

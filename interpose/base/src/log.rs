@@ -1,8 +1,8 @@
-//! The log: lines appended to the trace file by any thread, through a shared mapping.
+//! The log: any thread appends lines to the trace file through a shared mapping.
 //!
-//! Appending reserves bytes with one `fetch_add`, copies the line except its first byte, and stores that byte last. A
-//! reader takes a NUL at the start of a line for "not written yet". The mapping's contents are in the page cache, so
-//! they survive the process, however it dies.
+//! Appending reserves bytes with one `fetch_add`, copies the line except its first byte, and stores that byte last. A reader
+//! takes a NUL at the start of a line for "not written yet". The mapping's contents are in the page cache, so they survive
+//! the process, however it dies.
 
 pub mod file;
 pub mod live;
@@ -18,25 +18,27 @@ use file::{Room, TraceFile, WriteRefusal};
 use trace_path::Naming;
 
 pub struct Log {
-    /// The file being appended to. Compaction of a long run's trace replaces it. A thread may reach a file that was
-    /// replaced long ago, finds it closed, and takes the current one. So the structure is never freed, but its mapping
-    /// and descriptor are.
+    /// The file being appended to.
+    ///
+    /// Compacting the trace of a long run replaces it. A thread may reach a file that was replaced long ago; it finds that
+    /// file closed and takes the current one. So the structure is never freed, but its mapping and descriptor are.
     current: AtomicPtr<TraceFile>,
     state: AtomicU8,
-    /// Events that were not written because there was no room.
+    /// Events dropped for lack of room.
     lost: AtomicU64,
 }
 
-/// What is written: everything; definitions and the end; only the end; or nothing. A larger value is stricter.
+/// Write levels, from lenient to strict: all lines; definitions and the ending; only the ending; nothing.
 const ALL: u8 = 0;
 const DEFINITIONS: u8 = 1;
 const ENDING: u8 = 2;
-/// Permanently.
+/// Permanent.
 const NO_LINES: u8 = 3;
 
 impl Log {
-    /// A log that begins with the line `header`, in a file of at most `most` bytes. If not even that line can be
-    /// written (the disk is full), the file is removed.
+    /// Creates a log that begins with the line `header`, in a file of at most `most` bytes.
+    ///
+    /// If not even that line can be written (the disk is full), the file is removed.
     pub fn create(path: &Path, naming: Naming<'_>, most: u64, header: &[u8]) -> io::Result<Self> {
         let file = TraceFile::create(path, naming, most, 0)?;
         if let Err(WriteRefusal::Failed(error)) = file.append(header) {
@@ -55,7 +57,7 @@ impl Log {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// Continues in `next`; returns the replaced file, closed.
+    /// Switches to the file `next`; returns the replaced file, closed.
     pub fn switch_to(&self, next: TraceFile) -> &'static TraceFile {
         next.follows(self.file());
         let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
@@ -66,7 +68,9 @@ impl Log {
         old
     }
 
-    /// Appends one line, which ends in a newline. An empty line (one its encoder could not fit) is dropped.
+    /// Appends one line, which ends in a newline.
+    ///
+    /// Drops an empty line, which its encoder could not fit.
     #[inline]
     pub fn append(&self, line: &[u8]) {
         let state = self.state.load(Ordering::Relaxed);
@@ -88,7 +92,7 @@ impl Log {
         }
     }
 
-    /// Whether a line is written although the file is nearly full.
+    /// Returns true if a line is written although the file is nearly full.
     #[cold]
     fn accepts_when_full(&self, state: u8, line: &[u8]) -> bool {
         let is_ending = [b"[\"end\"".as_slice(), b"[\"lost\""].iter().any(|tag| line.starts_with(tag));
@@ -110,14 +114,14 @@ impl Log {
         self.state.fetch_max(state, Ordering::Relaxed);
     }
 
-    /// There is room again.
+    /// Accepts all lines again: the file has room.
     pub fn resume(&self) {
         for state in [DEFINITIONS, ENDING] {
             let _ = self.state.compare_exchange(state, ALL, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Whether events are dropped now because there is no room.
+    /// Returns true while events are dropped for lack of room.
     pub fn is_full(&self) -> bool {
         matches!(self.state.load(Ordering::Relaxed), DEFINITIONS | ENDING)
     }
@@ -127,7 +131,7 @@ impl Log {
         self.state.load(Ordering::Relaxed) == NO_LINES
     }
 
-    /// How many events were dropped since the last call.
+    /// Number of events dropped since the last call.
     pub fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }
@@ -171,7 +175,7 @@ mod tests {
         });
         // WHEN the log is closed
         let end = log.file().close();
-        // THEN the file holds each line once and whole, each thread's in order, and nothing after them
+        // THEN the file contains each line once and whole, the lines of each thread in order, and nothing after them
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text.len() as u64, end);
@@ -201,7 +205,7 @@ mod tests {
         let path = temporary("given-up");
         let log = Log::create(&path, Naming::AsAsked { run: None }, 1 << 20, b"{}\n").unwrap();
         assert!(!log.has_ended());
-        // WHEN a log gives up THEN it has ended, and takes and counts nothing more
+        // WHEN a log gives up THEN it has ended, accepts no more lines and counts no more losses
         log.give_up(&io::Error::other("the file was removed"));
         log.append(b"[1]\n");
         assert!(log.has_ended() && !log.is_full());
@@ -212,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_full_log_drops_events_and_counts_them() {
-        // GIVEN a log of 4 MiB, and eight threads that append far more than that
+        // GIVEN a log of 4 MiB, and eight threads that append far more than fits
         let (path, most) = (temporary("full"), 4 << 20);
         let log = Log::create(&path, Naming::AsAsked { run: None }, most, b"{}\n").unwrap();
         std::thread::scope(|scope| {
@@ -222,7 +226,7 @@ mod tests {
                 });
             }
         });
-        // THEN further events are counted, definitions are still written, and finally only the end is
+        // THEN further events are counted, definitions are still written, and finally only the ending
         let full = log.file().taken();
         assert!(log.is_full() && full < most - (200 << 10), "{full}");
         (0..20_000).for_each(|_| log.append(b"{\"stack\":5,\"parent\":4,\"frame\":12}\n"));
@@ -265,7 +269,7 @@ mod tests {
                 while !old.is_whole() {
                     std::thread::yield_now();
                 }
-                // THEN each line is in one of them, and no replaced file is still held
+                // THEN each line is in one of the files, and every replaced file can be released
                 total += std::fs::read(&path).unwrap().iter().filter(|byte| **byte == b'[').count();
                 // SAFETY: the file is closed and whole: no thread writes to it any more.
                 unsafe { old.release() };

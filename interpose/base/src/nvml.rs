@@ -1,10 +1,10 @@
-//! The NVIDIA management library, as far as memlab uses it.
+//! The functions of the NVIDIA management library that memlab uses.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use crate::symbols;
 
-/// The most other processes that are reported for a card.
+/// Maximum number of other processes reported for a card.
 const MAX_OTHERS: usize = 16;
 
 /// NVML, loaded and initialised.
@@ -13,7 +13,7 @@ pub struct Nvml {
     memory_v1: unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int,
     memory_v2: Option<unsafe extern "C" fn(*mut c_void, *mut MemoryV2) -> c_int>,
     processes: Option<unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int>,
-    /// The generation and the width of a card's PCI Express.
+    /// Queries for the generation and the width of a card's PCI Express link.
     link: Option<[unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int; 2]>,
 }
 
@@ -61,7 +61,7 @@ pub struct Usage {
 
 impl Nvml {
     const SUCCESS: c_int = 0;
-    /// NVML's value if a figure is not available (`NVML_VALUE_NOT_AVAILABLE`).
+    /// NVML's value for an unavailable figure (`NVML_VALUE_NOT_AVAILABLE`).
     const NOT_AVAILABLE: u64 = u64::MAX;
 
     /// Loads and initialises NVML; `None` if it is not installed (it comes with the driver).
@@ -137,7 +137,7 @@ impl Nvml {
         let card = self.card(bus_id)?;
         let (used, total) = self.memory(card)?;
         let processes = self.processes(card).unwrap_or_default();
-        // In a container with its own process ids this one is not listed, and the others cannot be identified.
+        // A container with its own process ids does not list this process, and the others cannot be identified.
         let (process, others) = match processes.iter().find(|(other, _)| *other == pid) {
             Some((_, process)) => {
                 let mut others: Vec<(u32, u64)> =
@@ -160,14 +160,16 @@ impl Nvml {
                 return Some((memory.used, memory.total.saturating_sub(memory.reserved)));
             }
         }
-        // Drivers before 510, which do not report their own reserve.
+        // Drivers before 510 do not report their own reserve.
         let mut memory = MemoryV1 { total: 0, free: 0, used: 0 };
         // SAFETY: NVML is initialised; it writes to the variable.
         let known = unsafe { (self.memory_v1)(card, &mut memory) } == Self::SUCCESS;
         known.then_some((memory.used, memory.total))
     }
 
-    /// The processes that compute on a card and each one's bytes, without those whose bytes NVML does not report.
+    /// Returns the processes that compute on a card and the bytes of each.
+    ///
+    /// Omits those whose bytes NVML does not report.
     fn processes(&self, card: *mut c_void) -> Option<Vec<(u32, u64)>> {
         let mut processes = [ProcessInfo { pid: 0, used: 0, instances: [0; 2] }; 128];
         let mut count = processes.len() as c_uint;
@@ -180,8 +182,10 @@ impl Nvml {
     }
 }
 
-/// Bytes per second of so many lanes of a generation of PCI Express, in one direction (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s; the
-/// first two send 8 bits in 10, those up to the fifth 128 in 130, the sixth 236 of 256 bytes).
+/// Bytes per second of a PCI Express link with this many lanes, in one direction.
+///
+/// PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s. The first two generations send 8 bits in 10, those up to the fifth 128 in 130,
+/// the sixth 236 of 256 bytes.
 fn pci_express(generation: u32, lanes: u32) -> Option<u64> {
     let (megatransfers, sent, of): (u64, u64, u64) = match generation {
         1 => (2_500, 8, 10),

@@ -2,7 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a part of memlab; `None` if it panicked. The panic hook has printed the message by then.
+/// Runs a part of memlab; returns `None` if it panicked.
+///
+/// By then, the panic hook has printed the message.
 pub fn catch<T>(part: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(part)).ok()
 }

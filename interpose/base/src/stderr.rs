@@ -2,8 +2,9 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Writes one line to stderr. Waits only briefly for a full pipe, and keeps the SIGPIPE of a closed one from the
-/// program.
+/// Writes one line to stderr.
+///
+/// Waits only briefly for a full pipe, and hides the SIGPIPE of a closed one from the program.
 pub fn print_message(what: &str) {
     const WRITE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let line = format!("memlab: {what}\n");

@@ -1,4 +1,4 @@
-//! Finding the real functions behind memlab's hooks.
+//! Finds the real functions behind memlab's hooks.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
@@ -8,19 +8,21 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use crate::loaded_objects::base_of;
 use crate::stderr::print_message;
 
-/// The real function behind a hook, looked up once. `F` is its `fn` pointer type.
+/// The real function behind a hook, looked up once.
+///
+/// `F` is its `fn` pointer type.
 pub struct Real<F> {
     address: AtomicPtr<c_void>,
     /// The library to look in; empty for the next object in lookup order.
     library: &'static CStr,
     symbol: &'static CStr,
-    /// True if a library that is preloaded after memlab may hook it, too.
+    /// True if a library that is preloaded after memlab may also hook the function.
     may_be_hooked: bool,
     misses: AtomicU8,
     kind: PhantomData<F>,
 }
 
-/// The lookup is given up after this many misses: each is slow.
+/// Maximum number of misses, after which the lookup is given up: each miss is slow.
 const MAX_MISSES: u8 = 32;
 
 // SAFETY: the fields are atomics and static strings.
@@ -33,7 +35,7 @@ impl<F: Copy> Real<F> {
         Self { address, library, symbol, may_be_hooked: false, misses, kind: PhantomData }
     }
 
-    /// The same, or the hook of it that a library has which is preloaded after memlab.
+    /// Like [`in_library`](Self::in_library), but prefers a hook in a library that is preloaded after memlab.
     pub const fn hooked_or_in_library(library: &'static CStr, symbol: &'static CStr) -> Self {
         Self { may_be_hooked: true, ..Self::in_library(library, symbol) }
     }
@@ -62,7 +64,7 @@ impl<F: Copy> Real<F> {
         self.symbol
     }
 
-    /// Uses `address` as the real function, unless one is known.
+    /// Uses `address` as the real function, unless it is already known.
     pub fn set_if_unknown(&self, address: *mut c_void) {
         let _ = self.address.compare_exchange(ptr::null_mut(), address, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -82,7 +84,7 @@ impl<F: Copy> Real<F> {
             let hook = self.may_be_hooked.then(|| unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) });
             let found = hook.filter(|hook| !hook.is_null());
             let found = found.unwrap_or_else(|| in_loaded_library(self.library, self.symbol));
-            // Some builds link it into a library of another name.
+            // Some builds link the function into a library of another name.
             if found.is_null() { in_global_scope(self.symbol) } else { found }
         };
         if found.is_null() {
@@ -94,8 +96,9 @@ impl<F: Copy> Real<F> {
     }
 }
 
-/// `symbol` in the library of this soname, if that is loaded; otherwise null. (PyTorch loads its libraries RTLD_LOCAL,
-/// where RTLD_NEXT does not search.)
+/// Finds `symbol` in the library of this soname, if that is loaded; otherwise returns null.
+///
+/// PyTorch loads its libraries RTLD_LOCAL, where RTLD_NEXT does not search.
 pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
     // SAFETY: RTLD_NOLOAD loads nothing; the reference it adds is dropped at once, and the library stays loaded, since
     // its code called the hook.
@@ -110,7 +113,7 @@ pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
     }
 }
 
-/// `symbol` as the program itself resolves it, unless that is memlab's own.
+/// Finds `symbol` as the program itself resolves it, unless the result is memlab's own.
 fn in_global_scope(symbol: &CStr) -> *mut c_void {
     // SAFETY: a null path gives a handle on the global scope, which needs no closing; names are NUL-terminated.
     unsafe {
@@ -121,14 +124,15 @@ fn in_global_scope(symbol: &CStr) -> *mut c_void {
     }
 }
 
-/// `symbol` anywhere in the global scope.
+/// Finds `symbol` anywhere in the global scope.
 pub fn in_process(symbol: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name and a handle that always exists.
     unsafe { real_dlsym()(libc::RTLD_DEFAULT, symbol.as_ptr()) }
 }
 
-/// Ends the program when a hook was called but no loaded library has the real function: continuing would give the
-/// program wrong results.
+/// Ends the program when a hook was called but no loaded library has the real function.
+///
+/// Continuing would give the program wrong results.
 pub fn abort_without(symbol: &str) -> ! {
     print_message(&format!(
         "{symbol} was called, but no loaded library has it: unset LD_PRELOAD and report this, please"
@@ -138,10 +142,12 @@ pub fn abort_without(symbol: &str) -> ! {
 
 pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// glibc's own `dlsym`, once [`real_dlsym`] was called.
+/// glibc's `dlsym`, set by [`real_dlsym`].
 pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// glibc's own `dlsym`. Looked up by version: without one, libmemlab would find its own.
+/// Returns glibc's `dlsym`.
+///
+/// Looks it up by version: an unversioned lookup would find libmemlab's.
 pub fn real_dlsym() -> Dlsym {
     let mut real = REAL_DLSYM.load(Ordering::Acquire);
     if real.is_null() {

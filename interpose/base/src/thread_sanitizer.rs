@@ -1,7 +1,7 @@
-//! Tells ThreadSanitizer, in programs that are built with it, what one thread hands to another.
+//! Reports handovers between threads to ThreadSanitizer, in programs that are built with it.
 //!
-//! It sees the calls of libmemlab that it intercepts (mmap, memset), but not the atomics that order them, since libmemlab is
-//! built without it: it would report races to the program's author that are none.
+//! ThreadSanitizer sees the calls of libmemlab that it intercepts (mmap, memset), but not the atomics that order them, since
+//! libmemlab is built without it. It would report false races to the program's author.
 
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
@@ -17,7 +17,7 @@ fn annotation(symbol: &CStr) -> Option<Annotate> {
     unsafe { transmute(in_process(symbol)) }
 }
 
-/// What this thread did so far happens before what comes after [`taken_over`] with the same address.
+/// Orders everything that this thread did so far before everything after [`taken_over`] with the same address.
 #[inline]
 pub fn handed_over<T>(address: *const T) {
     static RELEASE: LazyLock<Option<Annotate>> = LazyLock::new(|| annotation(c"__tsan_release"));
@@ -27,7 +27,7 @@ pub fn handed_over<T>(address: *const T) {
     }
 }
 
-/// What happened before [`handed_over`] with the same address happened before what this thread does next.
+/// Orders everything before [`handed_over`] with the same address before everything that this thread does next.
 #[inline]
 pub fn taken_over<T>(address: *const T) {
     static ACQUIRE: LazyLock<Option<Annotate>> = LazyLock::new(|| annotation(c"__tsan_acquire"));

@@ -1,10 +1,12 @@
-//! Wakes a background thread from anywhere, also from a signal handler.
+//! Wakes a background thread from any context, including a signal handler.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread::Thread;
 
-/// A thread to wake; null while there is none. The pointee is never freed.
+/// Handle of the thread to wake; null if none is set.
+///
+/// The pointee is never freed.
 pub struct Waker(AtomicPtr<Thread>);
 
 impl Default for Waker {
@@ -28,6 +30,8 @@ impl Waker {
         self.0.store(ptr::from_mut(Box::leak(Box::new(thread))), Ordering::Release);
     }
 
+    /// Wakes the thread.
+    ///
     /// Takes no lock and allocates nothing.
     pub fn wake(&self) {
         // SAFETY: null, or never freed.
@@ -36,7 +40,7 @@ impl Waker {
         }
     }
 
-    /// Called in a forked child, which has no such thread.
+    /// Called in a forked child, where the thread does not exist.
     pub fn reset_in_child(&self) {
         self.0.store(ptr::null_mut(), Ordering::Release);
     }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 struct Call {
     name: &'static str,
     caller: usize,
-    /// A driver-level hook has recorded its allocation.
+    /// True if a driver-level hook has recorded the call's allocation.
     recorded: bool,
 }
 
@@ -15,7 +15,8 @@ thread_local! {
     static CALL: Cell<Option<Call>> = const { Cell::new(None) };
 }
 
-/// Name and caller of the outermost CUDA function the thread is in, for the driver call `name` made from `caller`.
+/// Name and caller of the outermost CUDA function that the thread is in, for the driver call `name` made from `caller`.
+///
 /// Marks an enclosing runtime call as recorded.
 #[inline]
 pub fn outermost_call(name: &'static str, caller: usize) -> (&'static str, usize) {
@@ -28,7 +29,7 @@ pub fn outermost_call(name: &'static str, caller: usize) -> (&'static str, usize
     })
 }
 
-/// The caller of that function, for a driver call made from `caller`.
+/// Caller of the outermost CUDA function, for a driver call made from `caller`.
 #[inline]
 pub fn outermost_caller(caller: usize) -> usize {
     CALL.with(|call| call.get().map_or(caller, |outer| outer.caller))
@@ -38,7 +39,7 @@ pub fn outermost_caller(caller: usize) -> usize {
 pub struct RuntimeCall(());
 
 impl RuntimeCall {
-    /// `None` if the thread is already inside another.
+    /// Returns `None` if the thread is already inside another runtime function.
     pub fn enter(name: &'static str, caller: usize) -> Option<Self> {
         CALL.with(|call| {
             call.get().is_none().then(|| {
@@ -48,7 +49,7 @@ impl RuntimeCall {
         })
     }
 
-    /// Ends it; returns whether a driver-level hook recorded the call.
+    /// Ends the call; returns true if a driver-level hook recorded it.
     pub fn leave(self) -> bool {
         CALL.with(|call| call.take().is_some_and(|call| call.recorded))
     }

@@ -1,4 +1,4 @@
-//! The driver's functions, called by memlab itself past its own hooks.
+//! Calls from memlab to the driver's functions, bypassing its hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -10,10 +10,10 @@ use interpose_base::symbols::Real;
 /// `CUDA_SUCCESS`, also the runtime's.
 pub const CUDA_SUCCESS: c_int = 0;
 pub const CUDA_ERROR_OUT_OF_MEMORY: c_int = 2;
-/// Returned by a hook that cannot find the real function: the driver is not initialised then.
+/// Result of a hook that cannot find the real function: the driver is not initialised then.
 pub const CUDA_ERROR_NOT_INITIALIZED: c_int = 3;
 
-/// A result of the driver that is not success.
+/// Result code of the driver other than success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code(pub c_int);
 
@@ -126,7 +126,7 @@ macro_rules! call {
     };
 }
 
-/// A device's attribute; 0 where the driver does not know it.
+/// Returns a device's attribute; 0 if the driver does not know it.
 fn attribute(attribute: c_int, device: i32) -> c_int {
     let mut value = 0;
     call!(DEVICE_ATTRIBUTE(&mut value, attribute, device)).map_or(0, |()| value)
@@ -145,8 +145,7 @@ impl Properties {
         }
     }
 
-    /// Host memory near `device`, which the device reaches once it is mapped; `None` if the driver does not support
-    /// it.
+    /// Host memory near `device`, which the device reaches once it is mapped; `None` without driver support.
     pub fn on_host(device: i32) -> Option<Self> {
         let location = if attribute(HOST_NUMA_VMM, device) == 1 {
             Location { kind: Location::HOST_NUMA, id: attribute(HOST_NUMA_ID, device).max(0) }
@@ -159,7 +158,7 @@ impl Properties {
     }
 }
 
-/// Whether the device supports virtual memory management.
+/// Returns true if the device supports virtual memory management.
 pub fn can_map(device: i32) -> bool {
     attribute(VMM, device) == 1
 }
@@ -169,7 +168,7 @@ pub fn device_count() -> i32 {
     call!(DEVICE_COUNT(&mut count)).map_or(0, |()| count)
 }
 
-/// Why nothing can be done in a context, for the user.
+/// Message for the user when a context cannot be used.
 pub fn context_error(code: Code) -> String {
     format!("the program's CUDA context cannot be used ({code})")
 }
@@ -203,8 +202,9 @@ pub fn synchronize() -> Result<(), Code> {
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 const RELAXED: c_int = 2;
 
-/// Sets which calls captures on other threads forbid to this thread, and returns the previous mode; 0, the strictest,
-/// if the driver does not return it.
+/// Sets the calls that captures on other threads forbid to this thread, and returns the previous mode.
+///
+/// Returns 0, the strictest, if the driver does not return it.
 fn exchange_capture_mode(mut mode: c_int) -> c_int {
     call!(CAPTURE_MODE(&mut mode)).map_or(0, |()| mode)
 }
@@ -214,7 +214,7 @@ pub fn relax_captures() {
     exchange_capture_mode(RELAXED);
 }
 
-/// The same until dropped.
+/// Relaxes captures until dropped.
 pub struct RelaxedCaptures(c_int);
 
 impl RelaxedCaptures {
@@ -222,7 +222,7 @@ impl RelaxedCaptures {
         Self(exchange_capture_mode(RELAXED))
     }
 
-    /// Whether the program had relaxed the mode itself, as PyTorch does around allocations while it captures.
+    /// Returns true if the program had relaxed the mode before, as PyTorch does around allocations while it captures.
     pub fn were_relaxed(&self) -> bool {
         self.0 == RELAXED
     }
@@ -234,13 +234,13 @@ impl Drop for RelaxedCaptures {
     }
 }
 
-/// Whether a stream is being captured, validly or not; false where the driver does not know the stream.
+/// Returns true while a stream is being captured, validly or not; false if the driver does not know the stream.
 pub fn is_capturing(stream: u64) -> bool {
     let mut status = 0;
     call!(IS_CAPTURING(stream as Stream, &mut status)).is_ok_and(|()| status != 0)
 }
 
-/// Physical memory is allocated in multiples of this.
+/// Granularity of physical memory allocations.
 pub fn granularity(properties: &Properties) -> Result<u64, Code> {
     const MINIMUM: c_int = 0;
     let mut bytes = 0;
@@ -293,7 +293,7 @@ pub fn unpin(address: *mut u8) {
     let _ = call!(HOST_UNREGISTER(address.cast()));
 }
 
-/// A new stream that does not synchronise with others.
+/// Creates a stream that does not synchronise with others.
 pub fn create_stream() -> Result<Stream, Code> {
     const NON_BLOCKING: c_uint = 1;
     let mut stream = ptr::null_mut();
@@ -347,13 +347,13 @@ pub fn current_device() -> Result<i32, Code> {
     Ok(device)
 }
 
-/// The current context; 0 where there is none.
+/// The current context; 0 if none is current.
 pub fn current_context() -> u64 {
     let mut context = ptr::null_mut();
     call!(CTX_GET_CURRENT(&mut context)).map_or(0, |()| context as u64)
 }
 
-/// Whether the device's primary context is in use.
+/// Returns true if the device's primary context is in use.
 pub fn primary_is_active(device: i32) -> Result<bool, Code> {
     let (mut flags, mut active) = (0, 0);
     call!(PRIMARY_STATE(device, &mut flags, &mut active))?;
@@ -406,7 +406,7 @@ pub fn device_bus_id(device: i32) -> Result<String, Code> {
     Ok(text_of(&text))
 }
 
-/// The text that the driver has written, up to the first NUL.
+/// Text written by the driver, up to the first NUL.
 fn text_of(text: &[c_char]) -> String {
     let bytes: Vec<u8> = text.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -437,7 +437,7 @@ pub fn default_pool(device: i32) -> Result<Pool, Code> {
     Ok(pool)
 }
 
-/// The pool that a device's stream-ordered allocations currently come from.
+/// The pool from which a device's stream-ordered allocations currently come.
 pub fn current_pool(device: i32) -> Result<Pool, Code> {
     let mut pool = ptr::null_mut();
     call!(CURRENT_POOL(&mut pool, device))?;

@@ -3,7 +3,7 @@
 use super::calls::{self, Current};
 use memlab_protocol::request::MAX_DEVICES;
 
-/// The current context's device; 0 if there is no context, as in the runtime.
+/// The current context's device; 0 without a context, as in the runtime.
 pub fn current_device() -> i32 {
     calls::current_device().unwrap_or(0)
 }
@@ -29,7 +29,7 @@ pub fn primary_context(device: i32) -> u64 {
     }
 }
 
-/// Whether the process uses a device: whether a primary context is active.
+/// Returns true if the process uses a device: if a primary context is active.
 pub fn is_in_use() -> bool {
     // The driver returns an error if it is not initialised or has no such device.
     (0..MAX_DEVICES as i32).map_while(|device| calls::primary_is_active(device).ok()).any(|active| active)

@@ -1,4 +1,4 @@
-//! Pools of stream-ordered memory, and graphs' memory: how much they have reserved, and releasing it.
+//! Pools of stream-ordered memory, and graphs' memory: reads their reserved bytes and releases them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,9 @@ use super::calls::{self, Code, POOL_RESERVED, POOL_USED, Pool, RelaxedCaptures};
 use interpose_base::locks;
 use memlab_protocol::request::MAX_DEVICES;
 
-/// Which kinds of reserved memory the process uses. The driver is queried only for those.
+/// Kinds of reserved memory that the process uses.
+///
+/// The driver is queried only for those.
 struct ReservedUse {
     pools: AtomicBool,
     graphs: AtomicBool,
@@ -19,7 +21,7 @@ static USES: [ReservedUse; MAX_DEVICES] =
 /// Pools that the program has created and allocated from: device and handle.
 static POOLS: Mutex<Vec<(i32, usize)>> = Mutex::new(Vec::new());
 
-/// The program allocates stream-ordered memory, from a pool that it created or from the device's (0).
+/// Records an allocation of stream-ordered memory, from a pool that the program created or from the device's (0).
 pub fn pool_used(device: i32, pool: usize) {
     let Some(uses) = USES.get(device as usize) else { return };
     uses.pools.store(true, Ordering::Release);
@@ -31,12 +33,12 @@ pub fn pool_used(device: i32, pool: usize) {
     }
 }
 
-/// A pool is about to be destroyed; it is not queried any more.
+/// Forgets a pool before it is destroyed, so that it is not queried any more.
 pub fn pool_destroyed(pool: usize) {
     POOLS.lock().retain(|&(_, known)| known != pool);
 }
 
-/// The program creates graphs that allocate memory.
+/// Records that the program creates graphs that allocate memory.
 pub fn graphs_used(device: i32) {
     if let Some(uses) = USES.get(device as usize) {
         uses.graphs.store(true, Ordering::Release);
@@ -77,19 +79,19 @@ pub fn trim(device: i32) {
     }
 }
 
-/// The same on all devices.
+/// Makes the pools of all devices release their unused memory.
 pub fn trim_all() {
     (0..MAX_DEVICES as i32).for_each(trim);
 }
 
-/// Whether the program allocates stream-ordered memory, on any device.
+/// Returns true if the program allocates stream-ordered memory on any device.
 pub fn are_used() -> bool {
     USES.iter().any(|uses| uses.pools.load(Ordering::Acquire))
 }
 
 /// Calls `query` with each pool of the device that exists and may hold memory.
 fn with_pools(device: i32, mut query: impl FnMut(Pool)) {
-    let made = POOLS.lock(); // Held, so that none is destroyed meanwhile.
+    let made = POOLS.lock(); // Held, so that no pool is destroyed during the queries.
     let of_device = [calls::default_pool(device), calls::current_pool(device)].into_iter().filter_map(existing);
     let made = made.iter().filter(|&&(of, _)| of == device).map(|&(_, pool)| pool as Pool);
     let mut seen = Vec::with_capacity(4);
@@ -105,7 +107,7 @@ fn existing(pool: Result<Pool, Code>) -> Option<Pool> {
     pool.ok().filter(|pool| !pool.is_null())
 }
 
-/// In a forked child: the pools are the parent's.
+/// Called in a forked child, where the pools are the parent's.
 pub fn reset_in_child() {
     locks::reset_in_child(&POOLS, Vec::new());
 }

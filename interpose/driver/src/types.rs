@@ -1,5 +1,6 @@
-//! Arguments of the driver's functions. Structures have plain integers where `cuda.h` has enumerations: a newer driver
-//! may use values that are unknown here.
+//! Arguments of the driver's functions.
+//!
+//! Structures have plain integers where `cuda.h` has enumerations: a newer driver may use values that are unknown here.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -42,20 +43,20 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<u8> {
-    /// The same output as another type, which the call's other arguments decide.
+    /// Reinterprets the output as another type, which the call's other arguments decide.
     ///
     /// # Safety
     ///
-    /// There is room for a `T`.
+    /// The output has room for a `T`.
     pub unsafe fn of_type<T>(self) -> Out<T> {
         Out(self.0.cast())
     }
 
-    /// The field at this offset of a structure; null if the program passed null.
+    /// Returns the field at this offset of a structure; null if the program passed null.
     ///
     /// # Safety
     ///
-    /// The structure has a `T` there.
+    /// The structure has a `T` at this offset.
     pub unsafe fn at<T>(self, offset: usize) -> Out<T> {
         if self.0.is_null() {
             return Out(std::ptr::null_mut());
@@ -91,11 +92,11 @@ impl<T: Copy> In<T> {
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
-    /// The first `count` elements of an array.
+    /// Iterates over the first `count` elements of an array.
     ///
     /// # Safety
     ///
-    /// The array has that many elements: a call that reads them all has succeeded.
+    /// The array has `count` elements: a call that reads them all has succeeded.
     pub unsafe fn elements(self, count: usize) -> impl Iterator<Item = T> {
         // SAFETY: the caller promises that they exist.
         (0..count).map(move |index| unsafe { self.0.add(index).read_unaligned() })
@@ -119,7 +120,7 @@ impl Location {
         Self { kind: Self::DEVICE, id: device }
     }
 
-    /// The device, if the location is one.
+    /// The device id, if the location is a device.
     pub fn as_device(self) -> Option<i32> {
         (self.kind == Self::DEVICE).then_some(self.id)
     }
@@ -231,7 +232,7 @@ mod tests {
         let mut bytes = [0u8; 17];
         let structure = Out::<u8>(bytes[1..].as_mut_ptr());
         // WHEN a field of it is set
-        // SAFETY: there are 16 bytes.
+        // SAFETY: the structure has 16 bytes.
         let field = unsafe { structure.at::<u64>(8) };
         field.set(u64::MAX);
         // THEN it has that value, and no other byte changes

@@ -1,7 +1,6 @@
-//! Device memory that can move to the host and back: the driver's memory calls, answered through virtual memory
-//! management.
+//! Device memory that can move to the host and back: virtual memory management answers the driver's memory calls.
 //!
-//! The program's addresses stay fixed; memlab can replace the physical memory behind them (`interpose/src/mover` does). Used
+//! The program's addresses stay fixed. memlab can replace the physical memory behind them (in `interpose/src/mover`). Used
 //! in programs that were started for offloading, and for memory that spills over a limit.
 
 pub mod allocations;

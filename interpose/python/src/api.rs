@@ -41,7 +41,7 @@ pub struct TypeSpec {
     pub slots: *mut TypeSlot,
 }
 
-/// The bytes of a string from Python; none for null.
+/// Returns the bytes of a string from Python; an empty slice for null.
 ///
 /// # Safety
 ///

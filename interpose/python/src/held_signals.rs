@@ -1,7 +1,9 @@
-//! Signals that arrive while the agent runs: they reach the program when the agent has ended.
+//! Signals that arrive while the agent runs.
 //!
-//! The interpreter runs a signal's Python handler between two bytecodes of its main thread. In the agent, the handler would
-//! raise there, or find frames of memlab's.
+//! They reach the program when the agent has ended.
+//!
+//! The interpreter runs a signal's Python handler between two bytecodes of its main thread. Inside the agent, the handler
+//! would raise in memlab's code, or find memlab's frames.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -11,10 +13,10 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 /// Signals that programs handle in Python.
 const SIGNALS: [c_int; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGALRM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// A bit for each signal that has arrived.
+/// One bit for each signal that has arrived.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-/// The handler and flags of each signal that is held, for a process that another thread forks meanwhile.
+/// Handler and flags of each held signal, for a process that another thread forks in the meantime.
 static BEFORE: [(AtomicUsize, AtomicI32); SIGNALS.len()] =
     [const { (AtomicUsize::new(0), AtomicI32::new(0)) }; SIGNALS.len()];
 
@@ -22,17 +24,21 @@ extern "C" fn note(signal: c_int) {
     ARRIVED.fetch_or(1 << signal, Ordering::SeqCst);
 }
 
-/// The address of `note`: the same wherever it is asked for, which a function's address need not be.
+/// Address of `note`.
+///
+/// It is the same at every call, unlike a function's address taken at different places.
 #[inline(never)]
 fn ours() -> usize {
     note as *const () as usize
 }
 
-/// Holds signals back until it is dropped. Signals without a handler keep their effect.
+/// Holds signals back until dropped.
+///
+/// Signals without a handler keep their effect.
 pub struct HeldSignals([Option<libc::sigaction>; SIGNALS.len()]);
 
 impl HeldSignals {
-    /// Replaces the handlers of the program's.
+    /// Replaces the program's handlers.
     pub fn hold() -> Self {
         Self(std::array::from_fn(|index| {
             let signal = SIGNALS[index];
@@ -54,11 +60,11 @@ impl HeldSignals {
 }
 
 impl Drop for HeldSignals {
-    /// Puts the handlers back, and sends what has arrived to this thread.
+    /// Restores the handlers, and sends the signals that have arrived to this thread.
     fn drop(&mut self) {
         for (&signal, before) in SIGNALS.iter().zip(&self.0) {
             let Some(before) = before else { continue };
-            // Another thread of the program may have set a handler meanwhile, which stays.
+            // Another thread of the program may have set a handler in the meantime; it stays.
             if action_of(signal).is_some_and(|now| now.sa_sigaction == ours()) {
                 // SAFETY: the action was the program's.
                 unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
@@ -71,7 +77,7 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Called in a forked child, in which the thread that holds signals does not run.
+/// Called in a forked child, where the thread that holds signals does not run.
 pub fn reset_in_child() {
     ARRIVED.store(0, Ordering::Relaxed);
     for (&signal, (handler, flags)) in SIGNALS.iter().zip(&BEFORE) {

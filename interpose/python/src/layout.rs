@@ -1,15 +1,15 @@
-//! The structure layouts of CPython that the walker reads: one table, a row per minor version.
+//! Structure layouts of CPython that the walker reads: one table, a row per minor version.
 //!
-//! The offsets are those of x86-64 and AArch64 Linux release builds with the GIL, computed from each version's headers
-//! with `offsetof`. From 3.13 on the interpreter publishes most of them itself (`_Py_DebugOffsets`), and a row is used
-//! only if the two agree.
+//! The offsets are those of x86-64 and AArch64 Linux release builds with the GIL, computed from each version's headers with
+//! `offsetof`. From 3.13 on the interpreter publishes most of them (`_Py_DebugOffsets`), and a row is used only if the two
+//! agree.
 
-/// Offsets in bytes, unless a field says otherwise.
+/// Offsets in bytes, unless a field specifies otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Minor version of CPython 3.
     pub minor: u8,
-    /// How to reach the innermost frame from a `PyThreadState`.
+    /// Path from a `PyThreadState` to the innermost frame.
     pub current_frame: CurrentFrame,
     /// In a frame: the caller's frame.
     pub previous: usize,
@@ -19,13 +19,13 @@ pub struct Layout {
     pub position: Position,
     /// In a frame: the first local variable.
     pub locals: usize,
-    /// In a frame (3.12+): the byte of its owner; [`SHIM_OWNER`] and above are the interpreter itself.
+    /// In a frame (3.12+): the byte of its owner; [`SHIM_OWNER`] and above mean the interpreter.
     pub owner: Option<usize>,
     pub code_filename: usize,
     pub code_name: usize,
     /// 0 before 3.11, which has no qualified names in code objects.
     pub code_qualname: usize,
-    /// The names of local variables (before 3.11, to find the class); 0 if they are not needed.
+    /// Names of local variables (before 3.11, to find the class); 0 if they are not needed.
     pub code_variables: usize,
     pub code_first_line: usize,
     pub code_line_table: usize,
@@ -33,17 +33,17 @@ pub struct Layout {
     pub code_instructions: usize,
     /// Encoding of the line table.
     pub line_table: LineTable,
-    /// Size of `PyASCIIObject`, after which an ASCII string's characters follow.
+    /// Size of `PyASCIIObject`; an ASCII string's characters follow it.
     pub ascii_header: usize,
-    /// Size of `PyCompactUnicodeObject`, after which any other compact string's characters follow.
+    /// Size of `PyCompactUnicodeObject`; the characters of any other compact string follow it.
     pub compact_header: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurrentFrame {
-    /// The thread state holds the frame at this offset.
+    /// The thread state contains the frame at this offset.
     Direct(usize),
-    /// The thread state holds, at the first offset, a pointer to a structure that holds the frame at the second.
+    /// The thread state contains, at the first offset, a pointer to a structure that contains the frame at the second.
     ThroughCFrame(usize, usize),
 }
 
@@ -51,7 +51,7 @@ pub enum CurrentFrame {
 pub enum Position {
     /// An `int` at this offset, times the second number, is the byte offset in the bytecode.
     Index(usize, u32),
-    /// A pointer at this offset points at the instruction.
+    /// A pointer to the instruction is at this offset.
     Pointer(usize),
 }
 
@@ -65,8 +65,10 @@ pub enum LineTable {
     Locations,
 }
 
-/// `ob_type` in every object, `tp_name` in a type, the content of a cell, sizes and data of tuples, bytes and strings:
-/// the same in every version of the table.
+/// Offsets of `ob_type` in every object, `tp_name` in a type, the content of a cell, and sizes and data of tuples, bytes and
+/// strings.
+///
+/// They are the same in every version of the table.
 pub const OBJECT_TYPE: usize = 8;
 pub const TYPE_NAME: usize = 24;
 pub const CELL_CONTENTS: usize = 16;
@@ -81,14 +83,16 @@ pub const STRING_STATE: usize = 32;
 pub const TYPE_FLAGS: usize = 168;
 pub const IS_METATYPE: u64 = 1 << 31;
 
-/// In a code object of 3.9 and 3.10: the numbers of arguments and locals, the cells' names, and the argument that each
-/// cell holds (null if no cell holds one).
+/// In a code object of 3.9 and 3.10: the numbers of arguments and locals, the cells' names, and the argument that each cell
+/// holds (null for a cell without one).
 pub const CODE_ARGUMENTS: usize = 16;
 pub const CODE_LOCALS: usize = 28;
 pub const CODE_CELLS: usize = 88;
 pub const CODE_CELL_ARGUMENTS: usize = 96;
 
-/// Frames of this owner and above are shims between C and Python, whose code object has no source.
+/// Owner value of shim frames between C and Python, and of all above.
+///
+/// The code object of a shim has no source.
 pub const SHIM_OWNER: u8 = 3;
 
 const LAYOUTS: [Layout; 6] = [
@@ -208,7 +212,7 @@ const LAYOUTS: [Layout; 6] = [
     },
 ];
 
-/// The row for CPython 3.`minor`.
+/// Returns the row for CPython 3.`minor`.
 pub fn for_minor(minor: u8) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.minor == minor)
 }
@@ -219,8 +223,9 @@ pub fn known_versions() -> String {
     format!("3.{} to 3.{}", first.minor, last.minor)
 }
 
-/// The positions of the compared numbers in `_Py_DebugOffsets`, as indices of 64-bit words from its beginning. The
-/// structure is stable only within a minor version.
+/// Positions of the compared numbers in `_Py_DebugOffsets`, as indices of 64-bit words from its beginning.
+///
+/// The structure is stable only within a minor version.
 struct PublishedAt {
     minor: u8,
     current_frame: usize,
@@ -258,14 +263,15 @@ const PUBLISHED: [PublishedAt; 2] = [
     },
 ];
 
-/// The first minor version that has `_Py_DebugOffsets`.
+/// First minor version with `_Py_DebugOffsets`.
 pub const PUBLISHED_SINCE: u8 = 13;
 
-/// Words of `_Py_DebugOffsets` that [`agrees`] reads.
+/// Number of words of `_Py_DebugOffsets` that [`agrees`] reads.
 pub const PUBLISHED_WORDS: usize = 49;
 
-/// Compares the offsets that the interpreter publishes, from [`PUBLISHED_SINCE`] on, with the row. `Err` names the
-/// difference.
+/// Compares the offsets that the interpreter publishes, from [`PUBLISHED_SINCE`] on, with the row.
+///
+/// `Err` names the difference.
 pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'static str> {
     let Some(at) = PUBLISHED.iter().find(|at| at.minor == layout.minor) else {
         return Err("memlab does not know how it describes itself");
@@ -312,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_row_that_cannot_be_checked_is_refused() {
-        // GIVEN an interpreter that publishes what its row says
+        // GIVEN an interpreter that publishes the offsets of its row
         let newest = LAYOUTS[LAYOUTS.len() - 1];
         let at = &PUBLISHED[PUBLISHED.len() - 1];
         let mut words = [0; PUBLISHED_WORDS];

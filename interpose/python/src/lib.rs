@@ -1,4 +1,4 @@
-//! Reads the stacks of a Python in this process, without its locks.
+//! Reads the Python stacks of this process without taking Python's locks.
 //!
 //! # Layers
 //!

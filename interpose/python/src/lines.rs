@@ -1,10 +1,10 @@
-//! Maps a position in a code object's bytecode to a line, for the three encodings that CPython 3.9–3.14 use.
+//! Maps a position in a code object's bytecode to a line, for the three encodings of CPython 3.9–3.14.
 //!
 //! Sources: CPython's `Objects/lnotab_notes.txt` (3.9, 3.10) and `Objects/locations.md` (3.11+).
 
 use super::layout::LineTable;
 
-/// The line of the instruction at byte offset `position`, or `None` if the compiler gave it none.
+/// Returns the line of the instruction at byte offset `position`, or `None` if the compiler gave it none.
 pub fn line_at(encoding: LineTable, table: &[u8], first_line: i32, position: u32) -> Option<u32> {
     let line = match encoding {
         LineTable::Lnotab => lnotab(table, first_line, position),
@@ -79,7 +79,9 @@ fn locations(table: &[u8], first_line: i32, position: u32) -> Option<i32> {
     None
 }
 
-/// Six bits per byte, least significant first; bit 6 means that more follow.
+/// Decodes a number with six bits per byte, least significant first.
+///
+/// Bit 6 means that more bytes follow.
 fn varint(bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let mut value = 0u32;
     let mut shift = 0u32;
@@ -93,7 +95,7 @@ fn varint(bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
     }
 }
 
-/// The sign is the lowest bit.
+/// Decodes a number whose lowest bit is the sign.
 fn signed_varint(bytes: &mut impl Iterator<Item = u8>) -> Option<i32> {
     let value = varint(bytes)?;
     let magnitude = (value >> 1) as i32;

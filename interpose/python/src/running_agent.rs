@@ -1,4 +1,4 @@
-//! The agent as a Python object, once it runs.
+//! The running agent, as a Python object.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::api::{Api, Object};
 use interpose_base::symbols;
 
-/// Null before the agent was started. The object lives as long as the process.
+/// Null before the agent was started.
+///
+/// The object lives as long as the process.
 static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The agent; null before it was started. It is started only after the interpreter's self-check has passed.
+/// Returns the agent; null before it was started.
+///
+/// It is started only after the interpreter's self-check has passed.
 pub fn get() -> Object {
     AGENT.load(Ordering::Acquire)
 }
@@ -19,7 +23,7 @@ pub fn set(agent: Object) {
     AGENT.store(agent, Ordering::Release);
 }
 
-/// Calls a method of the agent's that takes no arguments.
+/// Calls a method of the agent that takes no arguments.
 ///
 /// # Safety
 ///
@@ -82,8 +86,9 @@ pub unsafe fn untraced(api: &Api, work: impl FnOnce()) {
     }
 }
 
-/// Disables torch.compile's frame evaluator, which would compile the agent's own functions. Returns the setter and the
-/// callback to restore.
+/// Disables torch.compile's frame evaluator, which would compile the agent's own functions.
+///
+/// Returns the setter and the callback to restore.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! Reads the calling thread's own Python frames, without the GIL and without the C-API.
+//! Reads the Python frames of the calling thread, without the GIL and without the C-API.
 //!
 //! This is safe because only the owning thread changes its chain of frames, a frame keeps its code object alive, and a
-//! thread inside a hook is not running bytecode. Other threads' frames are read only while the GIL is held (see
-//! [`super::agent`]), when they cannot change either.
+//! thread inside a hook is not running bytecode. Frames of other threads are read only while the GIL is held (see
+//! [`super::agent`]): then they cannot change either.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -15,10 +15,10 @@ use super::layout::{
 use super::lines;
 use super::probe::Probe;
 
-/// The most frames of a walk; those further out are left out.
+/// Maximum number of frames of a walk; frames further out are omitted.
 pub const MAX_DEPTH: usize = 512;
 
-/// One Python frame as found in memory.
+/// A Python frame as found in memory.
 #[derive(Clone, Copy)]
 pub struct RawFrame {
     pub code: *const u8,
@@ -31,8 +31,9 @@ impl RawFrame {
     pub const EMPTY: Self = Self { code: std::ptr::null(), position: 0, frame: std::ptr::null() };
 }
 
-/// Fields that reveal whether an address still holds the same code object: addresses are reused. The fields are close
-/// together in a code object, since they are read for every frame of every walk.
+/// Fields that reveal whether an address still contains the same code object: addresses are reused.
+///
+/// The fields are close together in a code object, since every walk reads them for every frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CodeIdentity {
     filename: usize,
@@ -45,7 +46,7 @@ impl CodeIdentity {
     pub const EMPTY: Self = Self { filename: 0, name: 0, first_line: 0 };
 }
 
-/// The interpreter in this process, as far as the walker uses it.
+/// The Python interpreter in this process, as seen by the walker.
 pub struct Interpreter {
     layout: &'static Layout,
     this_thread_state: unsafe extern "C" fn() -> *const u8,
@@ -58,16 +59,18 @@ unsafe impl Send for Interpreter {}
 // SAFETY: nothing is written through the pointers.
 unsafe impl Sync for Interpreter {}
 
-/// Why Python stacks cannot be read.
+/// Reason for which Python stacks cannot be read.
 pub enum Unsupported {
-    /// No Python in this process: not reported.
+    /// The process contains no Python: not reported.
     NoPython,
-    /// A Python version that the table does not have.
+    /// The table does not contain this Python version.
     Unknown(String),
 }
 
 impl Interpreter {
-    /// Looks for CPython among the symbols of the process. `lookup` is the real `dlsym` over the global scope.
+    /// Looks for CPython among the symbols of the process.
+    ///
+    /// `lookup` is the real `dlsym` over the global scope.
     pub fn find(lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, Unsupported> {
         let (this_thread_state, version) = (lookup(c"PyGILState_GetThisThreadState"), lookup(c"Py_GetVersion"));
         let (code_type, cell_type) = (lookup(c"PyCode_Type"), lookup(c"PyCell_Type"));
@@ -110,7 +113,7 @@ impl Interpreter {
         })
     }
 
-    /// The innermost frame of the calling thread; null if it runs no Python.
+    /// Innermost frame of the calling thread; null if it runs no Python.
     #[inline]
     pub fn innermost(&self) -> *const u8 {
         // SAFETY: callable from any thread at any time; null before start, after finalization and on foreign threads.
@@ -118,7 +121,7 @@ impl Interpreter {
         if state.is_null() { std::ptr::null() } else { self.innermost_of(state) }
     }
 
-    /// The innermost frame of the thread that `state` (a live `PyThreadState`) belongs to.
+    /// Innermost frame of the thread to which `state` (a live `PyThreadState`) belongs.
     #[inline]
     pub fn innermost_of(&self, state: *const u8) -> *const u8 {
         // SAFETY: `state` is alive, and the offsets are this version's.
@@ -133,14 +136,15 @@ impl Interpreter {
         }
     }
 
-    /// Walks the chain from `innermost` outwards into `frames`; returns how many were found. Frames that run no Python
-    /// code (the interpreter's own entry shims) are left out.
+    /// Walks the chain from `innermost` outwards into `frames`; returns the number of frames found.
     ///
-    /// `last` holds the frames of the previous walk (empty, or of this same interpreter): a frame that is also there,
-    /// with the same code, is not examined closely, which is most of the cost of a walk.
+    /// Omits frames that run no Python code (the interpreter's entry shims).
+    ///
+    /// `last` contains the frames of the previous walk (empty, or of this same interpreter). A frame that is also in `last`
+    /// with the same code is not examined closely. Close examination is most of the cost of a walk.
     #[inline]
     pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH], last: &[RawFrame]) -> usize {
-        /// Frames that a stack may be shorter than before and still be found in `last`.
+        /// Number of frames by which a stack may be shorter than before and still be found in `last`.
         const SEARCH_WINDOW_FRAMES: usize = 8;
         let layout = self.layout;
         self.fetch(last);
@@ -173,11 +177,14 @@ impl Interpreter {
         count
     }
 
-    /// Has the processor fetch what a walk reads of these frames. Where PyTorch's own work has pushed it out of the
-    /// caches, a walk would otherwise wait for one frame after the other.
+    /// Prefetches the data that a walk reads of these frames.
+    ///
+    /// Where PyTorch's work has evicted it from the caches, a walk would otherwise wait for one frame after the other.
     #[inline]
     fn fetch(&self, last: &[RawFrame]) {
-        /// Most stacks have fewer frames.
+        /// Limit on prefetched frames.
+        ///
+        /// Most stacks have fewer.
         const PREFETCHED_FRAMES: usize = 48;
         for RawFrame { frame, code, .. } in last.iter().take(PREFETCHED_FRAMES) {
             prefetch(frame.wrapping_add(self.layout.previous));
@@ -185,7 +192,7 @@ impl Interpreter {
         }
     }
 
-    /// Whether the frame runs a Python function, and is not a shim of the interpreter's.
+    /// Returns true if the frame runs a Python function and is not a shim of the interpreter.
     ///
     /// # Safety
     ///
@@ -198,8 +205,9 @@ impl Interpreter {
         }
     }
 
-    /// Walks like [`walk`](Self::walk), but the kernel checks every address first: done once, before the first plain
-    /// walk, so that a table that does not match this build is detected without a crash.
+    /// Walks like [`walk`](Self::walk), but the kernel checks every address first.
+    ///
+    /// Done once, before the first plain walk: it detects a table that does not match this build without a crash.
     pub fn walk_checked(&self, innermost: *const u8, probe: &Probe) -> Result<(), &'static str> {
         let mut frame = innermost;
         for _ in 0..MAX_DEPTH {
@@ -239,7 +247,7 @@ impl Interpreter {
         unsafe { (read::<usize>(frame, self.layout.code) & !7) as *const u8 }
     }
 
-    /// The identity of the code object that is at this address now.
+    /// Identity of the code object that is currently at this address.
     #[inline]
     pub fn identity(&self, code: *const u8) -> CodeIdentity {
         // SAFETY: `code` was found in a live frame of this thread.
@@ -252,8 +260,9 @@ impl Interpreter {
         }
     }
 
-    /// The object in the frame's local variable of this index (0: a method's `self`), or null. Only for frames of
-    /// functions known to have an object there.
+    /// Returns the object in the frame's local variable of this index (0: a method's `self`), or null.
+    ///
+    /// Only for frames of functions known to have an object there.
     #[inline]
     pub fn local(&self, frame: *const u8, number: usize) -> *const u8 {
         // SAFETY: a live frame; a variable is null, an object, or the cell that closures share.
@@ -266,8 +275,8 @@ impl Interpreter {
         }
     }
 
-    /// Whether an argument that a closure shares has a cell among those of the other variables (before 3.11), and not in its own
-    /// place.
+    /// Returns true if an argument shared with a closure has a cell among those of the other variables (before 3.11),
+    /// instead of in its argument slot.
     #[inline]
     pub fn has_cells_of_arguments_apart(&self) -> bool {
         self.layout.minor < 11
@@ -286,7 +295,7 @@ impl Interpreter {
         unsafe { type_name(read(object, OBJECT_TYPE)) }
     }
 
-    /// The frame's current line.
+    /// Current line of the frame.
     pub fn line(&self, raw: &RawFrame) -> Option<u32> {
         let layout = self.layout;
         // SAFETY: `raw.code` is a live code object; its line table is a bytes object.
@@ -310,14 +319,15 @@ impl Interpreter {
         unsafe { self.string(read(code, self.layout.code_filename)) }
     }
 
-    /// The plain name of the function (`forward`), which identifies PyTorch's own functions.
+    /// Plain name of the function (`forward`), which identifies PyTorch's functions.
     pub fn name(&self, code: *const u8) -> String {
         // SAFETY: a live code object's names are string objects.
         unsafe { self.string(read(code, self.layout.code_name)) }
     }
 
-    /// The qualified name (`GPT.forward`) if the version has it. Before 3.11 the class is that of the object that the
-    /// method is called on.
+    /// Qualified name (`GPT.forward`) if the version has it.
+    ///
+    /// Before 3.11 the class is that of the object on which the method is called.
     pub fn qualified_name(&self, raw: &RawFrame) -> String {
         match self.layout.code_qualname {
             0 => {
@@ -333,7 +343,7 @@ impl Interpreter {
         }
     }
 
-    /// The class whose method a frame runs, found through a first argument named `self` or `cls`.
+    /// Class whose method a frame runs, found through a first argument named `self` or `cls`.
     ///
     /// # Safety
     ///
@@ -362,7 +372,9 @@ impl Interpreter {
         }
     }
 
-    /// The first argument if a closure of the function uses it too, which moves it into a cell behind the locals.
+    /// First argument if a closure of the function also uses it.
+    ///
+    /// Sharing moves it into a cell behind the locals.
     ///
     /// # Safety
     ///
@@ -441,7 +453,9 @@ unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 
-/// Fetches a line of the processor's cache. Any address is allowed.
+/// Prefetches a cache line.
+///
+/// Any address is allowed.
 #[inline]
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,8 @@
-//! The result of attribution, as an event in the trace holds it.
+//! Result of attribution, as stored in a trace event.
 
-/// The cause of an event: its stack, layer and flags. All zeros if nothing is known.
+/// Cause of an event: its stack, layer and flags.
+///
+/// All zeros if unknown.
 #[derive(Clone, Copy, Default)]
 pub struct Attribution {
     pub stack: u32,

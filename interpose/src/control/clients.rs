@@ -1,5 +1,6 @@
-//! The clients of the control socket. One thread serves all of them without blocking, so that a slow or silent client
-//! delays no other.
+//! Clients of the control socket.
+//!
+//! One thread serves all of them without blocking, so that a slow or silent client delays no other.
 
 use std::io::{self, Read, Write};
 use std::mem::ManuallyDrop;
@@ -13,13 +14,15 @@ use memlab_protocol::request::MAX_REQUEST_BYTES;
 
 /// Time from connecting until the client must have received its whole reply.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How many clients are served at a time; each uses one of the process's descriptors. A further client replaces the
-/// one connected longest: a well-behaved client sends its request as it connects, so it is served at once.
+/// Maximum number of clients served at a time; each uses one of the process's descriptors.
+///
+/// A further client replaces the one connected longest. A well-behaved client sends its request as it connects, so it is
+/// served at once.
 const MAX_CLIENTS: usize = 32;
-/// The most waiting clients that are accepted before the connected ones are polled again.
+/// Maximum number of waiting clients accepted before the connected ones are polled again.
 const ACCEPT_BATCH: usize = 8;
 
-/// A socket, and the inode that shows whether its descriptor is still ours.
+/// A socket, and the inode that reveals whether its descriptor is still memlab's.
 struct OwnedSocket<S: AsFd> {
     socket: ManuallyDrop<S>,
     inode: (u64, u64),
@@ -33,7 +36,7 @@ impl<S: AsFd + From<OwnedFd>> OwnedSocket<S> {
 }
 
 impl<S: AsFd> OwnedSocket<S> {
-    /// False once the program has closed the descriptor, even if its number was reused.
+    /// Returns false once the program has closed the descriptor, even if its number was reused.
     fn is_ours(&self) -> bool {
         inode_of(&*self.socket) == self.inode
     }
@@ -51,8 +54,9 @@ impl<S: AsFd> Drop for OwnedSocket<S> {
 /// The control socket's descriptor (-1: none) and inode, for a forked child.
 static LISTENER: (AtomicI32, AtomicU64) = (AtomicI32::new(-1), AtomicU64::new(0));
 
-/// Closes the parent's socket in a forked child: after the parent has ended, clients would connect to it and wait for
-/// an answer until the child ends.
+/// Closes the parent's socket in a forked child.
+///
+/// Otherwise, after the parent has ended, clients would connect to it and wait for an answer until the child ends.
 pub fn reset_in_child() {
     let descriptor = LISTENER.0.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
@@ -65,8 +69,9 @@ pub fn reset_in_child() {
     }
 }
 
-/// Returns the error line for a client that may not send requests; it is sent at once, so that the client takes no
-/// place.
+/// Returns the error line for a client that may not send requests.
+///
+/// It is sent at once, so that the client takes no place.
 pub type Refusal = fn(&UnixStream) -> Option<String>;
 
 /// The control socket and the connected clients, the oldest first.
@@ -85,19 +90,19 @@ impl Clients {
         Ok(Self { listener, refusal, clients: Vec::with_capacity(MAX_CLIENTS) })
     }
 
-    /// Whether there is still a socket to listen on.
+    /// Returns true if memlab still owns a socket to listen on.
     pub fn can_listen(&self) -> bool {
         self.listener.is_ours()
     }
 
-    /// Answers every request that arrives before `until`; `reply` makes the line that answers a request.
+    /// Answers every request that arrives before `until`; `reply` creates the reply line of a request.
     pub fn serve_until(&mut self, until: Instant, reply: impl Fn(&[u8]) -> String) {
         let mut listens = true;
         loop {
             let now = Instant::now();
             self.clients.retain(|client| client.deadline > now && client.stream.is_ours());
             if now >= until || !self.can_listen() {
-                return; // The thread's other work is due, however many clients there are.
+                return; // The thread's other work is due, regardless of the number of clients.
             }
             let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_CLIENTS + 1];
             if listens {
@@ -124,7 +129,9 @@ impl Clients {
         }
     }
 
-    /// Accepts some of the waiting clients. False if that is not possible now.
+    /// Accepts some of the waiting clients.
+    ///
+    /// Returns false if that is not possible now.
     fn accept_some(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         for _ in 0..ACCEPT_BATCH {
             if !self.can_listen() {
@@ -134,7 +141,7 @@ impl Clients {
                 Ok((stream, _)) => {
                     let refusal = (self.refusal)(&stream);
                     let mut client = Client::new(stream, refusal.unwrap_or_default().into_bytes());
-                    // Most have sent their request by now, and are not kept.
+                    // Most clients have sent their request by now, and are not kept.
                     if client.stream.socket.set_nonblocking(true).is_ok() && client.advance(&reply) {
                         if self.clients.len() == MAX_CLIENTS {
                             self.clients.remove(0);
@@ -144,7 +151,7 @@ impl Clients {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The process may be out of descriptors: retried later.
+                // The process may be out of descriptors: retry later.
                 Err(_) => return false,
             }
         }
@@ -152,7 +159,7 @@ impl Clients {
     }
 }
 
-/// One connection.
+/// A connection.
 struct Client {
     stream: OwnedSocket<UnixStream>,
     deadline: Instant,
@@ -167,7 +174,9 @@ impl Client {
         Self { stream: OwnedSocket::new(stream), deadline, request: Vec::new(), reply }
     }
 
-    /// Reads and writes as much as possible without blocking. False when the client is done.
+    /// Reads and writes as much as possible without blocking.
+    ///
+    /// Returns false when the client is done.
     fn advance(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         if self.reply.is_empty() {
             match self.read() {
@@ -187,7 +196,9 @@ impl Client {
         false
     }
 
-    /// True once the request is complete: at a newline, at the end of input, or at the size limit.
+    /// Reads the request.
+    ///
+    /// Returns true once it is complete: at a newline, at the end of input, or at the size limit.
     fn read(&mut self) -> io::Result<bool> {
         let mut piece = [0; 4096];
         while self.request.len() < MAX_REQUEST_BYTES {

@@ -1,8 +1,9 @@
-//! The driver's calls that allocate and free memory: each hook calls the real function and reports the result to
-//! [`driver_memory`](super::driver_memory).
+//! Driver calls that allocate and free memory.
 //!
-//! Callers may hold any lock (the runtime's, PyTorch's allocator mutex), so the hooks take no lock that code outside
-//! memlab can hold.
+//! Each hook calls the real function and reports the result to [`driver_memory`](super::driver_memory).
+//!
+//! Callers may hold any lock (the runtime's, PyTorch's allocator mutex), so the hooks take no lock that code outside memlab
+//! can hold.
 
 use std::ffi::c_uint;
 use std::ptr;
@@ -22,7 +23,9 @@ use interpose_driver::device::range_bytes;
 use interpose_driver::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, Handle, In, Out};
 use interpose_driver::vmm::{allocations, gate};
 
-/// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
+/// A call that allocates memory.
+///
+/// The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         driver_hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -36,8 +39,9 @@ macro_rules! takes {
     };
 }
 
-/// A call that allocates device memory, if its limit allows. Also takes the requested size and, if the memory may
-/// spill, how to return the host address.
+/// A call that allocates device memory, if its limit allows.
+///
+/// Takes two more details: the requested size and, for memory that may spill, how to return the host address.
 macro_rules! takes_limited {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*)
      { $kind:expr, $address:expr, $bytes:expr; wants $wanted:expr $(; spilled |$spilled:ident| $deliver:expr)? }) => {
@@ -64,7 +68,9 @@ macro_rules! takes_from_pool {
     };
 }
 
-/// A call that frees memory. The details give the address space, and the address.
+/// A call that frees memory.
+///
+/// The details give the address space, and the address.
 macro_rules! frees_driver_memory {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         driver_hook! { $name $count ($($arg: $type),*) { |real| {
@@ -73,7 +79,7 @@ macro_rules! frees_driver_memory {
     };
 }
 
-/// A call that frees memory which memlab may have answered for.
+/// A call that frees memory which may be memlab's.
 macro_rules! frees_maybe_ours {
     ($name:ident $count:tt ($pointer:ident: u64 $(, $arg:ident: $type:ty)*) {}) => {
         driver_hook! { $name $count ($pointer: u64 $(, $arg: $type)*) { |real| {
@@ -105,7 +111,7 @@ driver_hook_table! {
         wants if pointer.is_null() || pitch.is_null() { 0 } else { pitch_of(width).saturating_mul(height) };
         spilled |address| { pointer.set(address); pitch.set(pitch_of(width)) }
     };
-    // The CPU accesses it too, so host memory mapped for the device cannot replace it.
+    // The CPU also accesses managed memory, so host memory mapped for the device cannot replace it.
     takes_limited[3] cuMemAllocManaged(pointer: Out<u64>, bytes: usize, flags: c_uint) 6000: cuMemAllocManaged => {
         Managed, pointer.value(), bytes; wants if pointer.is_null() { 0 } else { bytes }
     };

@@ -1,5 +1,6 @@
-//! Captures of streams into graphs. They are tracked in every program: memory may have spilled, and frees during a
-//! capture are deferred.
+//! Captures of streams into graphs.
+//!
+//! They are tracked in every program: memory may have spilled, and frees during a capture are deferred.
 
 use std::ffi::c_int;
 
@@ -9,7 +10,7 @@ use interpose_driver::calls::CUDA_SUCCESS;
 use interpose_driver::types::Handle;
 use interpose_driver::vmm::{allocations, captures, gate, mode};
 
-/// Records the start of a capture, for the threads that have to wait for its end.
+/// Records the start of a capture, for the threads that must wait for its end.
 macro_rules! begins_capture {
     ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
         driver_hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
@@ -24,7 +25,9 @@ macro_rules! begins_capture {
     };
 }
 
-/// Records the end of a capture. It does not pass the gate: the thread that closes the gate waits for it.
+/// Records the end of a capture.
+///
+/// It does not pass the gate: the thread that closes the gate waits for it.
 macro_rules! ends_capture {
     ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
         driver_hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {

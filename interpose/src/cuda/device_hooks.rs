@@ -1,4 +1,4 @@
-//! The driver's queries about devices and their memory, and the creation and destruction of contexts.
+//! Driver queries about devices and their memory, and the creation and destruction of contexts.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The hook on `dlsym`.
+//! Hook on `dlsym`.
 //!
 //! The CUDA runtime reaches the driver through `dlopen` and `dlsym`, and so do libraries with a static runtime (NCCL,
 //! cuBLAS). For a driver function that memlab hooks, `dlsym` returns the hook.
@@ -13,11 +13,11 @@ use interpose_base::got_patch;
 use interpose_base::loaded_objects::{base_of, program_base};
 use interpose_base::symbols::{REAL_DLSYM, real_dlsym};
 
-/// The hook.
+/// The hook on `dlsym`.
 ///
-/// A name that memlab does not hook is passed on by a jump, not a call, so that the real function sees the caller's
-/// return address: the meaning of RTLD_NEXT and RTLD_DEFAULT depends on the caller. Must not allocate, lock or start
-/// threads: it is called while the loader initialises libraries.
+/// A name that memlab does not hook is passed on by a jump, not a call, so that the real function sees the caller's return
+/// address: the meaning of RTLD_NEXT and RTLD_DEFAULT depends on the caller. Must not allocate, lock or start threads: it is
+/// called while the loader initialises libraries.
 ///
 /// # Safety
 ///
@@ -51,10 +51,10 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *m
     )
 }
 
-/// The answer if only memlab has the function: the program gets null.
+/// Result if only memlab has the function: the program gets null.
 const ABSENT: usize = 1;
 
-/// memlab's function for `symbol`, null to let the real `dlsym` answer, or [`ABSENT`].
+/// Returns memlab's function for `symbol`, null to let the real `dlsym` answer, or [`ABSENT`].
 ///
 /// # Safety
 ///
@@ -87,11 +87,11 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
         // SAFETY: the caller's own name; RTLD_NEXT from here means the objects after libmemlab.
         found = unsafe { real(libc::RTLD_NEXT, symbol) };
         if found.is_null() {
-            return ptr::without_provenance_mut(ABSENT); // There is no CUDA in the process.
+            return ptr::without_provenance_mut(ABSENT); // The process contains no CUDA.
         }
     }
     if found.is_null() && handle == libc::RTLD_NEXT {
-        return ptr::without_provenance_mut(ABSENT); // The jump would find memlab's.
+        return ptr::without_provenance_mut(ABSENT); // The jump would find memlab's function.
     }
     match hook {
         Some(hook) if !found.is_null() => {

@@ -1,4 +1,4 @@
-//! The memory that the process holds from the driver, and its events in the trace.
+//! Memory that the process holds from the driver, and its events in the trace.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ use interpose_driver::caller;
 use interpose_driver::calls;
 use interpose_driver::device::{current_device, primary_context};
 
-/// Which kind of handle or pointer: values of different kinds may be equal.
+/// Kind of a handle or pointer: values of different kinds may be equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {
     Address,
@@ -48,15 +48,17 @@ struct DriverAllocation {
     call: &'static str,
     library: &'static str,
     attribution: Attribution,
-    /// The capture of a CUDA graph for whose pool PyTorch took it; 0: none.
+    /// Capture of the CUDA graph for whose pool PyTorch took the memory; 0: none.
     graph: u64,
-    /// PyTorch's number of the stream for which it took it; 0: the default stream.
+    /// PyTorch's number of the stream for which it took the memory; 0: the default stream.
     stream: u64,
-    /// In host memory, because the device's limit was reached.
+    /// True if in host memory because the device's limit was reached.
     spilled: bool,
 }
 
-/// Memory from `cuMemCreate`: lives until no handle and no mapping refers to it.
+/// Memory from `cuMemCreate`.
+///
+/// It lives until no handle and no mapping refers to it.
 struct DriverPhysical {
     allocation: DriverAllocation,
     handles: u32,
@@ -66,11 +68,13 @@ struct DriverPhysical {
 /// The process's allocations from the driver.
 struct DriverMemory {
     live: HashMap<(Space, u64), DriverAllocation, FxBuildHasher>,
-    /// Keyed by a number of memlab's: the driver reuses handle values while mappings still exist.
+    /// Keyed by memlab's number: the driver reuses handle values while mappings still exist.
     physical: HashMap<u64, DriverPhysical, FxBuildHasher>,
     physical_by_handle: HashMap<u64, u64, FxBuildHasher>,
     last_physical: u64,
-    /// Call site → name of its library; one lookup can take a third of a millisecond.
+    /// Call site → name of its library.
+    ///
+    /// One lookup can take a third of a millisecond.
     libraries: HashMap<usize, &'static str, FxBuildHasher>,
     /// Address → (bytes, physical).
     mappings: BTreeMap<u64, (u64, u64)>,
@@ -89,7 +93,9 @@ impl DriverMemory {
     }
 }
 
-/// Segments are few and large, so one lock and maps suffice. Only hooks wait for each other.
+/// Segments are few and large, so one lock and maps suffice.
+///
+/// Only hooks wait for each other.
 static MEMORY: Mutex<DriverMemory> = Mutex::new(DriverMemory::new());
 
 /// Called in a forked child, which holds nothing on any device.
@@ -97,20 +103,22 @@ pub fn reset_in_child() {
     locks::reset_in_child(&MEMORY, DriverMemory::new());
 }
 
-/// An allocation removed from the table before the driver was asked to free it.
+/// An allocation removed from the table before the driver is asked to free it.
 pub struct PendingFree {
     space: Space,
     address: u64,
     allocation: DriverAllocation,
 }
 
-/// The driver allocated memory. Called after the real function succeeded; its caller may hold any lock. Returns
-/// whether the allocation is in the table, and so will be uncharged when it is freed.
+/// Records that the driver allocated memory.
+///
+/// Called after the real function succeeded; its caller may hold any lock. Returns true if the allocation is in the table:
+/// only then is it uncharged when it is freed.
 pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
     add(kind, address, bytes, call, caller, false)
 }
 
-/// The same for memory that spilled to the host beyond its device's limit.
+/// Records memory that spilled to the host beyond its device's limit.
 pub fn spilled(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
     add(kind, address, bytes, call, caller, true)
 }
@@ -132,12 +140,12 @@ fn add(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: u
     true
 }
 
-/// The agent found a segment of PyTorch's caching allocator from before memlab was loaded.
+/// Records a segment of PyTorch's caching allocator from before memlab was loaded, found by the agent.
 pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     let key = (Space::Address, address);
     if address == 0 || MEMORY.lock().live.contains_key(&key) {
-        return; // Allocated after memlab was loaded, and before the agent asked PyTorch.
+        return; // Allocated after memlab was loaded, and before the agent queried PyTorch.
     }
     session.recorder.define_device(device);
     let attribution = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
@@ -161,7 +169,7 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
     session.recorder.sampler.driver_memory_changed();
 }
 
-/// The card, or the host, has the memory back: it no longer counts towards a limit.
+/// Uncharges memory returned to the card or the host: it no longer counts towards a limit.
 fn uncharge(allocation: &DriverAllocation) {
     if allocation.spilled {
         card::unspilled(allocation.device, allocation.bytes);
@@ -170,7 +178,7 @@ fn uncharge(allocation: &DriverAllocation) {
     }
 }
 
-/// The driver is about to free this memory.
+/// Removes memory that the driver is about to free.
 pub fn freeing(space: Space, address: u64) -> Option<PendingFree> {
     let session = Recorder::enter_if_recording()?;
     let allocation = MEMORY.lock().live.remove(&(space, address))?;
@@ -179,14 +187,14 @@ pub fn freeing(space: Space, address: u64) -> Option<PendingFree> {
     Some(PendingFree { space, address, allocation })
 }
 
-/// The driver has freed it.
+/// Records that the driver has freed the memory.
 pub fn freed(freed: Option<PendingFree>) {
     if let Some(freed) = freed {
         uncharge(&freed.allocation);
     }
 }
 
-/// The name of the library that contains an address; empty if it is not known.
+/// Name of the library that contains an address; empty if it is not known.
 pub fn library_at(address: usize) -> &'static str {
     if Recorder::current().is_none() {
         return "";
@@ -199,22 +207,23 @@ pub fn library_at(address: usize) -> &'static str {
     })
 }
 
-/// Bytes that the process holds on devices in the driver's own allocations, without memory from `cuMemCreate`.
+/// Bytes that the process holds on devices in driver allocations, without memory from `cuMemCreate`.
 pub fn held_bytes() -> u64 {
     let memory = MEMORY.lock();
     let on_devices = memory.live.values().filter(|allocation| allocation.kind.on_device());
     on_devices.map(|allocation| allocation.bytes).sum()
 }
 
-/// The driver refused to free it.
+/// Restores memory that the driver refused to free.
 pub fn not_freed(freed: Option<PendingFree>) {
     let (Some(freed), Some(session)) = (freed, Recorder::enter_if_recording()) else { return };
     log_allocated(&session, freed.address, &freed.allocation);
     MEMORY.lock().live.insert((freed.space, freed.address), freed.allocation);
 }
 
-/// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: in host memory instead of on the device. Returns
-/// whether it is in the table.
+/// Records a successful `cuMemCreate`, for a device or for the host.
+///
+/// `spilled` means in host memory instead of on the device. Returns true if it is in the table.
 pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, caller: usize) -> bool {
     let Some(mut session) = Recorder::enter() else { return false };
     let (device, kind) = device.map_or((-1, DriverKind::Pinned), |device| (device, DriverKind::Physical));
@@ -226,7 +235,9 @@ pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, call
     true
 }
 
-/// Another process's memory was opened by its handle; the driver does not report its size.
+/// Records another process's memory, opened by its handle.
+///
+/// The driver does not report its size.
 pub fn imported_handle(handle: u64, caller: usize) {
     let Some(mut session) = Recorder::enter() else { return };
     let device = current_device();
@@ -244,7 +255,7 @@ fn add_physical(session: &Session, handle: u64, allocation: DriverAllocation) {
     session.recorder.sampler.driver_memory_changed();
 }
 
-/// One more reference to a handle.
+/// Counts one more reference to a handle.
 pub fn retained(handle: u64) {
     let Some(_session) = Recorder::enter_if_recording() else { return };
     let memory = &mut *MEMORY.lock();
@@ -253,7 +264,9 @@ pub fn retained(handle: u64) {
     }
 }
 
-/// A reference to a handle is about to be dropped; returns whether memlab knows the handle.
+/// Records that a reference to a handle is about to be dropped.
+///
+/// Returns true if memlab knows the handle.
 pub fn releasing(handle: u64) -> bool {
     let Some(session) = Recorder::enter_if_recording() else { return false };
     let memory = &mut *MEMORY.lock();
@@ -300,7 +313,7 @@ fn drop_unused(session: &Session, memory: &mut DriverMemory, number: u64) {
     }
 }
 
-/// A context was destroyed, and with it all memory allocated in it.
+/// Forgets all memory allocated in a context that was destroyed.
 pub fn context_destroyed(context: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     if context == 0 {
@@ -351,8 +364,9 @@ fn describe(
     }
 }
 
-/// Whether PyTorch's caching allocator is disabled: each block comes straight from the driver, and none is reported.
-/// PyTorch checks only whether the variable is set, and at the same moment: at its first allocation.
+/// Returns true if PyTorch's caching allocator is disabled: each block comes straight from the driver, and none is reported.
+///
+/// Like PyTorch, checks only that the variable is set, and at the same moment: at the first allocation.
 fn is_uncached() -> bool {
     static UNCACHED: OnceLock<bool> = OnceLock::new();
     *UNCACHED.get_or_init(|| std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some())

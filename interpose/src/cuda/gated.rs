@@ -1,7 +1,9 @@
-//! The driver's calls that touch device memory: in a program started for offloading, each passes the gate.
+//! Driver calls that touch device memory.
 //!
-//! In other programs `cuGetProcAddress` and `dlsym` return the driver's own functions, and only code linked directly
-//! against libcuda passes through these, at the cost of one call.
+//! In a program started for offloading, each passes the gate.
+//!
+//! In other programs `cuGetProcAddress` and `dlsym` return the driver's functions. Only code linked directly against libcuda
+//! passes through these hooks, at the cost of one call.
 
 use std::ffi::{c_int, c_uint};
 
@@ -9,7 +11,7 @@ use super::hook::{driver_hook, driver_hook_table};
 use interpose_driver::types::Handle;
 use interpose_driver::vmm::gate;
 
-/// A function that passes the gate and calls the real one.
+/// A function that passes the gate and calls the real function.
 macro_rules! gated {
     ($name:ident [] ($($arg:ident: $type:ty),*) {}) => {
         driver_hook! { $name [] ($($arg: $type),*) { |real| {

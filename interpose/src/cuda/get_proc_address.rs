@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: how runtimes since CUDA 11.3 look up the driver's functions.
+//! Hook on `cuGetProcAddress`, through which runtimes since CUDA 11.3 look up the driver's functions.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -35,7 +35,7 @@ driver_hook_table! {
     } };
 }
 
-/// Replaces the function that the driver has just returned with memlab's hook, if there is one for it.
+/// Replaces the function that the driver has just returned with memlab's hook, if one exists.
 fn substitute(symbol: &CStr, function: Out<*mut c_void>, version: c_int, flags: u64) {
     let Some(real) = function.get().filter(|real| !real.is_null() && enabled()) else { return };
     if let Some(hook) = by_request(symbol.to_bytes(), version, flags & PER_THREAD_DEFAULT_STREAM != 0)

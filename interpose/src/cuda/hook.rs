@@ -1,8 +1,10 @@
-//! Defines driver hooks. One row generates the exported function and its table entry.
+//! Macros that define driver hooks.
+//!
+//! One row generates the exported function and its table entry.
 
 use std::ffi::c_void;
 
-/// Which default-stream variant a symbol implements.
+/// Default-stream variant that a symbol implements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum DefaultStream {
     /// One function serves both.
@@ -12,33 +14,35 @@ pub enum DefaultStream {
     PerThread,
 }
 
-/// One hooked function.
+/// A hooked function.
 pub struct DriverHook {
-    /// The name that is passed to `cuGetProcAddress`.
+    /// Name that is passed to `cuGetProcAddress`.
     pub requested_name: &'static str,
-    /// The CUDA version (1000 × major + 10 × minor) since which the function has this ABI, as in the function type
-    /// names of `cudaTypedefs.h`. An older request gets an older function, which memlab does not hook.
+    /// First CUDA version (1000 × major + 10 × minor) in which the function has this ABI, as in the function type names of
+    /// `cudaTypedefs.h`.
+    ///
+    /// An older request gets an older function, which memlab does not hook.
     pub since: i32,
     pub default_stream: DefaultStream,
     /// The driver's exported symbol, with `_v2` and `_ptsz`.
     pub abi_name: &'static str,
     /// memlab's function with that ABI.
     pub address: *const c_void,
-    /// Stores the real function's address in the hook, unless it has one.
+    /// Stores the real function's address in the hook, unless it is already set.
     pub set_real: fn(*mut c_void),
 }
 
 // SAFETY: the address is that of a function, and functions can be called from any thread.
 unsafe impl Sync for DriverHook {}
 
-/// Defines hooks, one row each, and the table `HOOKS` of them:
+/// Defines hooks, one row each, and their table `HOOKS`:
 ///
 /// ```text
 /// KIND[COUNT] REQUESTED_NAME(ARGUMENTS) SINCE: SYMBOL / SYMBOL_FOR_PER_THREAD_STREAMS => { DETAILS };
 /// ```
 ///
-/// `KIND` is a macro that makes the function from symbol, arguments and details. `COUNT` is the number of integer
-/// arguments if the function wants its caller's address, as for [`entry_point`]; else it is empty.
+/// `KIND` is a macro that builds the function from symbol, arguments and details. `COUNT` is the number of integer arguments
+/// if the function needs its caller's address, as for [`entry_point`]; else it is empty.
 macro_rules! driver_hook_table {
     ($($kind:ident $count:tt $requested_name:ident $arguments:tt $since:literal: $symbol:ident $(/ $per_thread:ident)?
         => $details:tt;)*) => {
@@ -54,7 +58,7 @@ macro_rules! driver_hook_table {
 }
 pub(crate) use driver_hook_table;
 
-/// The variant of a row's first symbol: the legacy one if there is a second symbol.
+/// Variant of a row's first symbol: legacy if the row has a second symbol.
 macro_rules! default_stream {
     () => {
         $crate::cuda::hook::DefaultStream::Both
@@ -65,8 +69,9 @@ macro_rules! default_stream {
 }
 pub(crate) use default_stream;
 
-/// A hook defined by its details: `{ |real, caller| body }`, or `{ |real| body }` if the caller's address is not
-/// needed. `real` calls the driver's function.
+/// Defines a hook by its details: `{ |real, caller| body }`, or `{ |real| body }` if the caller's address is not needed.
+///
+/// `real` calls the driver's function.
 macro_rules! driver_hook {
     ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
         #[allow(non_snake_case)]
@@ -106,10 +111,11 @@ macro_rules! driver_hook {
 }
 pub(crate) use driver_hook;
 
-/// Defines an exported function. With a count, it is an assembly entry that adds its caller's return address as one
-/// more argument and jumps to the body, which returns straight to the caller. (A Rust function cannot read its return
-/// address.) The count is the number of integer arguments before it, which decides the register (System V calling
-/// convention, x86-64).
+/// Defines an exported function.
+///
+/// With a count, it is an assembly entry: it adds its caller's return address as one more argument and jumps to the body,
+/// which returns straight to the caller. (A Rust function cannot read its return address.) The count is the number of
+/// integer arguments before the address, which decides the register (System V calling convention, x86-64).
 macro_rules! entry_point {
     ($name:ident [] ($($arg:ident: $type:ty),*) () $body:block) => {
         /// # Safety
@@ -126,7 +132,7 @@ macro_rules! entry_point {
     (@ $register:literal $name:ident ($($arg:ident: $type:ty),*) ($caller:ident) $body:block) => {
         /// # Safety
         ///
-        /// To be called by the entry below.
+        /// Only the entry below may call it.
         unsafe extern "C" fn body($($arg: $type,)* $caller: usize) -> std::ffi::c_int $body
 
         /// # Safety
@@ -145,7 +151,7 @@ macro_rules! entry_point {
 }
 pub(crate) use entry_point;
 
-/// A `CStr` from an identifier, at compile time.
+/// Converts an identifier to a `CStr` at compile time.
 macro_rules! c_name {
     ($name:ident) => {
         match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

@@ -1,5 +1,7 @@
-//! All hooks on CUDA: a table per file. The hook on `cuGetProcAddress` reads this table, so
-//! [`get_proc_address`](super::get_proc_address) adds its own rows.
+//! All hooks on CUDA: one table per file.
+//!
+//! The hook on `cuGetProcAddress` reads this table, so [`get_proc_address`](super::get_proc_address) adds its rows
+//! separately.
 
 use super::allocation_hooks;
 use super::capture_hooks;
@@ -18,7 +20,7 @@ const ALWAYS: [&[DriverHook]; 4] =
     [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS];
 /// Hooks on the driver in programs that were started for offloading.
 const FOR_OFFLOADING: [&[DriverHook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
-/// Hooks on the driver in those programs, and where read-backs are recorded.
+/// Hooks on the driver in those programs, and in programs whose read-backs are recorded.
 const FOR_READ_BACKS: [&[DriverHook]; 1] = [read_back_hooks::HOOKS];
 /// Hooks on the runtime.
 pub const RUNTIME: &[runtime_hooks::RuntimeHook] = runtime_hooks::HOOKS;

@@ -1,5 +1,4 @@
-//! Further hooks for a program started for offloading: attributes of addresses, memory that must not move, and
-//! contexts.
+//! Further hooks for a program started for offloading: attributes of addresses, memory that must not move, and contexts.
 
 use std::ffi::{c_int, c_uint};
 
@@ -11,8 +10,9 @@ use interpose_driver::types::{Handle, In, Out};
 use interpose_driver::vmm::queries::AttributeValue;
 use interpose_driver::vmm::{contexts, gate, handles, mode, queries};
 
-/// Memory that multicast objects reach (NCCL's NVLS), by its handle: it must not move, and the driver needs its own
-/// handle.
+/// Binds memory that multicast objects reach (NCCL's NVLS), by its handle.
+///
+/// The memory must not move, and the driver needs the driver's handle.
 macro_rules! binds_memory {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $handle:ident }) => {
         driver_hook! { $name [] ($($arg: $type),*) { |real| {
@@ -29,7 +29,7 @@ macro_rules! binds_memory {
     };
 }
 
-/// Memory at an address that multicast objects reach.
+/// Binds memory at an address that multicast objects reach.
 macro_rules! binds_address {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $address:expr }) => {
         driver_hook! { $name [] ($($arg: $type),*) { |real| {
@@ -41,7 +41,9 @@ macro_rules! binds_address {
     };
 }
 
-/// A call that creates a context. The details give where it is written, and its device.
+/// A call that creates a context.
+///
+/// The details give the context's output and its device.
 macro_rules! makes_context {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $context:expr, $device:expr }) => {
         driver_hook! { $name [] ($($arg: $type),*) { |real| {
@@ -112,8 +114,9 @@ fn stays(result: c_int, address: u64, why: &'static str) {
     }
 }
 
-/// Writes the program's view of an attribute of memory that memlab backs; returns whether it did. The attribute
-/// decides how large `to` is.
+/// Writes the program's view of an attribute of memory that memlab backs; returns true if it did.
+///
+/// The attribute decides the size of `to`.
 fn write_attribute(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
     if to.is_null() || !mode::is_enabled() {
         return false;

@@ -1,8 +1,10 @@
-//! Copies of device memory to the host. On request, each is recorded with its Python line: what a program reads back may
-//! decide the sizes of its tensors, and a simulated GPU has computed nothing that could be read.
+//! Copies of device memory to the host.
 //!
-//! They are in force in programs started for offloading (they pass the gate, as those of [`gated`](super::gated) do), and
-//! where read-backs are recorded.
+//! On request, each copy is recorded with its Python line. Values that a program reads back may decide the sizes of its
+//! tensors, and a simulated GPU has computed no values to read.
+//!
+//! The hooks are in force in programs started for offloading (they pass the gate, like those of [`gated`](super::gated)),
+//! and in programs whose read-backs are recorded.
 
 use super::hook::{driver_hook, driver_hook_table};
 use crate::attribution;
@@ -35,7 +37,9 @@ driver_hook_table! {
         cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz => {};
 }
 
-/// Called without a lock of memlab's; the caller may hold any lock of the program's, and the GIL.
+/// Records a copy.
+///
+/// Called without a memlab lock; the caller may hold any lock of the program, and the GIL.
 #[cold]
 fn note(bytes: u64) {
     if let Some(session) = Recorder::enter_if_recording() {

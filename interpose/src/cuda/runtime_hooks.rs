@@ -1,5 +1,7 @@
-//! The CUDA runtime's allocation calls. They pass their name and caller to the driver-level hooks; if no driver-level
-//! hook has seen the call (memlab was loaded after the runtime had found the driver), they record it.
+//! Hooks on the CUDA runtime's allocation calls.
+//!
+//! They pass their name and caller to the driver-level hooks. They record the call only if no driver-level hook has seen it
+//! (memlab was loaded after the runtime had found the driver).
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -18,13 +20,13 @@ use interpose_driver::calls::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use interpose_driver::device::{current_device, range_bytes};
 use interpose_driver::types::{ExternalMemory, Handle, In, Out};
 
-/// Returned by a hook that cannot find the real function (`cudaErrorInitializationError`).
+/// Result of a hook that cannot find the real function (`cudaErrorInitializationError`).
 const CUDA_ERROR_INITIALIZATION: c_int = 3;
 
 /// `cudaStreamCaptureStatusActive`
 const CAPTURE_IS_ACTIVE: c_int = 1;
 
-/// One hooked function.
+/// A hooked function.
 pub struct RuntimeHook {
     pub name: &'static str,
     /// memlab's function.
@@ -48,8 +50,8 @@ fn find<F: Copy>(real: &Real<F>) -> Option<F> {
     })
 }
 
-/// Defines hooks, one row each (`KIND[COUNT] SYMBOL(ARGUMENTS) => { DETAILS };`, as in
-/// [`super::hook::driver_hook_table`]), and the table `HOOKS` of them.
+/// Defines hooks, one row each (`KIND[COUNT] SYMBOL(ARGUMENTS) => { DETAILS };`, as in [`super::hook::driver_hook_table`]),
+/// and their table `HOOKS`.
 macro_rules! runtime_hook_table {
     ($($kind:ident $count:tt $symbol:ident $arguments:tt => $details:tt;)*) => {
         $($kind! { $symbol $count $arguments $details })*
@@ -59,7 +61,7 @@ macro_rules! runtime_hook_table {
     };
 }
 
-/// A hook defined by its details: see [`super::hook::driver_hook`].
+/// Defines a hook by its details: see [`super::hook::driver_hook`].
 macro_rules! runtime_hook {
     ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
         #[allow(non_snake_case)]
@@ -80,7 +82,9 @@ macro_rules! runtime_hook {
     };
 }
 
-/// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
+/// A call that allocates memory.
+///
+/// The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         runtime_hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -96,7 +100,9 @@ macro_rules! takes {
     };
 }
 
-/// A call that frees memory. The details give the address space, and the address.
+/// A call that frees memory.
+///
+/// The details give the address space, and the address.
 macro_rules! frees {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         runtime_hook! { $name $count ($($arg: $type),*) { |real| {
@@ -106,8 +112,10 @@ macro_rules! frees {
     };
 }
 
-/// A call that asks about the capture of a stream. In CUDA 11 and 12 the first one has three parameters, and others have up to
-/// seven: passing all of them on is right for each.
+/// A call that queries the capture of a stream.
+///
+/// In CUDA 11 and 12 the first one has three parameters, and others have up to seven: passing on all seven is right for
+/// each.
 macro_rules! asks_about_capture {
     ($name:ident [] ($stream:ident: Handle, $status:ident: Out<c_int>, $id:ident: Out<u64> $(, $arg:ident: $type:ty)*) {}) => {
         runtime_hook! { $name [] ($stream: Handle, $status: Out<c_int>, $id: Out<u64> $(, $arg: $type)*) { |real| {
@@ -121,7 +129,7 @@ macro_rules! asks_about_capture {
     };
 }
 
-/// A call that returns a device's properties, its memory included.
+/// A call that returns a device's properties, including its memory.
 macro_rules! tells_properties {
     ($name:ident [] ($properties:ident: Properties, $device:ident: c_int) {}) => {
         runtime_hook! { $name [] ($properties: Properties, $device: c_int) { |real| {
@@ -201,8 +209,9 @@ runtime_hook_table! {
 
 static FREE: Real<unsafe extern "C" fn(u64) -> c_int> = Real::next(c"cudaFree");
 
-/// Records an allocation that no driver-level hook has seen, and so no limit was checked for: if it exceeds the limit,
-/// it is freed again and the call fails with out of memory.
+/// Records an allocation that no driver-level hook has seen, so its limit was not checked.
+///
+/// If it exceeds the limit, it is freed again and the call fails with out of memory.
 fn record(kind: DriverKind, address: u64, bytes: u64, name: &'static str, caller: usize) -> c_int {
     let too_much = limit::calls::taken_unseen(kind, bytes);
     if too_much

@@ -1,4 +1,4 @@
-//! The driver's virtual memory management: physical memory, its handles, and where they are mapped.
+//! The driver's virtual memory management: physical memory, its handles and its mappings.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! All that is kept of what ran, until it is written.
+//! Books: everything kept about GPU work until it is written.
 
 use parking_lot::Mutex;
 
@@ -12,19 +12,20 @@ use super::timeline::Timeline;
 use crate::recorder::Recorder;
 use interpose_base::locks;
 
-/// The trace grows by at most this many bytes a second, without a timeline, and by `BYTES_AHEAD` beyond that: of a program that
-/// is killed early, little is missing.
+/// Growth limit of the trace per second, without a timeline.
+///
+/// The trace may be `BYTES_AHEAD` beyond this, so that little is missing from a program that is killed early.
 const BYTES_PER_SECOND: u64 = 16 << 10;
 const BYTES_AHEAD: u64 = 1 << 20;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Sums are not written more often.
+/// Minimum time between two writes of the sums.
 const MIN_WRITE_INTERVAL_NS: u64 = NANOSECONDS / 2;
 
-/// Those of this process.
+/// Books of this process.
 pub static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
 
-/// Called in a forked child, where nothing runs.
+/// Called in a forked child, where no GPU work runs.
 pub fn reset_in_child() {
     locks::reset_in_child(&BOOKS, None);
 }
@@ -37,9 +38,9 @@ pub struct Books {
     busy: Busy,
     timeline: Timeline,
     next_writing: u64,
-    /// Bytes written, less those that time has allowed.
+    /// Bytes written, minus the bytes allowed by elapsed time.
     ahead: u64,
-    /// When that was reckoned.
+    /// Time at which `ahead` was computed.
     reckoned: u64,
 }
 
@@ -52,23 +53,27 @@ impl Books {
         self.timeline.add(launch.place, kernel, done);
     }
 
-    /// Not all work of a step is recorded.
+    /// Records that some work of a step is not recorded.
     pub fn cut(&mut self, step: u64) {
         self.steps.cut(step);
     }
 
-    /// Nothing was recorded for a while, until `step`.
+    /// Records a gap in the recording that lasted until `step`.
     pub fn interrupt(&mut self, step: u64) {
         self.steps.interrupt(step);
         self.busy.interrupt();
     }
 
-    /// Whether they are to be written now, so that the trace grows slowly.
+    /// Returns true if the sums are due to be written.
+    ///
+    /// Limits the growth of the trace.
     pub fn is_due(&self, now: u64) -> bool {
         now >= self.next_writing && !self.sums.is_empty()
     }
 
-    /// Writes what ran since the last time. `is_last`: there is nothing after it.
+    /// Writes the work finished since the last write.
+    ///
+    /// `is_last` means that no further write follows.
     pub fn write(&mut self, recorder: &Recorder, is_last: bool) {
         let now = recorder.elapsed_ns();
         self.names.write(recorder);

@@ -1,8 +1,8 @@
-//! How much of its time a GPU is busy, and how much it waits for the host.
+//! Time that a GPU is busy, and time that it waits for the host.
 //!
-//! It is busy while anything runs, on any stream. It waits for the host from the end of what ran last to the beginning of what
-//! runs next, if that was launched only after that end. The rest is idle for other reasons: the work was there, but waited for
-//! other streams, or to be started.
+//! A GPU is busy while any work runs, on any stream. It waits for the host from the end of the last work to the beginning of
+//! the next, if the next was launched only after that end. The rest is idle for other reasons: work was launched, but waited
+//! for other streams, or to be started.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use crate::recorder::Recorder;
 /// A record may come this much later than others of its time and still count in full.
 pub const MAX_DELAY_NS: u64 = 2_000_000_000;
 
-/// The most pieces of work that are kept until no earlier one is expected.
+/// Maximum number of pieces of work kept until no earlier one is expected.
 const MAX_PENDING: usize = 1 << 20;
 
-/// By device.
+/// Busy times by device.
 #[derive(Default)]
 pub struct Busy(BTreeMap<u32, Device>);
 
 #[derive(Default)]
 struct Device {
-    /// Start, end, launch, and its step, of what is not counted yet.
+    /// Start, end, launch and step of work that is not counted yet.
     pending: Vec<(u64, u64, u64, u64)>,
     latest_end: u64,
-    /// Until when everything is counted; 0: nothing is.
+    /// Time up to which everything is counted; 0: nothing is counted.
     counted: u64,
-    /// The step of what was counted last.
+    /// Step of the work counted last.
     step: u64,
     shares: Shares,
 }
@@ -53,7 +53,7 @@ impl Busy {
         device.pending.push((done.start, end, launch.time, launch.step));
     }
 
-    /// What comes now does not continue what was: meanwhile nothing was recorded.
+    /// Starts anew after a gap in the recording: new work does not continue earlier work.
     pub fn interrupt(&mut self) {
         for device in self.0.values_mut() {
             device.count(u64::MAX);
@@ -61,7 +61,9 @@ impl Busy {
         }
     }
 
-    /// Writes what is new, and returns the number of bytes. `is_last`: nothing comes after it.
+    /// Writes the new times, and returns the number of bytes.
+    ///
+    /// `is_last` means that no further write follows.
     pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) -> u64 {
         let mut written = 0;
         for (index, device) in &mut self.0 {
@@ -79,12 +81,12 @@ impl Busy {
 }
 
 impl Device {
-    /// Counts what began before `until`.
+    /// Counts the work that began before `until`.
     fn count(&mut self, until: u64) {
         self.pending.sort_unstable();
         let count = self.pending.partition_point(|(start, ..)| *start < until);
         for (start, end, launched, step) in self.pending.drain(..count) {
-            // A launch that is not known any more is taken for one of the same step.
+            // A forgotten launch counts as one of the same step.
             let step = if launched == 0 { self.step } else { step };
             if self.counted == 0 || sampling::has_gap(self.step, step) {
                 self.counted = self.counted.max(start);
@@ -127,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_stays_and_late_records_count_from_there() {
-        // GIVEN what is counted up to a time; WHEN something comes that began before; THEN only its rest counts
+        // GIVEN times counted up to a point; WHEN a record arrives that began before it; THEN only the rest counts
         let mut device = Device { pending: vec![(100, 200, 90, 0)], ..Device::default() };
         device.count(u64::MAX);
         device.pending.push((150, 260, 140, 0));

@@ -1,7 +1,7 @@
-//! The end of a process that ends at once (`_exit`): what remains is collected on a thread made for that.
+//! Writes the remaining GPU times of a process that ends with `_exit`, on a separate thread.
 //!
-//! A signal may have interrupted the thread that ends the process within CUPTI or an allocation, whose locks it holds then. So
-//! that thread waits for the other one for a limited time, and takes no lock.
+//! A signal may have interrupted the ending thread within CUPTI or an allocation, while it holds their locks. So the ending
+//! thread waits for the separate thread for a limited time, and takes no lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,11 +16,13 @@ static THREAD: Waker = Waker::new();
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
-/// The most time that the end of the process is delayed by.
+/// Maximum delay of the end of the process.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Starts the thread, which calls `write`. Without it, what remains at such an end is lost.
+/// Starts the thread, which calls `write`.
+///
+/// Without it, remaining times are lost at such an end.
 pub fn start(recorder: &'static Recorder, write: fn(&Recorder)) {
     let _ = background::spawn("memlab-end", move || {
         let Some(_guard) = RecursionGuard::enter() else { return };
@@ -33,7 +35,9 @@ pub fn start(recorder: &'static Recorder, write: fn(&Recorder)) {
     });
 }
 
-/// Has the thread write what remains, and waits for it: the calling thread may hold any lock.
+/// Makes the thread write the remaining times, and waits for it.
+///
+/// The calling thread may hold any lock.
 pub fn finish() {
     if !THREAD.is_set() {
         return;
@@ -46,7 +50,7 @@ pub fn finish() {
     }
 }
 
-/// Called in a forked child, which has no such thread.
+/// Called in a forked child, where the thread does not exist.
 pub fn reset_in_child() {
     THREAD.reset_in_child();
 }

@@ -1,10 +1,10 @@
-//! Work that ran on a GPU, as a record describes it.
+//! Work that ran on a GPU, as described by a record.
 
-/// Kinds of memory that copies are between.
+/// Kinds of memory that copies read and write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Memory {
     Device,
-    /// Another device's.
+    /// Memory of another device.
     Peer,
     Pageable,
     Pinned,
@@ -23,22 +23,22 @@ impl Memory {
     }
 }
 
-/// The kind of work that ran.
+/// Kind of the work.
 #[derive(Clone, Copy)]
 pub enum WorkKind<'a> {
-    /// A kernel, by its name as the compiler has mangled it.
+    /// A kernel, with its mangled name.
     Kernel(&'a [u8]),
     Copy(Memory, Memory),
     Fill,
 }
 
 impl WorkKind<'_> {
-    /// Whether it brings bytes from the host.
+    /// Returns true if it copies bytes from the host.
     pub fn is_to_device(self) -> bool {
         matches!(self, Self::Copy(Memory::Pageable | Memory::Pinned, Memory::Device | Memory::Managed))
     }
 
-    /// Whether it brings bytes to the host.
+    /// Returns true if it copies bytes to the host.
     pub fn is_to_host(self) -> bool {
         matches!(self, Self::Copy(Memory::Device | Memory::Managed, Memory::Pageable | Memory::Pinned))
     }
@@ -50,7 +50,7 @@ pub struct FinishedWork<'a> {
     pub device: u32,
     pub stream: u32,
     pub what: WorkKind<'a>,
-    /// By [`clock`](interpose_base::clock).
+    /// Start by [`clock`](interpose_base::clock).
     pub start: u64,
     pub nanoseconds: u64,
     pub bytes: u64,

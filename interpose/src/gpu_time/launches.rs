@@ -1,15 +1,19 @@
-//! Which place made a call that gave the GPU work, and when, by the call's correlation id.
+//! Place and time of each call that submitted GPU work, by the call's correlation id.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::attribution::result::Attribution;
 
-/// How many calls are remembered: ids count all calls of CUDA, and records can come a second later. More would be pushed out
-/// of the processor's caches before they are used again.
+/// Number of calls kept.
+///
+/// Ids count all calls of CUDA, and records can come a second later. With more calls, entries would be evicted from the
+/// processor's caches before they are used again.
 const REMEMBERED_CALLS: usize = 1 << 18;
 
-/// One call: words that are written one after the other. The id in the first and the last says whether they belong together.
+/// A call, in words that are written one after the other.
+///
+/// The id in the first and the last word reveals whether they belong together.
 struct Entry {
     stack: AtomicU64,
     time: AtomicU64,
@@ -17,29 +21,31 @@ struct Entry {
     layer: AtomicU64,
 }
 
-/// The latest calls. Its memory is taken as it is used.
+/// The latest calls.
+///
+/// The system provides this memory page by page as it is used.
 static LATEST_CALLS: LazyLock<Box<[Entry]>> = LazyLock::new(|| {
-    // SAFETY: an entry of zeros is one.
+    // SAFETY: an entry of zeros is valid.
     unsafe { Box::new_zeroed_slice(REMEMBERED_CALLS).assume_init() }
 });
 
-/// Bits of a place's flags that are kept: all that there are.
+/// Flag bits kept of a place: all that exist.
 const FLAG_BITS: u32 = 13;
 
-/// Layers beyond this are not told apart from none.
+/// Layers from this on are recorded as no layer.
 const MAX_LAYER: u32 = 1 << (32 - FLAG_BITS);
 
-/// A call that gave the GPU work.
+/// A call that submitted GPU work.
 #[derive(Clone, Copy, Default)]
 pub struct Launch {
     pub place: Attribution,
-    /// When it began, by [`clock`](interpose_base::clock); 0: not known.
+    /// Start of the call by [`clock`](interpose_base::clock); 0: unknown.
     pub time: u64,
-    /// The optimizer steps that had ended then.
+    /// Number of optimizer steps that had ended by then.
     pub step: u64,
 }
 
-/// Remembers a call.
+/// Stores a call.
 pub fn note(id: u32, launch: Launch) {
     let Some(entry) = LATEST_CALLS.get(id as usize % REMEMBERED_CALLS) else { return };
     let Launch { place, time, step } = launch;
@@ -51,7 +57,7 @@ pub fn note(id: u32, launch: Launch) {
     entry.layer.store(u64::from(id) << 32 | u64::from(layer << FLAG_BITS | flags), Ordering::Release);
 }
 
-/// A call; all zeros if it is not known any more, or was memlab's own.
+/// Returns a call; all zeros if it has been overwritten, or was memlab's.
 pub fn launch(id: u32) -> Launch {
     let Some(entry) = LATEST_CALLS.get(id as usize % REMEMBERED_CALLS) else { return Launch::default() };
     let layer = entry.layer.load(Ordering::Acquire);

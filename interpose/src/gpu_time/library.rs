@@ -1,8 +1,8 @@
-//! The process's CUPTI.
+//! CUPTI in this process.
 
 use std::sync::OnceLock;
 
 use cupti_sys::Cupti;
 
-/// Set if times are recorded.
+/// Set if GPU time is recorded.
 pub static CUPTI: OnceLock<Cupti> = OnceLock::new();

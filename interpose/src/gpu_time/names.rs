@@ -1,4 +1,4 @@
-//! Numbers of what ran, by its name.
+//! Numbers for kernels and other GPU work, by name.
 
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, LineBuffer};
@@ -6,18 +6,18 @@ use memlab_trace::encode::{self, LineBuffer};
 use super::finished_work::WorkKind;
 use crate::recorder::Recorder;
 
-/// The most names of kernels; libraries and compilers make some thousands.
+/// Maximum number of kernel names; libraries and compilers generate a few thousand.
 const MAX_NAMES: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct KernelNames {
     numbers: HashMap<Vec<u8>, u32>,
-    /// Those that the trace does not know yet.
+    /// Names that are not in the trace yet.
     unwritten: Vec<(u32, Vec<u8>)>,
 }
 
 impl KernelNames {
-    /// The number of what ran, from 1; 0 if there are too many.
+    /// Returns the number of a kind of work, from 1; 0 once the table is full.
     pub fn number(&mut self, what: WorkKind<'_>) -> u32 {
         let copy;
         let name = match what {
@@ -40,7 +40,7 @@ impl KernelNames {
         number
     }
 
-    /// Writes those that the trace does not know yet.
+    /// Writes the names that are not in the trace yet.
     pub fn write(&mut self, recorder: &Recorder) {
         for (number, name) in self.unwritten.drain(..) {
             recorder.log.append(encode::kernel(&mut LineBuffer::<4096>::new(), number, &name));

@@ -1,4 +1,4 @@
-//! Which place captured a node of a CUDA graph, by the number that CUPTI gives it.
+//! Place at which each node of a CUDA graph was captured, by CUPTI's number of the node.
 
 use cupti_sys::bindings::{CUgraphNode, CUpti_CallbackIdResource, CUpti_GraphData};
 use hashbrown::HashMap;
@@ -8,26 +8,28 @@ use super::library::CUPTI;
 use crate::attribution::result::Attribution;
 use interpose_base::locks;
 
-/// The callbacks that say of nodes.
+/// Callbacks that report nodes.
 pub const CALLBACKS: [CUpti_CallbackIdResource; 2] = [
     CUpti_CallbackIdResource::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
     CUpti_CallbackIdResource::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
 ];
 
-/// The most nodes that are remembered. Others count where their graph is launched.
+/// Maximum number of nodes kept.
+///
+/// Others count where their graph is launched.
 const MAX_NODES: usize = 1 << 20;
 
 static PLACES: Mutex<Option<HashMap<u64, Attribution>>> = Mutex::new(None);
 
-/// A node was made: for work that is captured, or for an executable graph, whose nodes are clones.
+/// Records a new node: of captured work, or of an executable graph, whose nodes are clones.
 ///
-/// CUPTI says of a clone that it was created too, by the call that instantiates its graph.
+/// CUPTI also reports a clone as created, by the call that instantiates its graph.
 ///
 /// # Safety
 ///
-/// `data` is CUPTI's, of one of [`CALLBACKS`].
+/// `data` must be CUPTI's, of one of [`CALLBACKS`].
 pub unsafe fn node_created(id: CUpti_CallbackIdResource, data: &CUpti_GraphData, here: Attribution) {
-    // SAFETY: CUPTI says of nodes that exist.
+    // SAFETY: CUPTI reports only nodes that exist.
     let Some(node) = (unsafe { number(data.node) }) else { return };
     if id != CUpti_CallbackIdResource::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED {
         let mut places = PLACES.lock();
@@ -50,13 +52,13 @@ pub unsafe fn node_created(id: CUpti_CallbackIdResource, data: &CUpti_GraphData,
 
 /// # Safety
 ///
-/// The node exists.
+/// The node must exist.
 unsafe fn number(node: CUgraphNode) -> Option<u64> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that the node exists.
     CUPTI.get().and_then(|cupti| unsafe { cupti.graph_node(node) }.ok())
 }
 
-/// The place of a node; `None` if it is not known, or 0.
+/// Returns the place of a node; `None` if it is unknown, or 0.
 pub fn place(node: u64) -> Option<Attribution> {
     if node == 0 {
         return None;
@@ -64,7 +66,7 @@ pub fn place(node: u64) -> Option<Attribution> {
     PLACES.lock().as_ref().and_then(|places| places.get(&node).copied())
 }
 
-/// Called in a forked child, where nothing runs.
+/// Called in a forked child, where no GPU work runs.
 pub fn reset_in_child() {
     locks::reset_in_child(&PLACES, None);
 }

@@ -1,7 +1,10 @@
-//! Other profilers that use CUPTI, such as torch.profiler. They go first.
+//! Other profilers that use CUPTI, such as torch.profiler.
 //!
-//! CUPTI has one subscriber and one receiver of buffers, the last that registered. So memlab takes part in the calls that
-//! PyTorch's profiler makes: at the first it stops, and when the profiler has ended what it began, memlab can begin again.
+//! They have priority.
+//!
+//! CUPTI has one subscriber and one receiver of buffers, the last that registered. So memlab intercepts the calls of
+//! PyTorch's profiler. At the first call memlab stops. When the profiler has ended everything that it began, memlab can
+//! begin again.
 
 use std::ffi::c_void;
 use std::sync::{LazyLock, OnceLock};
@@ -18,21 +21,21 @@ use interpose_base::got_patch::{self, Replacements};
 use interpose_base::locks;
 use interpose_base::panics;
 
-/// The library that PyTorch's profiler is in.
+/// Library that contains PyTorch's profiler.
 const PROFILER: &str = "libtorch_cpu.so";
 
 type Buffers = (CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc);
 
-/// The subscription and the kinds that other profilers have begun.
+/// Subscription and activity kinds of other profilers.
 #[derive(Default)]
 struct OtherProfilers {
     /// Their subscription.
     subscriber: usize,
-    /// Kinds of activities, as bits.
+    /// Activity kinds, as bits.
     kinds: u128,
-    /// They may register them only once.
+    /// Buffers of other profilers, which may register them only once.
     buffers: Option<Buffers>,
-    /// The clock of their records; PyTorch's counts cycles.
+    /// Clock of their records; PyTorch's clock counts cycles.
     clock: CUpti_TimestampCallbackFunc,
 }
 
@@ -41,7 +44,9 @@ static OTHERS: LazyLock<Mutex<OtherProfilers>> = LazyLock::new(Mutex::default);
 /// Called when another profiler begins.
 static ON_OTHER_PROFILER: OnceLock<fn()> = OnceLock::new();
 
-/// From now on, memlab takes part in the profiler's calls. `step_aside` ends what memlab does, if it does something.
+/// Intercepts the profiler's calls from now on.
+///
+/// `step_aside` ends memlab's recording, if it is active.
 pub fn watch(step_aside: fn()) {
     let _ = ON_OTHER_PROFILER.set(step_aside);
     let mut replacements = Replacements::default();
@@ -55,13 +60,13 @@ pub fn watch(step_aside: fn()) {
     got_patch::patch_object(PROFILER, &replacements);
 }
 
-/// Whether nobody else uses CUPTI.
+/// Returns true if no other profiler uses CUPTI.
 pub fn are_done() -> bool {
     let others = OTHERS.lock();
     others.subscriber == 0 && others.kinds == 0
 }
 
-/// Gives others the buffers and the clock again, since they may not register them a second time.
+/// Registers the other profilers' buffers and clock again, since they may not register them a second time.
 pub fn hand_back() {
     let (buffers, clock) = {
         let others = OTHERS.lock();
@@ -76,12 +81,12 @@ pub fn hand_back() {
     let _ = unsafe { cupti.register_clock(clock.or(Some(cuptis_clock))) };
 }
 
-/// Counts as the clock that CUPTI has by itself.
+/// Counts like CUPTI's default clock.
 unsafe extern "C" fn cuptis_clock() -> u64 {
     unix_ns()
 }
 
-/// Called in a forked child.
+/// Forgets other profilers in a forked child.
 pub fn reset_in_child() {
     locks::reset_in_child(&OTHERS, OtherProfilers::default());
 }
@@ -92,7 +97,7 @@ fn step_aside() {
     }
 }
 
-/// Calls a function of CUPTI's for the program; with an error if there is none.
+/// Calls a CUPTI function for the program; returns an error if CUPTI lacks it.
 fn real<F>(function: impl Fn(&cupti_sys::Cupti) -> Option<F>, call: impl FnOnce(F) -> CUptiResult) -> CUptiResult {
     CUPTI.get().and_then(function).map_or(CUptiResult::CUPTI_ERROR_UNKNOWN, call)
 }
@@ -124,7 +129,7 @@ unsafe extern "C" fn unsubscribe(handle: CUpti_SubscriberHandle) -> CUptiResult 
 
 unsafe extern "C" fn finalize() -> CUptiResult {
     step_aside();
-    // SAFETY: as the caller has it.
+    // SAFETY: the caller's call.
     let result = real(|cupti| cupti.cuptiFinalize, |function| unsafe { function() });
     let mut others = OTHERS.lock();
     (others.subscriber, others.kinds) = (0, 0);

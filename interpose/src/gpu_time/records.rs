@@ -1,4 +1,4 @@
-//! CUPTI's buffers of activity records, and what is read of them.
+//! CUPTI's buffers of activity records, and the parts that memlab reads.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::CStr;
@@ -18,24 +18,26 @@ use super::nodes;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 
-/// Records of some two thousand kernels: while they are not all done, CUPTI keeps it back.
+/// Room for records of about two thousand kernels.
+///
+/// CUPTI keeps a buffer back until all its kernels are done.
 const BUFFER: Layout = match Layout::from_size_align(1 << 18, 8) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
 };
 
-/// Buffers that were read, to be filled again: new memory would come page by page from the system.
+/// Buffers that were read, for reuse: new memory would come page by page from the system.
 static SPARE_BUFFERS: Mutex<Vec<EmptyBuffer>> = Mutex::new(Vec::new());
 
 struct EmptyBuffer(*mut u8);
 
-// SAFETY: whoever takes it from the list is the only one to have it.
+// SAFETY: only the thread that takes a buffer from the list has it.
 unsafe impl Send for EmptyBuffer {}
 
-/// The most spare buffers kept.
+/// Maximum number of spare buffers kept.
 const MAX_SPARE_BUFFERS: usize = 16;
 
-/// CUPTI asks for a buffer.
+/// Gives CUPTI a buffer.
 pub unsafe extern "C" fn request(buffer: *mut *mut u8, bytes: *mut usize, most_records: *mut usize) {
     let read = SPARE_BUFFERS.lock().pop();
     // SAFETY: the layout has a size; CUPTI's pointers are writable.
@@ -47,7 +49,7 @@ pub unsafe extern "C" fn request(buffer: *mut *mut u8, bytes: *mut usize, most_r
     }
 }
 
-/// CUPTI has filled a buffer.
+/// Reads a buffer that CUPTI has filled.
 pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usize, valid_bytes: usize) {
     if buffer.is_null() {
         return;
@@ -57,7 +59,7 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
         let Some(cupti) = CUPTI.get() else { return };
         let mut books = BOOKS.lock();
         let books = books.get_or_insert_default();
-        // SAFETY: CUPTI's own buffer, with that many bytes of records.
+        // SAFETY: CUPTI's buffer, with that many bytes of records.
         for record in unsafe { cupti.records(buffer, valid_bytes) } {
             // SAFETY: a record of the buffer.
             let Some((correlation, node, done)) = (unsafe { read(record) }) else { continue };
@@ -65,7 +67,7 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
             launch.place = nodes::place(node).unwrap_or(launch.place);
             match done {
                 Some(done) => books.add(&launch, &done),
-                // (Nobody knows the step of what memlab itself launched.)
+                // The step of memlab's launches is unknown.
                 None if launch.time == 0 => {}
                 None => books.cut(launch.step),
             }
@@ -80,16 +82,18 @@ pub unsafe extern "C" fn complete(_: CUcontext, _: u32, buffer: *mut u8, _: usiz
     }
 }
 
-/// The id of the call that a record belongs to, the node of a graph that it is, or 0, and what has ended, if it has. `None`:
-/// something else.
+/// Returns the id of the call that a record belongs to, the graph node of the record or 0, and the finished work, if it has
+/// finished.
 ///
-/// Newer versions of CUPTI only add to the end of records, and what is read here is at their beginning.
+/// Returns `None` for other records.
+///
+/// Newer versions of CUPTI only add to the end of records, and the fields read here are at their beginning.
 ///
 /// # Safety
 ///
 /// `record` must be a record of a buffer that CUPTI has filled.
 unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Option<FinishedWork<'a>>)> {
-    // SAFETY: the kind says the type; only fields are read that records of that kind have had since CUDA 11.
+    // SAFETY: the kind determines the type; only fields are read that records of that kind have had since CUDA 11.
     unsafe {
         let (correlation, node, end, done) = match (*record).kind {
             CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL => {
@@ -122,7 +126,7 @@ unsafe fn read<'a>(record: *const CUpti_Activity) -> Option<(u32, u64, Option<Fi
     }
 }
 
-/// What ran, but for how long.
+/// Returns finished work without its duration.
 fn done(device: u32, stream: u32, what: WorkKind<'_>, start: u64, bytes: u64) -> FinishedWork<'_> {
     FinishedWork { device, stream, what, start, nanoseconds: 0, bytes }
 }

@@ -1,4 +1,4 @@
-//! Sums of what ran, by the optimizer step in which it was launched.
+//! Sums of GPU work, by the optimizer step in which it was launched.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,9 @@ use super::finished_work::FinishedWork;
 use super::launches::Launch;
 use crate::recorder::Recorder;
 
-/// The most lines of one writing. Beyond that, neighbours are joined.
+/// Maximum number of lines per write.
+///
+/// Beyond that, neighbours are joined.
 const MAX_LINES: usize = 64;
 
 #[derive(Clone, Copy, Default)]
@@ -22,23 +24,23 @@ struct Sum {
     to_host: u64,
 }
 
-/// By device and step, of steps that were not written.
+/// Sums of unwritten steps, by device and step.
 #[derive(Default)]
 pub struct StepSums {
     sums: BTreeMap<(u32, u64), Sum>,
-    /// When each step's first launch was.
+    /// Time of each step's first launch.
     begun: BTreeMap<u64, u64>,
-    /// The latest launch of which there is a record.
+    /// Latest launch with a record.
     latest: u64,
-    /// The first step of which something had not ended when everything was collected.
+    /// First step with unfinished work when everything was collected.
     cut: Option<u64>,
-    /// The steps during which recording was interrupted the last time.
+    /// Steps during which recording was last interrupted.
     interrupted: Range<u64>,
 }
 
 impl StepSums {
     pub fn add(&mut self, launch: &Launch, done: &FinishedWork<'_>) {
-        // (Nobody knows the step of what memlab itself launched.)
+        // The step of memlab's launches is unknown.
         if launch.time == 0 || self.interrupted.contains(&launch.step) {
             return;
         }
@@ -52,20 +54,21 @@ impl StepSums {
         sum.to_host += if done.what.is_to_host() { done.bytes } else { 0 };
     }
 
-    /// Something of a step has not ended.
+    /// Records that some work of a step has not ended.
     pub fn cut(&mut self, step: u64) {
         self.cut = Some(self.cut.map_or(step, |first| first.min(step)));
     }
 
-    /// Nothing was recorded from the step that was cut to `step`, in which recording goes on.
+    /// Records that recording was interrupted from the cut step to `step`, in which it goes on.
     pub fn interrupt(&mut self, step: u64) {
         self.interrupted = self.cut.take().unwrap_or(step)..step + 1;
         self.sums.retain(|(_, step), _| !self.interrupted.contains(step));
         self.begun.retain(|step, _| !self.interrupted.contains(step));
     }
 
-    /// Takes the steps whose records are complete: those before one that began a while ago, or at the end, when records do not
-    /// come late, those of which everything has ended.
+    /// Takes the steps whose records are complete: those before a step that began a while ago.
+    ///
+    /// At the end, when no record comes late, takes the steps whose work has all ended.
     fn take_complete(&mut self, is_last: bool) -> Vec<((u32, u64), Sum)> {
         let began_early = |begun: u64| begun.saturating_add(MAX_DELAY_NS) <= self.latest;
         let end = match (is_last, self.cut) {
@@ -76,7 +79,9 @@ impl StepSums {
         self.sums.extract_if(.., |(_, step), _| *step < end).collect()
     }
 
-    /// Writes those that are complete, and returns the number of bytes. `is_last`: everything was collected.
+    /// Writes the complete steps, and returns the number of bytes.
+    ///
+    /// `is_last` means that everything was collected.
     pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) -> u64 {
         let mut written = 0;
         let sums = self.take_complete(is_last);
@@ -115,7 +120,7 @@ mod tests {
     use super::*;
     use crate::gpu_time::finished_work::WorkKind;
 
-    /// Sums of a kernel of one nanosecond for each step, a second apart.
+    /// Sums of a one-nanosecond kernel for each step, a second apart.
     fn sums(steps: u64) -> StepSums {
         let mut sums = StepSums::default();
         for step in 0..steps {
@@ -135,11 +140,11 @@ mod tests {
 
     #[test]
     fn steps_are_written_when_no_record_of_them_is_expected() {
-        // GIVEN records of six steps, a second apart; THEN those are complete that a step followed two seconds ago
+        // GIVEN records of six steps, a second apart; THEN the steps before one that began two seconds ago are complete
         let mut six = sums(6);
         assert_eq!(steps(six.take_complete(false)), [0, 1, 2]);
         assert_eq!(steps(six.take_complete(false)), [0; 0]);
-        // AND at the end all are
+        // AND at the end all are complete
         assert_eq!(steps(six.take_complete(true)), [3, 4, 5]);
     }
 
@@ -153,7 +158,7 @@ mod tests {
 
     #[test]
     fn steps_during_which_recording_was_interrupted_are_not_written() {
-        // GIVEN that somebody else recorded from within step 2 until step 4
+        // GIVEN that another profiler recorded from within step 2 until step 4
         let mut six = sums(6);
         six.cut(2);
         six.interrupt(4);

@@ -1,4 +1,4 @@
-//! What memlab has from CUPTI while it records: a subscription, callbacks at calls that give the GPU work, and kinds of activities.
+//! memlab's use of CUPTI while it records: a subscription, callbacks at calls that submit GPU work, and kinds of activities.
 
 use cupti_sys::bindings::{CUpti_ActivityKind, CUpti_CallbackDomain, CUpti_CallbackFunc, CUpti_CallbackId};
 use cupti_sys::{CallError, Cupti, Subscription};
@@ -6,7 +6,7 @@ use cupti_sys::{CallError, Cupti, Subscription};
 use super::{nodes, records};
 use interpose_base::clock;
 
-/// The activities that are recorded.
+/// Kinds of recorded activities.
 const KINDS: [CUpti_ActivityKind; 4] = [
     CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
     CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -18,21 +18,21 @@ const CALLS: CUpti_CallbackDomain = CUpti_CallbackDomain::CUPTI_CB_DOMAIN_DRIVER
 
 pub struct ActiveSubscription {
     subscription: Subscription,
-    /// The calls at which CUPTI calls back.
+    /// Calls at which CUPTI calls back.
     calls: Vec<CUpti_CallbackId>,
     is_recording: bool,
 }
 
 impl ActiveSubscription {
-    /// Subscribes, and records.
+    /// Subscribes and starts recording.
     ///
     /// # Safety
     ///
-    /// The callback stays loaded.
+    /// The callback must stay loaded.
     pub unsafe fn begin(cupti: &Cupti, callback: CUpti_CallbackFunc) -> Result<Self, CallError> {
-        // SAFETY: the caller vouches for the callback.
+        // SAFETY: the caller promises that the callback stays loaded.
         let subscription = unsafe { cupti.subscribe(callback) }?;
-        // Calls of the runtime are not watched: they call the driver, with their id.
+        // Runtime calls are not watched: they call the driver, with the same id.
         let calls = cupti.callbacks(CALLS, gives_work).collect();
         let mut subscribed = Self { subscription, calls, is_recording: false };
         // SAFETY: it stays loaded (libmemlab is linked with `-z nodelete`), and can be called from any thread.
@@ -43,7 +43,7 @@ impl ActiveSubscription {
                 let mut callbacks = nodes::CALLBACKS.into_iter();
                 callbacks.try_for_each(|id| cupti.watch(&subscribed.subscription, domain, id.0, true))
             })
-            // SAFETY: they stay loaded too, and buffers are valid until they are received.
+            // SAFETY: they also stay loaded, and buffers are valid until they are received.
             .and_then(|()| unsafe { cupti.register_buffers(Some(records::request), Some(records::complete)) })
             .and_then(|()| subscribed.record(cupti, true));
         match started {
@@ -55,13 +55,15 @@ impl ActiveSubscription {
         }
     }
 
-    /// Records from now on, or does not. Nodes of graphs are followed all the time: what is captured in one step runs in another.
+    /// Starts or stops recording.
+    ///
+    /// Graph nodes are always followed: work captured in one step runs in another.
     pub fn record(&mut self, cupti: &Cupti, wanted: bool) -> Result<(), CallError> {
         if wanted == self.is_recording {
             return Ok(());
         }
         let watch = || all(self.calls.iter().map(|id| cupti.watch(&self.subscription, CALLS, *id, wanted)));
-        // A call is seen whenever its work is recorded.
+        // Calls are watched whenever their work is recorded.
         let done = if wanted {
             watch().and_then(|()| all(KINDS.into_iter().map(|kind| cupti.enable(kind))))
         } else {
@@ -80,17 +82,17 @@ impl ActiveSubscription {
     }
 }
 
-/// Makes all calls, also after one that fails; the first error.
+/// Makes all calls, even after one fails; returns the first error.
 fn all(calls: impl Iterator<Item = Result<(), CallError>>) -> Result<(), CallError> {
     calls.fold(Ok(()), Result::and)
 }
 
-/// The clock of records: that of the trace.
+/// Clock of records: the trace's clock.
 unsafe extern "C" fn trace_clock() -> u64 {
     clock::monotonic_ns()
 }
 
-/// Whether a call of CUDA's driver or runtime gives the GPU work: kernels, copies, fills, graphs.
+/// Returns true if a driver or runtime call submits GPU work: kernels, copies, fills, graphs.
 fn gives_work(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"__").unwrap_or(name);
     let name = name.strip_prefix(b"cuda").or_else(|| name.strip_prefix(b"cu")).unwrap_or(name);

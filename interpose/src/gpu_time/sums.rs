@@ -1,4 +1,4 @@
-//! Sums of what ran, by place and kernel.
+//! Sums of GPU work, by place and kernel.
 
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, LineBuffer};
@@ -8,7 +8,7 @@ use super::finished_work::FinishedWork;
 use crate::attribution::result::Attribution;
 use crate::recorder::Recorder;
 
-/// Where a sum counts: device, stack, layer, flags, and the kernel's number.
+/// Key of a sum: device, stack, layer, flags, and the kernel's number.
 type Key = (u32, u32, u32, u32, u32);
 
 #[derive(Clone, Copy, Default)]
@@ -18,7 +18,7 @@ struct Sum {
     bytes: u64,
 }
 
-/// What ran since the last writing.
+/// GPU work since the last write.
 #[derive(Default)]
 pub struct Sums(HashMap<Key, Sum>);
 
@@ -34,7 +34,7 @@ impl Sums {
         self.0.is_empty()
     }
 
-    /// Writes them, and returns the number of bytes.
+    /// Writes the sums, and returns the number of bytes.
     pub fn write(&mut self, recorder: &Recorder, now: u64) -> u64 {
         let mut written = 0;
         let mut since: Vec<(Key, Sum)> = self.0.drain().collect();

@@ -1,4 +1,4 @@
-//! What ran, piece by piece: of the last seconds, written at the end, or all of it.
+//! Individual pieces of GPU work: those of the last seconds, written at the end, or all of them.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -11,10 +11,10 @@ use crate::attribution::result::Attribution;
 use crate::recorder::Recorder;
 use interpose_base::config::config;
 
-/// The pieces of work that are kept.
+/// Pieces of work that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retention {
-    /// What began at most so many nanoseconds before the end, and so many pieces.
+    /// Pieces that began at most `nanoseconds` before the end, and at most `pieces` of them.
     Last {
         nanoseconds: u64,
         pieces: usize,
@@ -22,15 +22,15 @@ enum Retention {
     All,
 }
 
-/// A megabyte of trace.
+/// About a megabyte of trace.
 const BY_DEFAULT: Retention = Retention::Last { nanoseconds: 5_000_000_000, pieces: 1 << 14 };
 
-/// The most pieces if the seconds were asked for.
+/// Maximum number of pieces if the user set the seconds.
 const MAX_PIECES: usize = 1 << 20;
 
 static WANTED: OnceLock<Retention> = OnceLock::new();
 
-/// Chooses what is kept: as `MEMLAB_TIMELINE` says.
+/// Reads the retention from `MEMLAB_TIMELINE`.
 pub fn choose(recorder: &Recorder) {
     let wanted = match config().timeline.as_deref() {
         None | Some("") => BY_DEFAULT,
@@ -56,7 +56,9 @@ fn wanted() -> Retention {
     WANTED.get().copied().unwrap_or(BY_DEFAULT)
 }
 
-/// One piece of work. Its start is in nanoseconds of [`clock`](interpose_base::clock).
+/// A piece of work.
+///
+/// Its start is in nanoseconds of [`clock`](interpose_base::clock).
 #[derive(Clone, Copy)]
 struct Piece {
     device: u32,
@@ -82,7 +84,7 @@ impl Timeline {
         self.0.push_back(Piece { device, stream, start, nanoseconds, place, kernel, bytes });
     }
 
-    /// Writes all that is wanted, if it is or if this `is_last`.
+    /// Writes the retained pieces: with [`Retention::All`] at every call, otherwise only if `is_last`.
     pub fn write(&mut self, recorder: &Recorder, now: u64, is_last: bool) {
         let latest = self.0.iter().map(|piece| piece.start + piece.nanoseconds).max().unwrap_or(0);
         let from = match wanted() {

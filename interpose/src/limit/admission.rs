@@ -1,4 +1,4 @@
-//! Whether an allocation is granted, refused or put in host memory.
+//! Admission: grants, refuses or spills an allocation.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ pub fn room(device: i32) -> u64 {
 
 /// The decision on an allocation.
 pub enum Admission {
-    /// The real call may be made.
+    /// The program's call may go to the driver.
     Granted(Reservation),
     /// The call must fail with out of memory.
     Refused,
@@ -23,9 +23,10 @@ pub enum Admission {
     Spill,
 }
 
-/// Decides on `bytes` (rounded: [`footprint`]) of device memory before the driver is asked for them. `caller` is the
-/// address of the driver's caller: PyTorch's caching allocator is refused once before anything spills, if that makes it
-/// release cached memory.
+/// Decides on `bytes` (rounded: [`footprint`]) of device memory before the driver is asked for them.
+///
+/// `caller` is the address of the driver's caller. PyTorch's caching allocator is refused once before anything spills, if
+/// that makes it release cached memory.
 pub fn admit(device: i32, bytes: u64, caller: usize) -> Admission {
     decide(device, bytes, |card, limit| {
         let kept = card.kept_by_allocator.load(Ordering::Relaxed);
@@ -59,7 +60,7 @@ fn reserve(device: i32, card: &Card, bytes: u64) -> Option<Reservation> {
 pub struct Reservation {
     device: i32,
     bytes: u64,
-    /// None if there is no limit.
+    /// `None` without a limit.
     _in_flight: Option<InFlight>,
 }
 
@@ -68,14 +69,16 @@ impl Reservation {
         Self { device, bytes: 0, _in_flight: None }
     }
 
-    /// The allocation succeeded and took `bytes`, which [`released`] will get when it is freed.
+    /// Commits a successful allocation of `bytes`.
+    ///
+    /// [`released`] gets the same number when it is freed.
     pub fn commit(mut self, bytes: u64) {
         let reserved = std::mem::take(&mut self.bytes);
         let Some(card) = card(self.device) else { return };
         if bytes >= reserved { card.charge(bytes - reserved) } else { card.uncharge(reserved - bytes) }
     }
 
-    /// The allocation succeeded, but its free will not be seen.
+    /// Commits a successful allocation whose free memlab will not see.
     pub fn commit_unwatched(self) {
         if let Some(card) = card(self.device) {
             card.look_up_again();
@@ -93,14 +96,16 @@ impl Drop for Reservation {
     }
 }
 
-/// The device's free and total bytes as the program should see them. Looks up the process's footprint again.
+/// Free and total bytes of the device as the program should see them.
+///
+/// Looks up the process's footprint again.
 pub fn seen(device: i32, free: u64, total: u64) -> (u64, u64) {
     let Some((card, limit)) = limited(device) else { return (free, total) };
     overhead::look_up(device, card);
     (free.min(limit.saturating_sub(card.used())), total.min(limit))
 }
 
-/// The same for a total alone.
+/// Total bytes of the device as the program should see them.
 pub fn seen_total(device: i32, total: u64) -> u64 {
     limited(device).map_or(total, |(_, limit)| total.min(limit))
 }
@@ -110,7 +115,7 @@ mod tests {
     use super::*;
     use crate::limit::card::{released, taken};
 
-    /// The device that only the test below uses.
+    /// Device used only by the test below.
     const TEST_DEVICE: i32 = 63;
 
     #[test]
@@ -121,13 +126,13 @@ mod tests {
         // WHEN the real call fails, THEN its bytes are free again
         drop(reserve(700));
         assert_eq!(card.charged.load(Ordering::Relaxed), 0);
-        // WHEN it succeeds, THEN the bytes it really took stay charged, more or fewer
+        // WHEN it succeeds, THEN the bytes that it took stay charged, more or fewer
         card.charge(100);
         reserve(100).commit(160);
         card.charge(100);
         reserve(100).commit(40);
         assert_eq!(card.charged.load(Ordering::Relaxed), 200);
-        // AND without a limit it is charged too: one may be set later
+        // AND without a limit it is also charged: one may be set later
         Reservation::for_nothing(TEST_DEVICE).commit(8);
         released(TEST_DEVICE, 208);
         assert_eq!(card.charged.load(Ordering::Relaxed), 0);

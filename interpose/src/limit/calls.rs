@@ -1,5 +1,5 @@
-//! How the hooks on allocation calls apply a limit: ask first, fail as a full card does, place memory on the host,
-//! keep the charges.
+//! Applies a limit in the hooks on allocation calls: checks first, fails as a full card does, places memory on the host, and
+//! keeps the charges.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -26,12 +26,16 @@ pub struct Call {
     pub kind: DriverKind,
     pub name: &'static str,
     pub caller: usize,
-    /// Bytes requested. 0 if they cannot be determined: the call will fail.
+    /// Bytes requested.
+    ///
+    /// 0 if they cannot be determined: the call will fail.
     pub bytes: u64,
 }
 
-/// Makes the real call if the limit allows it. `outcome` returns address and size once it has succeeded;
-/// `deliver_spilled` gives the program the address of host memory instead, where that is possible.
+/// Makes the real call if the limit allows it.
+///
+/// `outcome` returns address and size once it has succeeded. `deliver_spilled` gives the program the address of host memory
+/// instead, where possible.
 pub fn take(
     call: &Call,
     real: impl FnOnce() -> c_int,
@@ -78,8 +82,9 @@ pub fn take(
     }
 }
 
-/// Makes a call that frees what is at `address`. The free is recorded before the call: once the driver has the memory,
-/// another thread may be given it.
+/// Makes a call that frees the memory at `address`.
+///
+/// The free is recorded before the call: once the driver has the memory, it may give it to another thread.
 pub fn free(space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
     let _in_flight = InFlight::begin();
     let freed = panics::catch(|| driver_memory::freeing(space, address)).flatten();
@@ -91,7 +96,7 @@ pub fn free(space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// The device whose limit applies to an allocation; `None` if there is none, or the call cannot succeed anyway.
+/// Device whose limit applies to an allocation; `None` without a limit, or if the call cannot succeed anyway.
 fn device_of(bytes: u64) -> Option<i32> {
     if !card::is_any_limited() || bytes == 0 || calls::current_context() == 0 {
         return None;
@@ -100,12 +105,12 @@ fn device_of(bytes: u64) -> Option<i32> {
     limited(device).map(|_| device)
 }
 
-/// Stream-ordered memory: from which pool (null: the device's current one), in the order of which stream.
+/// Stream-ordered allocation: its pool (null: the device's current one) and its stream.
 #[derive(Clone, Copy)]
 pub struct PoolCall {
     pub pool: *mut c_void,
     pub stream: *mut c_void,
-    /// Where the call writes the address.
+    /// Output of the call for the address.
     pub pointer: Out<u64>,
 }
 
@@ -148,7 +153,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
     let _one_at_a_time = POOL_CALLS[device as usize].lock();
     pools::pool_used(device, from.pool as usize);
     let need = footprint(DriverKind::Device, call.bytes);
-    // Whether the pool grows is only known afterwards.
+    // Pool growth is known only afterwards.
     let attempt = |reserved: u64| {
         let result = real();
         if result != CUDA_SUCCESS {
@@ -158,7 +163,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
         if card.used().saturating_sub(reserved) <= limit {
             return Some(CUDA_SUCCESS);
         }
-        // The driver has just returned it, and the program has not seen it.
+        // The driver has just returned this address, and the program has not seen it.
         if let Some(address) = from.pointer.get() {
             calls::free_async(address, from.stream);
         }
@@ -172,7 +177,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
             return result;
         }
     }
-    // Not refused first: PyTorch's allocator of this kind caches nothing that it could release.
+    // Not refused first: PyTorch's allocator of this kind caches no memory that it could release.
     if let Admission::Granted(_reservation) = decide(device, need, |_, _| true)
         && let Some(result) = attempt(need)
     {
@@ -187,7 +192,9 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
     }
 }
 
-/// A graph node that allocates when it runs: refused if there would be no room for it now.
+/// Adds a graph node that allocates when it runs.
+///
+/// Refuses it if it would find no room now.
 pub fn take_in_graph(bytes: u64, real: impl FnOnce() -> c_int) -> c_int {
     let fits = panics::catch(|| {
         pools::graphs_used(current_device());
@@ -203,7 +210,7 @@ fn fits_alone(device: i32, bytes: u64) -> Option<()> {
     matches!(decide(device, footprint(DriverKind::Device, bytes), |_, _| true), Admission::Granted(_)).then_some(())
 }
 
-/// `cuMemCreate`: on the device within the limit, and beyond it on the host if spilling is on.
+/// Creates the memory of a `cuMemCreate`: on the device within the limit, and beyond it on the host if spilling is on.
 pub fn create(
     handle: Out<u64>,
     bytes: u64,
@@ -251,8 +258,9 @@ pub fn create(
     }
 }
 
-/// Charges a runtime call's allocation that no driver-level hook has seen. Returns true if it exceeds the limit and
-/// must be undone.
+/// Charges a runtime call's allocation that no driver-level hook has seen.
+///
+/// Returns true if it exceeds the limit and must be undone.
 pub fn taken_unseen(kind: DriverKind, bytes: u64) -> bool {
     let device = current_device();
     card::taken(device, footprint(kind, bytes));
@@ -273,7 +281,7 @@ pub fn show_memory(free: Out<usize>, total: Out<usize>) {
     }
 }
 
-/// The same for the total alone, of any device.
+/// Replaces the driver's total bytes of any device.
 pub fn show_total(total: Out<usize>, device: i32) {
     if let Some(of_total) = total.get() {
         total.set(seen_total(device, of_total as u64) as usize);

@@ -1,4 +1,4 @@
-//! Each device's limit, and the bytes that count towards it.
+//! Limit of each device, and the bytes that count towards it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -9,29 +9,31 @@ use interpose_base::log::Log;
 use memlab_protocol::request::MAX_DEVICES;
 use memlab_protocol::status::OnLimit;
 
-/// The driver allocates large blocks in multiples of this.
+/// Granularity of the driver's large blocks.
 pub const GRANULE: u64 = 2 << 20;
 const NO_LIMIT: u64 = u64::MAX;
 /// Values of [`Card::looked_up_ms`] that are not times.
 pub const NEVER_LOOKED_UP: u64 = 0;
 pub const CHANGED_SINCE: u64 = 1;
 
-/// One device: its limit, and the process's use of it.
+/// A device: its limit, and the process's use of it.
 pub struct Card {
     limit: AtomicU64,
-    /// The limit that the trace has.
+    /// Limit recorded in the trace.
     recorded: AtomicU64,
     pub spills: AtomicBool,
     /// Bytes of allocations that hooks saw, including those in progress.
     pub charged: AtomicU64,
     /// Bytes that pools and graphs had reserved at the last query.
     pub reserved: AtomicU64,
-    /// Bytes that are neither charged nor reserved. Negative while charged memory is not on the card.
+    /// Bytes that are neither charged nor reserved.
+    ///
+    /// Negative while charged memory is not on the card.
     pub overhead: AtomicI64,
-    /// When `overhead` was looked up, in milliseconds; or [`NEVER_LOOKED_UP`], or [`CHANGED_SINCE`] if it has changed
-    /// since.
+    /// Time at which `overhead` was looked up, in milliseconds; or [`NEVER_LOOKED_UP`], or [`CHANGED_SINCE`] if it has
+    /// changed since.
     pub looked_up_ms: AtomicU64,
-    /// Bytes in host memory because there was no room here.
+    /// Bytes in host memory because the device had no room.
     pub spilled: AtomicU64,
     /// Bytes that PyTorch's caching allocator has reserved and not handed out.
     pub kept_by_allocator: AtomicU64,
@@ -56,7 +58,7 @@ impl Card {
         Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != NO_LIMIT)
     }
 
-    /// `None` lifts the limit.
+    /// Sets the limit; `None` lifts it.
     pub fn set_limit(&self, bytes: Option<u64>) {
         self.limit.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
     }
@@ -96,25 +98,29 @@ impl Card {
 }
 
 pub static CARDS: [Card; MAX_DEVICES] = [const { Card::new() }; MAX_DEVICES];
-/// Whether any device has a limit: the only check of an allocation without one.
+/// True if any device has a limit.
+///
+/// This is the only check of an allocation without one.
 static ANY_LIMIT: AtomicBool = AtomicBool::new(false);
-/// Whether any device has a limit.
+/// Returns true if any device has a limit.
 #[inline]
 pub fn is_any_limited() -> bool {
     ANY_LIMIT.load(Ordering::Relaxed)
 }
 
+/// Updates the check of [`is_any_limited`].
+///
 /// Must be called after limits change.
 pub fn limits_changed() {
     ANY_LIMIT.store(CARDS.iter().any(|card| card.limit().is_some()), Ordering::Relaxed);
 }
 
-/// The device's card, whether or not it has a limit.
+/// Returns the device's card, with or without a limit.
 pub fn card(device: i32) -> Option<&'static Card> {
     CARDS.get(usize::try_from(device).ok()?)
 }
 
-/// The device's card and limit, if it has a limit.
+/// Returns the device's card and limit, if it has a limit.
 pub fn limited(device: i32) -> Option<(&'static Card, u64)> {
     if !is_any_limited() {
         return None;
@@ -123,7 +129,7 @@ pub fn limited(device: i32) -> Option<(&'static Card, u64)> {
     Some((card, card.limit()?))
 }
 
-/// PyTorch's caching allocator has `bytes` reserved that it has not handed out.
+/// Stores the bytes that PyTorch's caching allocator has reserved and not handed out.
 #[inline]
 pub fn allocator_keeps(device: i32, bytes: u64) {
     if let Some((card, _)) = limited(device) {
@@ -131,28 +137,28 @@ pub fn allocator_keeps(device: i32, bytes: u64) {
     }
 }
 
-/// The driver took `bytes` back.
+/// Uncharges `bytes` that the driver took back.
 pub fn released(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         card.uncharge(bytes);
     }
 }
 
-/// The driver allocated `bytes` for which no limit was checked.
+/// Charges `bytes` that the driver allocated without a limit check.
 pub fn taken(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         card.charge(bytes);
     }
 }
 
-/// `bytes` that belong on the device are in host memory.
+/// Counts `bytes` in host memory that belong on the device.
 pub fn spilled(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         card.spilled.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-/// `bytes` of them were freed or moved back to the device.
+/// Subtracts spilled `bytes` that were freed or moved back to the device.
 pub fn unspilled(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         let less = |spilled: u64| Some(spilled.saturating_sub(bytes));
@@ -160,8 +166,9 @@ pub fn unspilled(device: i32, bytes: u64) {
     }
 }
 
-/// Bytes of the card that an allocation takes: its size as the driver rounds it. 0 for memory that is counted
-/// otherwise (pools) or is overhead.
+/// Bytes of the card that an allocation takes: its size as the driver rounds it.
+///
+/// 0 for memory that is counted elsewhere (pools) or is overhead.
 pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
     match kind {
         DriverKind::Device | DriverKind::Managed | DriverKind::Array => rounded(bytes),
@@ -170,7 +177,7 @@ pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
     }
 }
 
-/// From half a granule on, the driver allocates whole granules; smaller blocks share one.
+/// Rounds like the driver: from half a granule on, it allocates whole granules; smaller blocks share one.
 fn rounded(bytes: u64) -> u64 {
     const SMALL_STEP: u64 = 512;
     let step = if bytes >= GRANULE / 2 { GRANULE } else { SMALL_STEP };
@@ -188,7 +195,9 @@ pub fn record(log: &Log, device: i32) {
     log.append(encode::limit(&mut LineBuffer::<128>::new(), device, card.limit(), on_limit));
 }
 
-/// A forked child holds nothing on any device, whatever its parent holds. It keeps its parent's limits.
+/// Resets a forked child, which holds no memory on any device, whatever its parent holds.
+///
+/// It keeps its parent's limits.
 pub fn reset_in_child() {
     for card in &CARDS {
         card.charged.store(0, Ordering::Relaxed);
@@ -245,7 +254,7 @@ mod tests {
         assert_eq!(card.used(), 0, "never below nothing");
     }
 
-    /// A small generator, so that a failing seed can be rerun.
+    /// Small generator, so that a failing seed can be rerun.
     #[test]
     fn threads_never_exceed_the_limit_together() {
         const LIMIT: u64 = 10_000;

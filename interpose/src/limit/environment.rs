@@ -1,11 +1,11 @@
-//! `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
+//! Settings from `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
 
 use memlab_units::parse_limits;
 
 use memlab_protocol::request::{MAX_DEVICES, is_limit};
 use memlab_protocol::status::OnLimit;
 
-/// The settings in the two variables.
+/// Settings from the two variables.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LimitSettings {
     /// Device (`None`: all) and bytes.
@@ -13,7 +13,9 @@ pub struct LimitSettings {
     pub on_limit: OnLimit,
 }
 
-/// The settings in the two variables, and the message to the user if one of them cannot be parsed.
+/// Parses the two variables.
+///
+/// Also returns the message to the user if one of them is invalid.
 pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (LimitSettings, Option<String>) {
     let mut complaints = Vec::new();
     let limits = limit.filter(|text| !text.trim().is_empty()).map_or(Ok(Vec::new()), limits);

@@ -1,23 +1,25 @@
-//! Calls in flight that allocate or free device memory: until they end, charges and the card's use differ.
+//! Calls in flight that allocate or free device memory.
+//!
+//! Until they end, charges and the card's use differ.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Threads wait this long for each other when charges are compared with the card.
+/// Time for which threads wait for each other when charges are compared with the card.
 pub const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Held for reading by calls in flight, and for writing by a thread that compares charges with the card.
 static IN_FLIGHT: RwLock<()> = RwLock::new(());
 
-/// Blocks new calls while it is held; `None` if some are still in flight after `timeout`.
+/// Blocks new calls while the guard is held; `None` if calls are still in flight after `timeout`.
 pub fn none_in_flight(timeout: Duration) -> Option<RwLockWriteGuard<'static, ()>> {
     IN_FLIGHT.try_write_for(timeout)
 }
 
 thread_local! {
-    /// This thread's depth of nested calls: runtime calls end in the driver's.
+    /// This thread's depth of nested calls: runtime calls end in driver calls.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -27,8 +29,10 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Begins a call. Waits for a comparison of charges and card to end, but only briefly: a comparison is short, and
-    /// in a forked child the thread that makes it may not exist.
+    /// Begins a call.
+    ///
+    /// Waits for a comparison of charges and card to end, but only briefly. A comparison is short, and in a forked child the
+    /// thread that makes it may not exist.
     pub fn begin() -> Self {
         let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1) == 0);
         Self { _under_way: outermost.then(|| IN_FLIGHT.try_read_for(LOCK_TIMEOUT)).flatten() }

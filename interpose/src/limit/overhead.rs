@@ -1,14 +1,14 @@
 //! The process's memory on a card other than allocations, pools and graphs: contexts and kernels.
 //!
-//! NVML reports what the driver accounts to the process; charged and reserved bytes are subtracted, and the rest is
-//! *overhead*. It changes rarely (a kernel is loaded, a context created), so it is looked up again only when it is a
-//! quarter of a second old, before an allocation is refused, and when the program queries free memory. The two sides
-//! are compared only while no call is in flight that changes them.
+//! NVML reports the bytes that the driver accounts to the process. Charged and reserved bytes are subtracted, and the rest
+//! is *overhead*. It changes rarely (a kernel is loaded, a context created). So it is looked up again only when it is a
+//! quarter of a second old, before an allocation is refused, and when the program queries free memory. The two sides are
+//! compared only while no call is in flight that changes them.
 //!
 //! If NVML does not report the process (in a container with its own process ids, on a MIG partition), the overhead is
-//! estimated: by how much the card's use grew while the primary context was created, and at most by all memory in use
-//! on the card that this process did not allocate through a hook. Both are upper bounds that other processes can only
-//! raise, so the smallest ever seen counts. It does not grow with kernels that are loaded later.
+//! estimated from two upper bounds. One is the growth of the card's use while the primary context was created. The other is
+//! all memory in use on the card that this process did not allocate through a hook. Other processes can only raise these
+//! bounds, so the smallest ever seen counts. The estimate does not grow with kernels that are loaded later.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -26,10 +26,12 @@ use interpose_driver::pools;
 use interpose_driver::vmm::totals;
 use memlab_protocol::request::MAX_DEVICES;
 
-/// The age up to which a looked-up figure is used.
+/// Age up to which a looked-up figure is used.
 const MAX_AGE_MS: u64 = 250;
 
-/// Looks up the overhead if the known figure is old. Reserved bytes of pools are queried at each call.
+/// Looks up the overhead if the known figure is old.
+///
+/// Reserved bytes of pools are queried at each call.
 pub(super) fn look_up_if_old(device: i32, card: &Card) {
     let known = card.looked_up_ms.load(Ordering::Acquire);
     if known > CHANGED_SINCE && now_ms().saturating_sub(known) <= MAX_AGE_MS {
@@ -83,16 +85,18 @@ pub(super) fn used_now(device: i32, card: &Card) -> u64 {
     on_card(device).unwrap_or_else(|| card.used())
 }
 
-/// This process's bytes on the device, as NVML reports them.
+/// Bytes of this process on the device, as NVML reports them.
 fn on_card(device: i32) -> Option<u64> {
     let bus_id = bus_id(device)?;
     nvml()?.usage(&bus_id, std::process::id())?.process
 }
 
-/// The overhead if NVML does not report it. `accounted`: charged and reserved bytes.
+/// Estimates the overhead if NVML does not report it.
+///
+/// `accounted` is the number of charged and reserved bytes.
 fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
     let Some(bound) = BOUNDS.get(device as usize) else { return 0 };
-    // Some charged bytes may have been moved to host memory. Spilled bytes are there too, but are not charged.
+    // Some charged bytes may have been moved to host memory. Spilled bytes are also in host memory, but are not charged.
     let moved =
         totals::host_bytes_of(device).map(|bytes| bytes.saturating_sub(card.spilled.load(Ordering::Relaxed)) as i64);
     // Only the current device can be queried.
@@ -114,7 +118,7 @@ fn in_use() -> i64 {
 /// The lowest upper bound of each card's overhead so far; the largest number before the first.
 static BOUNDS: [AtomicI64; MAX_DEVICES] = [const { AtomicI64::new(i64::MAX) }; MAX_DEVICES];
 
-/// A device's primary context may be about to be created: returns the bytes in use on the card before.
+/// Returns the bytes in use on the card before a device's primary context may be created.
 pub fn context_coming(device: i32) -> Option<u64> {
     limited(device)?;
     if calls::primary_is_active(device) != Ok(false) {
@@ -123,7 +127,7 @@ pub fn context_coming(device: i32) -> Option<u64> {
     Some(nvml()?.usage(&bus_id(device)?, std::process::id())?.used)
 }
 
-/// It was created.
+/// Derives a bound from the growth of the card's use, after the primary context was created.
 pub fn context_came(device: i32, before: Option<u64>) {
     let Some((card, _)) = limited(device) else { return };
     card.look_up_again();
@@ -135,12 +139,12 @@ pub fn context_came(device: i32, before: Option<u64>) {
     }
 }
 
-/// The process's memory has changed in a way that no hook has charged.
+/// Records that the process's memory has changed in a way that no hook has charged.
 pub fn changed() {
     CARDS.iter().for_each(Card::look_up_again);
 }
 
-/// A context was destroyed: its overhead was freed.
+/// Forgets the bounds after a context was destroyed: its overhead was freed.
 pub fn context_destroyed() {
     BOUNDS.iter().for_each(|bound| bound.store(i64::MAX, Ordering::Release));
     changed();
@@ -156,7 +160,9 @@ fn bus_id(device: i32) -> Option<String> {
     known.clone()
 }
 
-/// NVML as hooks use it, loaded at first use: `None` inside if it is not available.
+/// NVML for hooks, loaded at first use.
+///
+/// The inner `None` means that it is not available.
 static NVML: Mutex<Option<Option<&'static Nvml>>> = Mutex::new(None);
 
 fn nvml() -> Option<&'static Nvml> {

@@ -1,4 +1,4 @@
-//! Setting and reporting limits.
+//! Sets and reports limits.
 
 use std::sync::atomic::Ordering;
 
@@ -28,8 +28,10 @@ pub fn start(config: &Config) {
     }
 }
 
-/// Changes the limit of a device, or of all: `bytes` `None` lifts it, `on_limit` `None` keeps the current action.
-/// Memory that the process holds already stays, also beyond the limit.
+/// Changes the limit of a device, or of all devices.
+///
+/// `bytes` `None` lifts it; `on_limit` `None` keeps the current action. Memory that the process already holds stays, even
+/// beyond the limit.
 pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
     let _one_at_a_time = SETTING.lock();
     for (ordinal, card) in (0..).zip(&CARDS) {
@@ -53,7 +55,7 @@ pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
     }
 }
 
-/// The devices with a limit, among those visible to the process.
+/// Status of the devices with a limit, among those visible to the process.
 pub fn status() -> Vec<LimitStatus> {
     let devices = calls::device_count().clamp(0, MAX_DEVICES as i32);
     (0..devices)

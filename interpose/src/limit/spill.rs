@@ -1,9 +1,10 @@
-//! Allocations beyond the limit, placed in host memory that the device can access: kernels go on as before, over the
-//! bus.
+//! Allocations beyond the limit, placed in host memory that the device can access.
 //!
-//! Large blocks are host memory mapped at device addresses, as the mover makes them; the mover can also bring them
-//! back. Small blocks, and those that the driver cannot map so, are pinned memory. Neither is allocated if the machine
-//! has little memory left: for the program, a failed allocation is better than being killed.
+//! Kernels go on as before, over the bus.
+//!
+//! Large blocks are host memory mapped at device addresses, as the mover creates them; the mover can also bring them back.
+//! Small blocks, and those that the driver cannot map so, are pinned memory. Neither is allocated if the machine has little
+//! memory left: for the program, a failed allocation is better than being killed.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,20 +24,24 @@ use interpose_driver::vmm::{allocations, handles, host_memory, mode, queries, to
 struct Pinned {
     bytes: u64,
     device: i32,
-    /// The context whose work may use the block.
+    /// Context whose work may use the block.
     context: u64,
 }
 
 static PINNED: Mutex<BTreeMap<u64, Pinned>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    /// The refused request of PyTorch's allocator on this thread, to be spilled when it is repeated: device and bytes.
+    /// Refused request of PyTorch's allocator on this thread, as device and bytes.
+    ///
+    /// It spills when it is repeated.
     static REFUSED_REQUEST: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
 }
 
-/// Whether an allocation beyond the limit spills now. PyTorch's caching allocator releases its cached memory when it
-/// is refused, and repeats the request: only the repetition spills. Other callers are not refused first; nor is the
-/// allocator while it captures a graph, when it does not repeat the request.
+/// Returns true if an allocation beyond the limit spills now.
+///
+/// PyTorch's caching allocator releases its cached memory when it is refused, and repeats the request: only the repetition
+/// spills. Other callers are not refused first. Nor is the allocator while it captures a graph, when it does not repeat the
+/// request.
 pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {
         return true;
@@ -44,8 +49,9 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     REFUSED_REQUEST.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
 }
 
-/// The request succeeded: the thread's next one is refused first again. (Expandable segments allocate memory piece by
-/// piece; the request has succeeded when they map it.)
+/// Ends a successful request: the thread's next one is refused first again.
+///
+/// (Expandable segments allocate memory piece by piece; the request has succeeded when they map it.)
 pub fn attempt_ended() {
     REFUSED_REQUEST.with(|refused| refused.set(None));
 }
@@ -54,7 +60,9 @@ fn is_caching_allocator(caller: usize) -> bool {
     loaded_objects::library_of(caller::outermost_caller(caller)).is_some_and(|name| name.starts_with("libc10_cuda"))
 }
 
-/// Host memory for `bytes` that belong on the current device; its address is valid for both. None if there is none.
+/// Allocates host memory for `bytes` that belong on the current device.
+///
+/// The address is valid on host and device. Returns `None` on failure.
 pub fn allocate(bytes: u64) -> Option<u64> {
     machine_has(bytes)?;
     let _relaxed = RelaxedCaptures::begin();
@@ -69,7 +77,7 @@ pub fn allocate(bytes: u64) -> Option<u64> {
     Some(address)
 }
 
-/// Physical memory on the host instead of the device, for a program that maps it itself. `None` if there is none.
+/// Creates physical memory on the host instead of the device, for a program that maps it itself; `None` on failure.
 pub fn create(device: i32, bytes: u64, properties: &Properties) -> Option<u64> {
     machine_has(bytes)?;
     mode::begin_to_hold();
@@ -80,22 +88,24 @@ fn machine_has(bytes: u64) -> Option<()> {
     host_memory::check(bytes, totals::host_bytes()).ok()
 }
 
-/// Whether the address is that of one of memlab's blocks in host memory.
+/// Returns true if the address is that of a memlab block in host memory.
 pub fn holds(address: u64) -> bool {
     mode::holds_memory() && (PINNED.lock().contains_key(&address) || queries::is_backed(address))
 }
 
-/// Frees the pinned block at this address, if there is one. Waits for work that uses it, as `cuMemFree` does.
+/// Frees the pinned block at this address, if one exists.
+///
+/// Waits for work that uses it, as `cuMemFree` does.
 pub fn free(address: u64) -> Option<Result<(), Code>> {
     let block = PINNED.lock().remove(&address)?;
     let _relaxed = RelaxedCaptures::begin();
-    // In a destroyed context no work runs.
+    // No work runs in a destroyed context.
     let _ = Current::switch(block.context).and_then(|_current| calls::synchronize());
     calls::free_pinned(address);
     Some(Ok(()))
 }
 
-/// A context was destroyed, and its memory with it.
+/// Forgets the memory of a destroyed context.
 pub fn context_destroyed(context: u64) {
     let gone: Vec<u64> = {
         let mut blocks = PINNED.lock();
@@ -106,7 +116,7 @@ pub fn context_destroyed(context: u64) {
     gone.into_iter().for_each(calls::free_pinned);
 }
 
-/// Bytes of pinned blocks, for each device that has some.
+/// Bytes of pinned blocks, for each device that has any.
 pub fn pinned_bytes() -> BTreeMap<i32, u64> {
     let mut by_device = BTreeMap::new();
     for block in PINNED.lock().values() {

@@ -1,5 +1,6 @@
-//! The copy pipeline: one stream per device, a few copies in flight at a time; progress counts completed copies. What the driver
-//! has to do with a piece of memory before and after its copies is done while those of other pieces run.
+//! The copy pipeline: one stream per device, a few copies in flight at a time; progress counts completed copies.
+//!
+//! The driver's work on a piece of memory before and after its copies overlaps with the copies of other pieces.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use interpose_driver::calls::{self, Code, Event, Stream};
 use interpose_driver::vmm::arena::{PendingRegions, Span};
 
-/// One copy between a device's address space and the arena, or within the address space.
+/// A copy between a device's address space and the arena, or within the address space.
 #[derive(Clone, Copy, Debug)]
 pub enum Copy {
     ToHost { from: u64, to: Span },
@@ -25,7 +26,7 @@ impl Copy {
         }
     }
 
-    /// Waits until the host memory that it needs is pinned.
+    /// Waits until the host memory of the copy is pinned.
     fn wait_for_memory(self, pending: &PendingRegions) -> Result<(), Code> {
         match self {
             Self::ToHost { to: span, .. } | Self::ToDevice { from: span, .. } => pending.wait_for(span),
@@ -51,11 +52,15 @@ impl Copy {
 pub trait Transfer: Send {
     fn copies(&self) -> &[Copy];
 
+    /// Prepares the piece.
+    ///
     /// Called before the first of its copies begins.
     fn prepare(&mut self) -> Result<(), Code> {
         Ok(())
     }
 
+    /// Finishes the piece.
+    ///
     /// Called after the last of its copies has ended.
     fn finish(&mut self) {}
 }
@@ -76,18 +81,19 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
     })
 }
 
-/// The longest single copy: long enough to use the bus fully, short enough for a progress bar.
+/// Maximum size of a single copy: large enough to use the bus fully, small enough for a progress bar.
 const MAX_COPY_BYTES: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
 
-/// Makes all copies, on all devices in parallel; returns when they have ended. They wait for memory of the arena that is still
-/// `pending`. Each context's pieces are in the order of `transfers`.
+/// Makes all copies, on all devices in parallel, and returns when they have ended.
+///
+/// The copies wait for arena memory that is still `pending`. Each context's pieces are in the order of `transfers`.
 pub fn run<'a, T: Transfer + 'a>(
     transfers: impl IntoIterator<Item = (u64, &'a mut T)>,
     pending: &PendingRegions,
     done: &AtomicU64,
 ) -> Result<(), Code> {
-    // Behind a lock each, for whichever thread gets to copy them.
+    // Each behind a lock, for whichever thread copies them.
     let mut by_context: BTreeMap<u64, Mutex<Vec<&mut T>>> = BTreeMap::new();
     for (context, transfer) in transfers {
         by_context.entry(context).or_default().get_mut().push(transfer);
@@ -123,28 +129,30 @@ fn on_stream<T: Transfer>(
     let mut pump = CopyStream { stream, in_flight: VecDeque::new(), unmarked: 0, finished: 0, has_failed: false, done };
     let copied = pump.submit_all(transfers, pending);
     let copied = std::iter::from_fn(|| pump.finish_oldest(transfers)).fold(copied, Result::and);
-    // Also after an error: submitted copies must end before their memory is released.
+    // Wait even after an error: submitted copies must end before their memory is released.
     let ended = calls::synchronize_stream(stream);
     calls::destroy_stream(stream);
     copied.and(ended)
 }
 
-/// A point in the stream, after some copies.
+/// A point in the stream after some copies.
 struct StreamMark {
     event: Event,
-    /// Since the mark before.
+    /// Bytes since the previous mark.
     bytes: u64,
-    /// How many transfers have all of their copies before it.
+    /// Number of transfers with all of their copies before this mark.
     transfers: usize,
 }
 
-/// One device's copies.
+/// Copies of one device.
 struct CopyStream<'a> {
     stream: Stream,
     in_flight: VecDeque<StreamMark>,
     /// Bytes submitted since the last mark.
     unmarked: u64,
-    /// How many transfers are finished. After a failure no more are.
+    /// Number of finished transfers.
+    ///
+    /// After a failure, no more are finished.
     finished: usize,
     has_failed: bool,
     done: &'a AtomicU64,
@@ -173,7 +181,7 @@ impl CopyStream<'_> {
         self.mark(transfers.len())
     }
 
-    /// Marks the end of what was submitted, which is all of the first `transfers`.
+    /// Marks the end of the submitted copies, which include all of the first `transfers`.
     fn mark(&mut self, transfers: usize) -> Result<(), Code> {
         let event = calls::create_event()?;
         calls::record(event, self.stream).inspect_err(|_| calls::destroy_event(event))?;
@@ -181,7 +189,9 @@ impl CopyStream<'_> {
         Ok(())
     }
 
-    /// Waits for the oldest mark. `None` if there is none.
+    /// Waits for the oldest mark.
+    ///
+    /// Returns `None` without a mark.
     fn finish_oldest<T: Transfer>(&mut self, transfers: &mut [&mut T]) -> Option<Result<(), Code>> {
         let mark = self.in_flight.pop_front()?;
         let waited = calls::wait_for(mark.event);

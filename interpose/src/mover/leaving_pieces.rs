@@ -1,4 +1,6 @@
-//! Pieces that go to the arena: they are copied, and then unmapped and released.
+//! Pieces that go to the arena.
+//!
+//! They are copied, and then unmapped and released.
 
 use super::copy::{self, Copy, Transfer};
 use super::mappings::{MappingError, map_at_all, piece_of_mut, unmap_from_all};
@@ -13,23 +15,23 @@ pub(super) struct LeavingPiece {
     number: u64,
     index: usize,
     pub bytes: u64,
-    /// Its physical memory on the device.
+    /// The piece's physical memory on the device.
     handle: u64,
-    /// The context that the copies are made in.
+    /// Context in which the copies are made.
     pub context: u64,
     spans: Vec<Span>,
     copies: Vec<Copy>,
-    /// The program's addresses.
+    /// The program's addresses of the piece.
     addresses: Vec<MappedAddress>,
-    /// Whether the device's memory is kept until all pieces are copied.
+    /// True if the device's memory is kept until all pieces are copied.
     keeps: bool,
     state: PieceState,
 }
 
-/// The progress of a piece that leaves the device.
+/// Progress of a piece that leaves the device.
 enum PieceState {
     Mapped,
-    /// But not released.
+    /// Unmapped, but not released.
     Unmapped,
     Released,
     Failed(MappingError),
@@ -53,7 +55,9 @@ impl Transfer for LeavingPiece {
 }
 
 impl LeavingPiece {
-    /// Enters into the tables where the piece is. If it stays on the device, returns the host memory that it had.
+    /// Records the piece's location in the tables.
+    ///
+    /// If it stays on the device, returns its host memory.
     pub fn settle(self, memory: &mut MovableMemory, all_are_copied: bool) -> Option<Vec<Span>> {
         let piece = piece_of_mut(memory, self.number, self.index)?;
         let has_left = match self.state {
@@ -80,7 +84,9 @@ impl LeavingPiece {
     }
 }
 
-/// What there is to copy: all of these that are on a device. `keeps`: the devices' memory stays theirs until all is copied.
+/// Plans the copies of all given pieces that are on a device.
+///
+/// With `keeps`, the devices keep their memory until everything is copied.
 pub(super) fn plan(memory: &MovableMemory, arena: &mut Arena, numbers: &[u64], keeps: bool) -> Vec<LeavingPiece> {
     let mut leaving: Vec<LeavingPiece> = Vec::new();
     for &number in numbers {

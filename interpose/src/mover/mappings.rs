@@ -1,5 +1,6 @@
-//! Mapping physical memory at the program's addresses and unmapping it, so that a failure leaves every byte where it
-//! was.
+//! Maps physical memory at the program's addresses and unmaps it.
+//!
+//! A failure leaves every byte where it was.
 
 use super::progress::Failure;
 use interpose_driver::calls::{self, Code};
@@ -14,14 +15,16 @@ pub(super) fn piece_of_mut(memory: &mut MovableMemory, number: u64, index: usize
     memory.physicals.get_mut(&number)?.pieces.get_mut(index)
 }
 
-/// A piece could not be unmapped from its addresses, or another could not be mapped there.
+/// Error of unmapping a piece from its addresses, or of mapping another piece there.
 pub(super) struct MappingError {
     pub code: Code,
-    /// The previous mapping could not be restored either.
+    /// True if the previous mapping could not be restored either.
     pub lost_mapping: bool,
 }
 
-/// Maps memory at each of its addresses, or at none. Unmaps what an earlier failure has left mapped at an address.
+/// Maps memory at each of its addresses, or at none.
+///
+/// Unmaps memory that an earlier failure has left mapped at an address.
 pub(super) fn map_at_all(addresses: &[MappedAddress], bytes: u64, handle: u64) -> Result<(), Code> {
     for (done, MappedAddress { address, access }) in addresses.iter().enumerate() {
         let mapped = calls::map(*address, bytes, handle).or_else(|code| {

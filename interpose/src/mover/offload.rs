@@ -18,11 +18,13 @@ use interpose_driver::vmm::physical::PhysicalPlace;
 use memlab_protocol::status::OperationPhase;
 
 pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
-/// Moves everything to the arena. The gate stays closed.
+/// Moves everything to the arena.
+///
+/// The gate stays closed.
 pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
-    // Host memory takes longest: threads get it from now on, and what they have is copied into at once.
+    // Host memory takes longest. So threads pin it from now on, and copies into finished regions begin at once.
     progress.enter(OperationPhase::Preparing);
     // Stream-ordered memory cannot be moved, but the unused memory of pools can be released.
     pools::trim_all();
@@ -38,12 +40,14 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let mut memory = MOVABLE_MEMORY.lock();
     let memory = &mut *memory;
     let moving = movable(memory)?;
-    begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
+    begin_to_secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated in the meantime.
     let mut arena = ARENA.lock();
-    // While host memory is still to come, all of the device's is kept: if the system refuses, nothing has changed.
+    // While host memory is still being pinned, the device keeps all of its memory: if the system refuses, nothing has
+    // changed.
     let keeps = arena.unmade_bytes() > 0;
     if let Some(what) = begun.failure() {
-        // It may have been dropped and begun again just now: who is refused once is not asked again while the program waits.
+        // The failed regions may have been dropped and requested again just now. A refused request is not repeated while
+        // the program waits.
         drop(begun);
         arena.drop_failed();
         return Err(what.into());
@@ -103,7 +107,7 @@ fn movable(memory: &MovableMemory) -> Result<MovablePieces, Failure> {
     Ok(MovablePieces { numbers, bytes })
 }
 
-/// Whether there is something to offload, as far as can be seen without waiting.
+/// Returns true if memory may be available to offload, judged without waiting.
 pub fn could_offload() -> bool {
     pools::are_used() || MOVABLE_MEMORY.try_lock().is_none_or(|memory| movable(&memory).is_ok())
 }

@@ -17,13 +17,13 @@ use memlab_protocol::status::{OperationKind, OperationPhase};
 
 pub const NOT_STARTED_FOR_IT: &str = "this process was not started for offloading";
 
-/// What to move.
+/// Requested move.
 pub enum MoveRequest {
     Offload,
     Restore {
         free_host: bool,
     },
-    /// Whole pages that go to host memory at the same addresses.
+    /// Moves whole pages to host memory at the same addresses.
     Move {
         ranges: Vec<Range>,
     },

@@ -1,4 +1,4 @@
-//! Moving parts: ranges of pages go to host memory at the same addresses, and the program continues.
+//! Moves parts: ranges of pages go to host memory at the same addresses, and the program continues.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     progress.begin_copying(splits.iter().map(|split| split.bytes).sum());
     let mut moved = 0;
     let mut outcome = Ok(());
-    // From the last piece to the first, so that the indices of the remaining ones stay valid.
+    // From the last piece to the first, so that the indices of the remaining pieces stay valid.
     for split in splits.iter().rev() {
         progress.enter(OperationPhase::Copying);
         outcome = split_piece(&mut memory, split, &contexts, &room, progress);
@@ -67,19 +67,21 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
 }
 
-/// Checks that there is host memory for pages that go. `mapped`: bytes in host memory outside of the arena.
+/// Checks that host memory is available for the leaving pages.
+///
+/// `mapped` is the number of bytes in host memory outside the arena.
 fn check_host_memory(splits: &[PieceSplit], mapped: u64) -> Result<(), Failure> {
     let going: u64 = splits.iter().map(PieceSplit::going).sum();
     let pinned = ARENA.lock().bytes();
     Ok(host_memory::check(going, pinned + mapped)?)
 }
 
-/// A piece on the device, and which of its pages go.
+/// A piece on the device, and its leaving pages.
 struct PieceSplit {
     number: u64,
     index: usize,
     bytes: u64,
-    /// (offset in the piece, bytes, whether it goes), in order, without gaps.
+    /// Runs in order, without gaps: (offset in the piece, bytes, true if it leaves).
     runs: Vec<(u64, u64, bool)>,
 }
 
@@ -89,10 +91,10 @@ impl PieceSplit {
     }
 }
 
-/// The pieces that have pages in `ranges`, by number and index.
+/// Returns the pieces with pages in `ranges`, by number and index.
 fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<PieceSplit> {
     let page = MIN_MOVABLE_BYTES;
-    // Sorted and merged, so that looking up a page is fast: the program waits meanwhile.
+    // Sorted and merged, so that looking up a page is fast: the program waits during the lookups.
     let mut sorted: Vec<(u64, u64)> =
         ranges.iter().map(|&(start, bytes)| (start, start.saturating_add(bytes))).collect();
     sorted.sort_unstable();
@@ -134,8 +136,10 @@ fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<PieceSplit> {
     splits
 }
 
-/// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every
-/// moment: on the device until all copies are made and the pages that go are mapped, and then in the copies.
+/// Replaces one piece by several: those that go to host memory, and those that stay.
+///
+/// The bytes are complete at every moment: on the device until all copies are made and the leaving pages are mapped, and
+/// then in the copies.
 ///
 /// - `room`: bytes of each device that the limits leave.
 fn split_piece(
@@ -153,8 +157,8 @@ fn split_piece(
     let on_host = Properties::on_host(device).ok_or(Code::NOT_SUPPORTED)?;
     let staying = split.bytes - split.going();
     let fits_twice = room.get(device as usize).is_none_or(|&room| staying <= room);
-    // 1. Copy all pages: those that go to the host; the others within the device, which they need not leave if it and its limit
-    // have room for them twice, and else to the arena.
+    // 1. Copy all pages. Leaving pages go to the host. The others stay within the device if it and its limit have room for
+    //    them twice; otherwise they go to the arena.
     let mut pieces: Vec<Piece> = Vec::new();
     let copied = (|| {
         for &(offset, bytes, goes) in &split.runs {
@@ -164,7 +168,7 @@ fn split_piece(
                 PhysicalPlace::Device(handle)
             } else {
                 secure(bytes, memory.mapped_host_bytes(), contexts).map_err(|_| Code::OUT_OF_MEMORY)?;
-                progress.expect(bytes); // It comes back.
+                progress.expect(bytes); // The copy in the arena comes back.
                 PhysicalPlace::Arena(ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?)
             };
             pieces.push(Piece::new(start + offset, bytes, place));
@@ -187,7 +191,7 @@ fn split_piece(
         let pending = ARENA.lock().pending();
         copy::run([(contexts::of_device(device), &mut copies)], &pending, &progress.done)
     })();
-    // 2. Map what has physical memory.
+    // 2. Map the pieces that have physical memory.
     let addresses = memory.addresses(split.number, start);
     let placed = copied.map_err(|code| MappingError { code, lost_mapping: false }).and_then(|()| {
         unmap_from_all(&addresses, split.bytes, old)?;
@@ -214,8 +218,8 @@ fn split_piece(
     if let Some(physical) = memory.physicals.get_mut(&split.number) {
         physical.pieces.splice(split.index..=split.index, pieces);
     }
-    // 3. Bring what is in the arena back: to the device, or to host memory if another process has taken the room. If neither has
-    // room, it stays in the arena, and the program waits for `restore`.
+    // 3. Bring the pieces in the arena back: to the device, or to host memory if another process has taken the room. If
+    //    neither has room, the piece stays in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
         let Some(Piece { bytes, place: PhysicalPlace::Arena(_), .. }) = piece_of(memory, split.number, index) else {

@@ -1,5 +1,6 @@
-//! `--offload=ready`: host memory for a whole offload is pinned in the background, as the program's memory grows, so that the first
-//! offload is as fast as the others.
+//! `--offload=ready`: pins host memory for a whole offload in the background, as the program's memory grows.
+//!
+//! So the first offload is as fast as the others.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use interpose_driver::vmm::movable_memory::MOVABLE_MEMORY;
 use interpose_driver::vmm::{contexts, gate};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// The size is reported once memory has not grown for this long.
+/// Time without growth after which the size is reported.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 pub fn start() {
@@ -28,7 +29,7 @@ pub fn start() {
     }
 }
 
-/// Returns when no more memory can be made ready.
+/// Pins memory until no more can be pinned.
 fn keep_ready() {
     let _guard = RecursionGuard::enter(); // This thread's calls are not recorded.
     calls::relax_captures();
@@ -40,7 +41,7 @@ fn keep_ready() {
         if contexts.is_empty() || is_moving {
             continue;
         }
-        // An offload that begins now waits for the table, and then takes what is free.
+        // An offload that begins now waits for the table, and then takes the free memory.
         let Some(memory) = MOVABLE_MEMORY.try_lock() else { continue };
         let secured = begin_to_secure(memory.totals().device_bytes, memory.mapped_host_bytes(), &contexts);
         drop(memory);

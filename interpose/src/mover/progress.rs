@@ -1,4 +1,4 @@
-//! The progress and outcome of an operation.
+//! Progress and outcome of an operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use interpose_base::locks;
 use memlab_protocol::status::{Operation, OperationKind, OperationPhase};
 use parking_lot::{Mutex, MutexGuard};
 
-/// Why an operation failed.
+/// Reason for which an operation failed.
 pub struct Failure {
     pub what: String,
-    /// A retry may succeed later, when the device has room.
+    /// True if a retry may succeed later, when the device has room.
     pub retryable: bool,
 }
 
@@ -32,7 +32,7 @@ impl From<&str> for Failure {
     }
 }
 
-/// The progress of an operation.
+/// Progress of an operation.
 pub struct Progress {
     id: u64,
     pub kind: OperationKind,
@@ -53,8 +53,9 @@ struct Stage {
 }
 
 impl Progress {
-    /// Makes a new one the current operation. It is never freed, so that it can be read without a lock; it takes a few
-    /// hundred bytes.
+    /// Makes a new progress the current operation.
+    ///
+    /// It is never freed, so that it can be read without a lock; it takes a few hundred bytes.
     pub fn begin(kind: OperationKind) -> &'static Self {
         Box::leak(Box::new(Self {
             id: OPERATIONS.fetch_add(1, Ordering::Relaxed) + 1,
@@ -73,7 +74,7 @@ impl Progress {
         }))
     }
 
-    /// Sets the outcome, before the last phase is entered: `Ok` with a remark for the user, if there is one.
+    /// Sets the outcome, before the last phase is entered: `Ok` may contain a remark for the user.
     pub fn set_outcome(&self, outcome: Result<Option<String>, Failure>) {
         let mut stage = self.stage.lock();
         match outcome {
@@ -101,7 +102,7 @@ impl Progress {
         self.enter(OperationPhase::Copying);
     }
 
-    /// More is to be copied than was known.
+    /// Adds bytes to copy that were not known before.
     pub fn expect(&self, bytes: u64) {
         self.stage.lock().total += bytes;
     }
@@ -149,10 +150,12 @@ impl Progress {
 /// The operation in progress, or the last one.
 static CURRENT: Mutex<Option<&'static Progress>> = Mutex::new(None);
 static OPERATIONS: AtomicU64 = AtomicU64::new(0);
-/// The driver's own checkpoint is active; set by `memlab offload --full`.
+/// True while the driver's checkpoint is active; set by `memlab offload --full`.
 static CHECKPOINTED: AtomicBool = AtomicBool::new(false);
 
-/// The operation in progress, or the last one. It is replaced only under this lock.
+/// The operation in progress, or the last one.
+///
+/// It is replaced only under this lock.
 pub fn current() -> MutexGuard<'static, Option<&'static Progress>> {
     CURRENT.lock()
 }

@@ -8,12 +8,14 @@ use interpose_base::background;
 use interpose_driver::calls::{self, Code};
 use interpose_driver::vmm::{captures, gate};
 
-/// The closed gate: opens again when dropped, unless it is to stay closed. After a panic of memlab's it stays closed,
-/// since memory may be missing: `restore` opens it if none is.
+/// The closed gate.
+///
+/// It opens again when dropped, unless it must stay closed. After a panic in memlab it stays closed, since memory may be
+/// missing. `restore` opens it if none is missing.
 pub struct ClosedGate(bool);
 
 impl ClosedGate {
-    /// The gate, if an earlier operation left it closed.
+    /// Returns the gate if an earlier operation left it closed.
     pub fn as_found() -> Option<Self> {
         gate::is_closed().then_some(Self(true))
     }
@@ -31,7 +33,9 @@ impl Drop for ClosedGate {
     }
 }
 
-/// Closes the gate, then waits for the threads inside and for the devices. If that fails, the gate opens again.
+/// Closes the gate, then waits for the threads inside and for the devices.
+///
+/// If that fails, the gate opens again.
 pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<ClosedGate, String> {
     let closed = loop {
         while captures::is_any() {
@@ -49,7 +53,7 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
                         try again with a longer --timeout"
                 .to_owned());
         }
-        // A capture that began before the gate was closed has to pass it to end.
+        // A capture that began before the gate was closed must pass it to end.
         if !captures::is_any() {
             break closed;
         }
@@ -59,8 +63,9 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
     Ok(closed)
 }
 
-/// Waits for all work of these contexts, on another thread, since the driver may never return: a kernel can wait for
-/// another process, a callback for a lock.
+/// Waits for all work of these contexts, on another thread, since the driver may never return.
+///
+/// A kernel can wait for another process, a callback for a lock.
 fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
     static UNDER_WAY: AtomicBool = AtomicBool::new(false);
     if UNDER_WAY.swap(true, Ordering::AcqRel) {

@@ -19,7 +19,9 @@ use memlab_protocol::status::OperationPhase;
 
 pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
 
-/// Brings all memory back. All physical memory is created first: if a device is full, nothing changes.
+/// Brings all memory back.
+///
+/// All physical memory is created first: if a device is full, nothing changes.
 pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Result<Option<String>, Failure> {
     let contexts = contexts::all();
     let closed = match ClosedGate::as_found() {
@@ -41,7 +43,9 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     outcome
 }
 
-/// `room`: bytes of each device that the limits leave.
+/// Restores the pieces of all devices.
+///
+/// `room` is the number of bytes on each device that the limits leave.
 fn restore_pieces(
     memory: &mut MovableMemory,
     progress: &Progress,
@@ -53,7 +57,7 @@ fn restore_pieces(
         calls::set_context(context).map_err(calls::context_error)?;
     }
     if memory.totals().host_bytes == 0 && !memory.is_waiting() {
-        return Ok(None); // All of it is back, or was freed meanwhile.
+        return Ok(None); // All memory is back, or was freed.
     }
     if contexts.is_empty() {
         return Err("the program has no CUDA context any more: there is nothing to restore".into());
@@ -71,20 +75,23 @@ fn restore_failure(code: Code) -> Failure {
     ))
 }
 
-/// Undoes an offload that failed halfway. A context must be current.
+/// Undoes an offload that failed halfway.
+///
+/// A context must be current.
 pub(super) fn restore_moved_pieces(memory: &mut MovableMemory, progress: &Progress) -> Result<(), Failure> {
     remap_lost(memory)?;
     let (returns, _) = create_all(memory, None)?;
     return_all(memory, returns, progress).map_err(restore_failure)
 }
 
-/// Creates physical memory for every piece that is not on its device; without `room`, only for those that the program waits
-/// for. Also returns how many bytes found no room although the program can run without them there.
+/// Creates physical memory for every piece that is not on its device.
+///
+/// Without `room`, only for those that the program waits for. Also returns the number of bytes that found no room, though
+/// the program can run with them in host memory.
 fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Result<(Vec<ReturningPiece>, u64), Failure> {
     let mut returns: Vec<ReturningPiece> = Vec::new();
     let mut left = 0;
-    // First the memory that the program waits for, which it had before; the rest comes back only within the device's
-    // limit.
+    // First the memory that the program waits for, which it had before. The rest comes back only within the device's limit.
     let passes: &[bool] = if room.is_some() { &[true, false] } else { &[true] };
     let mut room = room.unwrap_or_default();
     for &waited_for in passes {
@@ -133,8 +140,10 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
     Ok((returns, left))
 }
 
-/// Whether there is something to restore, as far as can be seen without waiting. The program may have freed all of it
-/// meanwhile, and still waits to be woken; memory that came back may have left host memory to release.
+/// Returns true if an operation may be needed to restore memory, judged without waiting.
+///
+/// The program may have freed all of it in the meantime, and still waits to be woken. Memory that came back may have left
+/// host memory to release.
 pub fn could_restore(free_host: bool) -> bool {
     gate::is_closed()
         || MOVABLE_MEMORY.try_lock().is_none_or(|memory| memory.totals().host_bytes > 0)

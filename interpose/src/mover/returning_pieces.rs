@@ -1,4 +1,4 @@
-//! Bringing bytes back: new physical memory is filled and replaces the old.
+//! Brings bytes back: fills new physical memory, which replaces the old.
 
 use super::copy::{self, Copy, Transfer};
 use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
@@ -11,7 +11,7 @@ use interpose_driver::vmm::movable_memory::{MappedAddress, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
 use memlab_protocol::status::OperationPhase;
 
-/// A temporary mapping, to access memory that is not, or not usably, mapped at the program's addresses.
+/// Temporary mapping, to access memory that is not, or not usably, mapped at the program's addresses.
 pub(super) struct Window {
     pub address: u64,
     bytes: u64,
@@ -44,15 +44,15 @@ pub(super) struct ReturningPiece {
     pub bytes: u64,
     /// The new physical memory.
     handle: u64,
-    /// On its device; otherwise in host memory.
+    /// True if the new memory is on its device; otherwise it is in host memory.
     on_device: bool,
-    /// The program's addresses, if nothing is mapped there.
+    /// The program's addresses, if they are unmapped.
     addresses: Vec<MappedAddress>,
-    /// Whether it is mapped there by now.
+    /// True if the piece is now mapped at these addresses.
     is_placed: bool,
     /// Temporary mappings for copies, if the program's addresses cannot be used.
     windows: Vec<Window>,
-    /// The context that the copies are made in.
+    /// Context in which the copies are made.
     context: u64,
     copies: Vec<Copy>,
 }
@@ -91,8 +91,9 @@ impl Transfer for ReturningPiece {
     }
 }
 
-/// Fills new memory and maps it at the program's addresses. After an error, pieces that were not mapped yet stay where
-/// they were.
+/// Fills new memory and maps it at the program's addresses.
+///
+/// After an error, pieces that were not mapped yet stay where they were.
 pub(super) fn return_all(
     memory: &mut MovableMemory,
     mut returns: Vec<ReturningPiece>,
@@ -116,7 +117,7 @@ pub(super) fn return_all(
     outcome
 }
 
-/// Finds out which copies to make, and from and to where.
+/// Determines the copies to make, with their sources and destinations.
 fn prepare_copies(memory: &MovableMemory, it: &mut ReturningPiece) -> Result<(), Code> {
     let Some(physical) = memory.physicals.get(&it.number) else { return Ok(()) };
     let (piece, device) = (&physical.pieces[it.index], physical.device);
@@ -125,7 +126,7 @@ fn prepare_copies(memory: &MovableMemory, it: &mut ReturningPiece) -> Result<(),
     match &piece.place {
         PhysicalPlace::Arena(spans) => {
             it.addresses = memory.addresses(it.number, piece.offset);
-            // The program may have unmapped it meanwhile, or not given the device itself write access.
+            // The program may have unmapped it in the meantime, or not given the device write access.
             let to = reached.map_or_else(|| it.open_window(it.handle, device), Ok)?;
             it.copies.extend(copy::of_spans(spans, to, |from, to| Copy::ToDevice { from, to }));
         }
@@ -139,7 +140,9 @@ fn prepare_copies(memory: &MovableMemory, it: &mut ReturningPiece) -> Result<(),
     Ok(())
 }
 
-/// Replaces the old memory by the new, which is filled by now. After an error everything is as it was.
+/// Replaces the old memory by the new, which is now filled.
+///
+/// After an error everything is as before.
 fn settle(memory: &mut MovableMemory, mut it: ReturningPiece) -> Result<(), Code> {
     it.windows.clear();
     let Some(piece) = piece_of(memory, it.number, it.index) else { return Ok(()) };

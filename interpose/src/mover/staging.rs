@@ -1,11 +1,13 @@
-//! Checks before an operation begins: that there is host memory, and that only the driver writes to device memory.
+//! Checks before an operation begins: host memory is available, and only the driver writes to device memory.
 
 use super::progress::Failure;
 use interpose_driver::calls;
 use interpose_driver::vmm::arena::ARENA;
 use interpose_driver::vmm::host_memory;
 
-/// GPUDirect Storage writes to device memory past the driver: a read in flight would be lost.
+/// Refuses an operation beside GPUDirect Storage.
+///
+/// It writes to device memory past the driver: a read in flight would be lost.
 pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let mut targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -20,14 +22,16 @@ pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
     }
 }
 
-/// Makes the arena grow until `bytes` are free in it, without waiting for the memory. `mapped`: bytes in host memory outside of it.
+/// Grows the arena until `bytes` are free in it, without waiting for the memory.
+///
+/// `mapped` is the number of bytes in host memory outside it.
 pub(super) fn begin_to_secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     let &context = contexts.first().ok_or("the program has no CUDA context any more: there is nothing to move")?;
     calls::set_context(context).map_err(|code| format!("{}: nothing was moved", calls::context_error(code)))?;
     let mut arena = ARENA.lock();
     let missing = bytes.saturating_sub(arena.free_bytes());
     if missing > 0 {
-        // What is being made is not taken from the system yet.
+        // Memory still being pinned is not taken from the system yet.
         let unmade = arena.unmade_bytes();
         host_memory::check(missing + unmade, arena.bytes() - unmade + mapped)?;
     }
@@ -35,13 +39,17 @@ pub(super) fn begin_to_secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Resu
     Ok(())
 }
 
-/// Makes sure that `bytes` are free in the arena and pinned. `mapped` as above.
+/// Ensures that `bytes` are free in the arena and pinned.
+///
+/// `mapped` is as in [`begin_to_secure`].
 pub(super) fn secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     begin_to_secure(bytes, mapped, contexts)?;
     Ok(wait_until_pinned()?)
 }
 
-/// Waits for what the arena is getting. After an error, it does not have what it could not get.
+/// Waits for the arena's pending memory.
+///
+/// After an error, the arena does not contain the memory that it could not get.
 pub(super) fn wait_until_pinned() -> Result<(), String> {
     let pending = ARENA.lock().pending();
     pending.wait().inspect_err(|_| ARENA.lock().drop_failed())

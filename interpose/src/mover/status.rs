@@ -1,4 +1,4 @@
-//! The state of the mover, for `memlab ps` and the control socket.
+//! State of the mover, for `memlab ps` and the control socket.
 
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use interpose_driver::vmm::totals::{self, LastTotals};
 use interpose_driver::vmm::{gate, mode};
 use memlab_protocol::status::{MoveState, MoveStatus, OperationKind};
 
-/// The status as the socket reports it: without figures of memory that cannot move, or that the driver has taken.
+/// Status as the socket reports it.
+///
+/// Omits figures of memory that cannot move, or that the driver has taken.
 pub fn described(status: &MoveStatus) -> Value {
     let has_figures = status.enabled && status.state != MoveState::Checkpointed;
     let mut described = json!(status);
@@ -36,7 +38,7 @@ pub fn status() -> MoveStatus {
     }
     let operation = *progress::current();
     let running = operation.filter(|operation| operation.is_running()).map(|operation| operation.kind);
-    // While bytes are copied the tables are locked for long, and a status request does not wait for that.
+    // While bytes are copied the tables are locked for long; a status request does not wait for that.
     let timeout = if running.is_some() { Duration::ZERO } else { Duration::from_millis(200) };
     let LastTotals { totals, arena_bytes } = totals::latest(timeout);
     MoveStatus {
@@ -52,7 +54,7 @@ pub fn status() -> MoveStatus {
         why_not: None,
         device_bytes: totals.device_bytes,
         host_bytes: totals.host_bytes,
-        // The driver's other allocations for the program: small ones, stream-ordered ones, arrays, managed memory.
+        // Other driver allocations of the program: small ones, stream-ordered ones, arrays, managed memory.
         fixed_bytes: totals.fixed_bytes + driver_memory::held_bytes().saturating_sub(totals.backed_bytes),
         arena_bytes,
         page_bytes: MIN_MOVABLE_BYTES,

@@ -1,9 +1,9 @@
-"""The agent: finds the names of modules, parameters, gradients and optimizer state, which takes Python's help.
+"""The agent: finds the names of modules, parameters, gradients and optimizer state, which requires Python.
 
 Embedded in libmemlab.so and run inside the traced program, on its main thread, after the program has called modules
 that are new to memlab, and after optimizers' steps. It must not keep the program's objects alive, change them, or
-raise: it must have no effect on the program. Names are read without PyTorch's help. Tags need it, and are put off while
-a call of PyTorch would be recorded (`reader.py`).
+raise: it must have no effect on the program. Names are read without PyTorch's help. Tags need PyTorch, and are put off
+while a call of PyTorch would be recorded (`reader.py`).
 
 `native` has: layer(id, name, class or "", variable or "", layer id of a replica's outermost module), tensorless(layer
 id), frame(id, file, line, function), variables(), arguments(), replicas(), instances(class, gc.get_objects),
@@ -24,7 +24,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+if TYPE_CHECKING:  # These files run before this one, in the same namespace.
     from compiled import _Compiled
     from graphs import _SCOPE
     from guards import _dictionary, _Harmless, _interrupted
@@ -37,7 +37,7 @@ _GETATTR = re.compile(r"getattr\(([^()]*), '([^']*)'\)")
 _LOCAL = re.compile(r"^[A-Z]\['[^']*'\]")
 _ITEM = re.compile(r"\[['\"]?([^]'\"]*)['\"]?\]")
 
-_NODE = 0xFFFFFFFF  # Instead of a frame: the layer is a graph's node, run by torch.fx's interpreter.
+_NODE = 0xFFFFFFFF  # In place of a frame: the layer is a graph's node, run by torch.fx's interpreter.
 
 
 def _described(error):
@@ -45,7 +45,7 @@ def _described(error):
 
 
 def _qualified(path):
-    """The module's name in the graph's outermost module. Its path has the form L['self'].h.1.out, L['self'][1].out,
+    """Returns the module's name in the graph's outermost module. Its path has the form L['self'].h.1.out, L['self'][1].out,
     getattr(L['fn'], '1').out or L['self']._modules['1']."""
     while (shorter := _GETATTR.sub(r"\1.\2", path)) != path:
         path = shorter
@@ -68,7 +68,7 @@ class Agent:
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots: dict = {}  # layer id -> weak root module
         self.heap_searches = _Throttle()
-        self.put_off: list = []  # Layers of `resolve` whose modules the next search of the heap may find.
+        self.put_off: list = []  # Layers of `resolve` whose modules the next heap search may find.
         self.compiled = _Compiled(native, self.reader)
         self.packages: dict = {}  # path of an AOTInductor package that no module calls -> its layer id
         self.compiled_roots: dict = {}  # (path, class) of a module that only compiled code runs -> its layer id
@@ -83,7 +83,7 @@ class Agent:
 
     def attach(self):
         self.register_step_hook()
-        atexit.register(self.native.release_signals)  # Called after `at_exit`: a handler runs in no frame of memlab's.
+        atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 
     def detach(self):
@@ -91,12 +91,11 @@ class Agent:
         atexit.unregister(self.native.release_signals)
 
     def register_step_hook(self):
-        """Registers a function of the library's that PyTorch calls after each optimizer's step. It is registered once
-        in a process and never removed.
+        """Registers a function of the library that PyTorch calls after each optimizer step. It is registered once in a
+        process and never removed.
 
-        PyTorch raises in the program if hooks are added or removed while it calls them, even on another thread. The
-        library therefore adds the hook only to an empty dictionary or while no thread is in a step; otherwise it
-        retries later.
+        PyTorch raises in the program if hooks are added or removed while it calls them, even on another thread. The library
+        therefore adds the hook only to an empty dictionary or while no thread is in a step; otherwise it retries later.
         """
         # Not an attribute of `torch.optim`, which deletes the name.
         module: Any = sys.modules.get("torch.optim.optimizer")
@@ -105,10 +104,10 @@ class Agent:
             return
         hook = self.native.step_hook()
         known = dict.copy(hooks)
-        if any(value is hook for value in known.values()):  # Added by the process this one was forked from.
+        if any(value is hook for value in known.values()):  # Added by the process from which this one was forked.
             self.has_step_hook = True
             return
-        # PyTorch's own keys count up from 0 and are visible to the program, so this key is not taken from them.
+        # PyTorch's keys count up from 0 and are visible to the program, so this key is negative.
         key = next(number for number in itertools.count(-1, -1) if number not in known)
         step = next(
             constant
@@ -122,11 +121,11 @@ class Agent:
     # Modules ---------------------------------------------------------------------------------------------------------
 
     def resolve(self, unnamed):
-        """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or
-        _NODE or 0, its line, the name of its class, the path of the frame's wrapper or ""), callers before callees.
+        """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or _NODE
+        or 0, its line, the name of its class, the path of the frame's wrapper or ""), callers before callees.
 
-        A signal handler of the program may raise at any point. Layers without a name are then passed here once more, so
-        a layer gets its name last, and modules that are watched already take no time.
+        A signal handler of the program may raise at any point. Layers without a name are then passed here once more. So a
+        layer gets its name last, and modules that are already watched take no time.
         """
         try:
             self.name_all(unnamed)
@@ -174,7 +173,7 @@ class Agent:
                 elif module is not None and self.reader.is_module(module):
                     self.name_module(layer, parent, module)
                 else:
-                    self.native.forget(address)  # Died before it could be read; it keeps its class name.
+                    self.native.forget(address)  # It died before it could be read; it keeps its class name.
         self.put_off = list(put_off.values())
         if put_off:
             self.native.run_later()
@@ -215,8 +214,8 @@ class Agent:
         self.native.layer(layer, "", kind, variable)
 
     def running_root(self, module):
-        """(layer, qualified name in it) of the outermost running module that runs `module` and whose class has a
-        `__call__` of its own, which need not call PyTorch's; 0 if there is none."""
+        """Returns (layer, qualified name in it) of the outermost running module that runs `module` and whose class overrides
+        `__call__`, which may bypass PyTorch's; 0 if no such module exists."""
         for _, _, value in reversed(self.native.variables()):
             if value is not module and self.reader.is_module(value) and self.reader.has_own_call(type(value)):
                 name = self.reader.name_in(value, module)
@@ -227,8 +226,8 @@ class Agent:
         return 0, ""
 
     def original_of(self, replica):
-        """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if
-        unknown. A copy has a separate dictionary with the same objects in it."""
+        """Returns (layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0
+        if unknown. A copy has a separate dictionary that contains the same objects."""
         if self.reader.attribute(replica, "_is_replica") is not True:
             return 0, ""
         hooks = self.reader.attribute(replica, "_forward_hooks")
@@ -240,8 +239,8 @@ class Agent:
         return 0, ""
 
     def variable_of(self, module):
-        """The variable, or attribute of an object, that holds an outermost module that is being called; "" if there is
-        none."""
+        """Returns the variable, or attribute of an object, that holds an outermost module that is being called; "" if none
+        does."""
         main = _dictionary(sys.modules.get("__main__"))
         named = self.reader.name_held(main, module)
         if named:
@@ -268,9 +267,8 @@ class Agent:
 
     def search(self, unnamed, found):
         """Fills `found` with the modules, by address, that have no layer and that no thread runs any more: threads called
-        them while the main one waited. Replicas of `nn.DataParallel` are on the stack. For others this searches the
-        whole heap, so it is done rarely. Returns whether another search is pointless: False if it is too early for one.
-        """
+        them while the main thread waited. Replicas of `nn.DataParallel` are on the stack. Others require a search of the
+        whole heap, so it is done rarely. Returns True if another search is pointless, False if it is too early for one."""
         wanted = {
             address: kind
             for _, _, module, address, generated, _, kind, _ in unnamed
@@ -301,13 +299,13 @@ class Agent:
         return {id(module): module for module in self.reader.on_heap(self.torch.fx.GraphModule)}
 
     def name_generated(self, layer, parent, module, frame, line):
-        """Assigns a line of generated code to the module and the source line that its graph node was traced from."""
+        """Assigns a line of generated code to the module and the source line from which its graph node was traced."""
         if not self.reader.is_kind(module, self.torch.fx.GraphModule):
             return
         lines, prologue, code = map(
             functools.partial(self.reader.attribute, module), ("_lineno_map", "_prologue_start", "_code")
         )
-        if prologue is None:  # Older versions count from there, too, and do not say so.
+        if prologue is None:  # Older versions also count from there, without reporting it.
             prologue = str(code).partition("def forward(")[0].count("\n") + 1
         index = self.reader.copied(lines).get(line - prologue)
         node = next(itertools.islice(self.nodes_of(module), index, None), None) if index is not None else None
@@ -315,7 +313,7 @@ class Agent:
             return
         source = _SOURCE_LINE.findall(node.meta.get("stack_trace") or "")
         if source:
-            # Exported graphs also know the lines of PyTorch's own modules.
+            # Exported graphs also contain the lines of PyTorch's modules.
             of_program = [found for found in source if not found[0].startswith(self.torch_folder + os.sep)]
             file, line, function = (of_program or source)[-1]
             self.native.frame(frame, file, int(line), function)
@@ -326,15 +324,15 @@ class Agent:
         return () if graph is None else graph.nodes
 
     def graph_part_at(self, address, graph_modules):
-        """The graph module, or the node of one, at the address."""
+        """Returns the graph module, or the node of one, at the address."""
         nodes = (node for module in graph_modules.values() for node in self.nodes_of(module))
         return graph_modules.get(address) or next((node for node in nodes if id(node) == address), None)
 
     def name_node(self, layer, parent, node, module):
-        """Assigns a graph's node to the module it was traced from. `module`: the graph module, if it is known."""
+        """Assigns a graph's node to the module from which it was traced. `module`: the graph module, if known."""
         modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         caller, _, caller_name = self.layers.get(parent, (_no_object, 0, ""))
-        # Without modules, autograd itself made it, such as the sum of two gradients. A part of an unflattened program is
+        # Without modules, autograd created the node, such as the sum of two gradients. A part of an unflattened program is
         # called as a module, and runs nothing of other modules.
         if not modules or self.reader.class_name(type(caller())) == "InterpreterModule":
             self.name_as_caller(layer, parent)
@@ -358,11 +356,11 @@ class Agent:
                 self.native.layer(layer, name, self.reader.class_name(type(caller())), "")
 
     def name_wrapper(self, layer, parent, frame, wrapper):
-        """Assigns a line of Inductor's code to the module whose operation it allocates memory for."""
+        """Assigns a line of Inductor's code to the module for whose operation it allocates memory."""
         self.compiled.meet(wrapper)
         modules = self.native.compiled_origin(frame)
         if not modules:
-            self.name_as_caller(layer, parent)  # Outside of all modules it stays without a class, and is none.
+            self.name_as_caller(layer, parent)  # Outside of all modules it stays without a class, and is not a layer.
             return
         path, kind, _ = modules[-1]
         name = _qualified(path)
@@ -392,8 +390,8 @@ class Agent:
         self.native.layer(layer, name, "AOTInductor", "", outermost)
 
     def compiled_root(self, path, kind, address):
-        """(layer, name in it) of an outermost module that is not called: the function that calls it is compiled, or it is
-        the backward of one that was."""
+        """Returns (layer, name in it) of an outermost module that is not called: the function that calls it is compiled, or
+        it is the backward of a compiled function."""
         for layer, reference in list(self.roots.items()):
             root = reference()
             for name, part in self.reader.parts(root) if root is not None else ():
@@ -408,7 +406,7 @@ class Agent:
         return self.compiled_roots[key], ""
 
     def add_root(self, kind, variable, module):
-        """The layer of an outermost module that PyTorch's `__call__` does not call."""
+        """Adds the layer of an outermost module that PyTorch's `__call__` does not call, and returns it."""
         layer = self.native.compiled_root(kind, variable)
         if module is not None:
             self.watch(module)

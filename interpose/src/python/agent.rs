@@ -1,7 +1,7 @@
 //! The embedded Python agent.
 //!
-//! It runs as a *pending call*: the interpreter calls [`run`] on its main thread between two bytecodes, with the GIL
-//! held and no lock of PyTorch's. Everything here may therefore use the C-API; nothing else in memlab does.
+//! It runs as a *pending call*: the interpreter calls [`run`] on its main thread between two bytecodes, with the GIL held
+//! and no PyTorch lock. Everything here may therefore use the C-API; no other part of memlab does.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -31,7 +31,7 @@ const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
 
-/// Set if PyTorch had used CUDA when memlab was loaded.
+/// True if PyTorch had used CUDA when memlab was loaded.
 static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Makes the agent query PyTorch for the memory that it allocated before memlab was loaded.
@@ -39,16 +39,18 @@ pub fn request_earlier_memory() {
     FOUND_RUNNING.store(true, Ordering::Relaxed);
 }
 
-/// The pending call: on the main thread, with the GIL. A result other than 0 raises in the program.
+/// The pending call: runs on the main thread, with the GIL.
+///
+/// A result other than 0 raises in the program.
 ///
 /// # Safety
 ///
 /// Must be called by the interpreter as a pending call: with the GIL, between two bytecodes.
 pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
-    // Not kept while the agent runs: memory that the program or the garbage collector frees meanwhile, also on this
+    // Not kept while the agent runs: memory that the program or the garbage collector frees in the meantime, also on this
     // thread, must be recorded.
     let Some(guard) = RecursionGuard::enter() else {
-        // Inside a hook on this same thread (rare: a pending call runs between bytecodes): scheduled again.
+        // Inside a hook on this same thread (rare: a pending call runs between bytecodes): schedule it again.
         if let Some(recorder) = Recorder::current() {
             recorder.python.scheduled.store(false, Ordering::Release);
         }
@@ -65,13 +67,13 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
         recorder.python.run_again();
         return -1;
     }
-    // SAFETY: the GIL is held; a pending exception of the program's is saved and restored.
+    // SAFETY: the GIL is held; a pending exception of the program is saved and restored.
     unsafe {
         let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
         panics::catch(|| untraced(api, || work(api, recorder, interpreter)));
         if kind.is_null() && !(api.PyErr_Occurred)().is_null() {
-            // The agent catches all of its own exceptions: this one is from a signal handler of the program.
+            // The agent catches all its exceptions: this one comes from a signal handler of the program.
             return -1;
         }
         (api.PyErr_Clear)();
@@ -142,8 +144,9 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
     }
 }
 
-/// Compares a raw walk of this thread's stack with the C-API's result. The innermost line is left out: the interpreter
-/// stores it only when it calls.
+/// Compares a raw walk of this thread's stack with the C-API's result.
+///
+/// Omits the innermost line: the interpreter stores it only when it calls.
 ///
 /// # Safety
 ///
@@ -181,8 +184,9 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
     }
 }
 
-/// The list for the agent: (layer, parent, module or None, address, generated frame or 0, line, class, wrapper). A module is
-/// certainly alive if a live frame of some thread calls it; frames do not change while the GIL is held.
+/// Builds the list for the agent: (layer, parent, module or None, address, generated frame or 0, line, class, wrapper).
+///
+/// A module is certainly alive if a live frame of some thread calls it. Frames do not change while the GIL is held.
 ///
 /// # Safety
 ///
@@ -219,13 +223,15 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
     }
 }
 
-/// Creates the agent. Null if it has nothing to do (PyTorch is not loaded yet).
+/// Creates the agent.
+///
+/// Returns null if it has no work yet (PyTorch is not loaded).
 ///
 /// # Safety
 ///
 /// The GIL must be held.
 unsafe fn start(api: &Api) -> Object {
-    // SAFETY: the caller holds the GIL. Objects made here live as long as the process.
+    // SAFETY: the caller holds the GIL. Objects created here live as long as the process.
     unsafe {
         let native = native::module(api);
         let reader = run_sources(api, &[READER_SOURCE], c"memlab_reader");
@@ -253,7 +259,7 @@ unsafe fn start(api: &Api) -> Object {
     }
 }
 
-/// Called in a forked child, which starts another agent for its own trace.
+/// Called in a forked child, which starts another agent for its trace.
 pub fn reset_in_child() {
     running_agent::set(ptr::null_mut());
     program::reset_in_child();

@@ -1,11 +1,11 @@
-"""What torch.compile made: which graph of TorchDynamo's each of Inductor's wrappers was generated from.
+"""Maps torch.compile's output to its origin: the TorchDynamo graph from which each Inductor wrapper was generated.
 
-Run in the namespace of `agent.py`, after `graphs.py`. The agent does not attribute anything here: it gives the library
-what only Python can read, and the library reads the wrappers' text (the crate `compiled`).
+Run in the namespace of `agent.py`, after `graphs.py`. The agent attributes nothing here. It gives the library
+the facts that only Python can read, and the library reads the wrappers' text (the crate `compiled`).
 
-TorchDynamo traces in every process, also when everything else comes from a cache. It calls hooks with the code that it
-made, and its graph is still alive then, in the frame of the caller. From that code the wrappers can be reached, that of
-backward only once it runs: so they are looked for when they run.
+TorchDynamo traces in every process, even when everything else comes from a cache. It calls hooks with the code that it
+generated, while its graph is still alive in the frame of the caller. The wrappers can be reached from that code, the
+wrapper of backward only once it runs. So the agent looks for wrappers when they run.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+if TYPE_CHECKING:  # These files run before this one, in the same namespace.
     from graphs import _Description
     from guards import _Harmless
 
 _WRAPPER = re.compile(r".*/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py")
 _MADE_BY = ("torch._dynamo", "torch._functorch", "torch._inductor", "functools")
 _FORWARD_AND_BACKWARD = 2
-_MOST_OBJECTS = 5000  # That are looked at to find the wrappers of one compiled function; some hundreds are usual.
-_MOST_ITEMS = 64  # Of a collection.
+_MOST_OBJECTS = 5000  # Limit on objects searched for the wrappers of one compiled function; a few hundred are usual.
+_MOST_ITEMS = 64  # Limit on items of one collection.
 _qualified_name = type.__dict__["__qualname__"].__get__
-_TIMES_TOLD = 16  # How often a wrapper is looked for that belongs to no known graph.
+_TIMES_TOLD = 16  # Number of searches for a wrapper that belongs to no known graph.
 
 
 class _Graph:
-    """A graph of TorchDynamo's, which the library knows by a number."""
+    """A graph of TorchDynamo, known to the library by a number."""
 
     def __init__(self, number, function, reader):
         self.number = number
@@ -42,7 +42,7 @@ class _Graph:
         self.look()
 
     def look(self):
-        """Looks for the wrappers that were made from it; that of backward is there only after the first backward."""
+        """Looks for the wrappers generated from the graph. The wrapper of backward exists only after the first backward."""
         function = self.function()
         if function is not None and len(self.wrappers) < _FORWARD_AND_BACKWARD:
             self.wrappers |= _wrappers_of(function, self.reader)
@@ -52,17 +52,17 @@ class _Compiled:
     def __init__(self, native, reader):
         self.native = native
         self.reader = reader
-        self.pid = os.getpid()  # A forked child has another agent, and this one's hook.
+        self.pid = os.getpid()  # A forked child has another agent, and this agent's hook.
         self.is_watching = self.has_failed = False
         self.graphs = []
         self.outermost = {}  # address -> weak module that compiled code runs, and no other module
-        self.told = {}  # How often the library was told of a wrapper.
+        self.told = {}  # wrapper -> number of times it was passed to the library
 
     def watch(self):
         """Adds a hook that TorchDynamo calls after each compilation, as soon as TorchDynamo is imported.
 
-        The dictionary must not change while a thread calls the hooks in it. The key is none of PyTorch's, which are
-        visible to the program.
+        The dictionary must not change while a thread calls its hooks. The key differs from PyTorch's keys, which are visible
+        to the program.
         """
         module: Any = sys.modules.get("torch._dynamo.convert_frame")
         hooks = getattr(module, "_bytecode_hooks", None)
@@ -77,7 +77,7 @@ class _Compiled:
         if self.pid != os.getpid():
             return
         with _Harmless(self.failed):
-            # Before CPython 3.13, a frame keeps what `f_locals` copies until it ends: soon, in this one of TorchDynamo's.
+            # Before CPython 3.13, a frame keeps the copies of `f_locals` until it ends. This frame of TorchDynamo ends soon.
             caller = sys._getframe(1).f_locals
             tracer = caller.get("tracer_output")  # Before PyTorch 2.11, the graph itself is there.
             output = caller["output"] if tracer is None else tracer.output_graph
@@ -89,7 +89,7 @@ class _Compiled:
                     number = self.native.compiled_graph(description.as_json())
                     graph = _Graph(number, function, self.reader)
                     self.graphs.append(graph)
-                    for wrapper in graph.wrappers:  # It may be shared with a graph that the library knows.
+                    for wrapper in graph.wrappers:  # A graph that the library knows may share the wrapper.
                         self.told.pop(wrapper, None)
 
     def outermost_at(self, address):
@@ -101,7 +101,7 @@ class _Compiled:
             self.native.warn(f"lines of compiled code are unknown ({type(error).__name__}: {error})")
 
     def meet(self, wrapper):
-        """Tells the library from which graphs a wrapper was made."""
+        """Passes to the library the graphs from which a wrapper was generated."""
         times = self.told.get(wrapper, 0)
         if times == _TIMES_TOLD:
             return
@@ -122,7 +122,8 @@ class _Compiled:
 
 
 def _traces_of_lines(wrapper):
-    """For lines of a wrapper, the trace of the last node of what is launched from there on."""
+    """Returns the traces of the nodes by wrapper line: from each line on, the trace of the last node of the launched
+    kernel."""
     cache: Any = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
     lines, nodes = (getattr(cache, "linemaps", {}).get(wrapper) or ((), ()))[:2]
     traces: dict = {}
@@ -131,7 +132,8 @@ def _traces_of_lines(wrapper):
 
 
 def _wrappers_of(function, reader):
-    """The paths of the wrappers that a compiled function runs. Looks at what PyTorch holds, and calls none of it."""
+    """Returns the paths of the wrappers that a compiled function runs. Inspects PyTorch's objects, and calls none of
+    them."""
     found, met = set(), {}
     waiting = [function]
     while waiting and len(met) < _MOST_OBJECTS:
@@ -170,6 +172,6 @@ def _wrappers_of(function, reader):
 
 
 def _is_runner(kind, reader):
-    """Whether it is the class `Runner` of a wrapper."""
+    """Returns True for the class `Runner` of a wrapper."""
     call = reader.namespace(kind).get("call")
     return type(call) is types.FunctionType and _WRAPPER.fullmatch(call.__code__.co_filename) is not None

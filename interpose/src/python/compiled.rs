@@ -1,5 +1,5 @@
-//! What the agent tells of programs compiled by `torch.compile`, and the origins of the lines of Inductor's wrappers
-//! that follow from it.
+//! Facts from the agent about programs compiled by `torch.compile`, and the resulting origins of lines in Inductor's
+//! wrappers.
 
 use std::ffi::{c_char, c_uint};
 use std::ptr;
@@ -15,18 +15,20 @@ use interpose_base::locks;
 use interpose_base::panics;
 use interpose_python::api::{Api, Object, text};
 
-/// The most graphs that are kept; a program that compiles more is compiling in a loop.
+/// Maximum number of graphs kept; a program that compiles more is compiling in a loop.
 const MAX_GRAPHS: usize = 4096;
 
-/// The longest file that is read, in bytes. Wrappers of large models have some MiB.
+/// Maximum size of a file that is read, in bytes.
+///
+/// Wrappers of large models have a few MiB.
 const MAX_SOURCE: u64 = 64 << 20;
 
 #[derive(Default)]
 struct Compiled {
     graphs: Vec<Arc<Graph>>,
-    /// The origins of each wrapper's lines, by each graph that it was made from.
+    /// Origins of each wrapper's lines, one entry per graph from which it was generated.
     wrappers: HashMap<String, Vec<Origins>>,
-    /// The functions of the program's files.
+    /// Functions in the program's files.
     definitions: HashMap<String, Definitions>,
 }
 
@@ -37,17 +39,17 @@ pub fn reset_in_child() {
     locks::unlock_in_child(&COMPILED);
 }
 
-/// From which graphs a wrapper was made, and what Inductor remembers of its lines.
+/// Graphs from which a wrapper was generated, and Inductor's records about its lines.
 #[derive(Deserialize)]
 struct WrapperOrigin {
-    /// Each with the paths of all wrappers that were made from it.
+    /// Each graph's number, with the paths of all wrappers generated from it.
     graphs: Vec<(usize, Vec<String>)>,
-    /// From a line on, an index into `traces`.
+    /// First line of a section, and its index into `traces`.
     lines: Vec<(u32, Option<usize>)>,
     traces: Vec<String>,
 }
 
-/// Adds a graph of TorchDynamo's; returns its number.
+/// Adds a graph of TorchDynamo; returns its number.
 ///
 /// # Safety
 ///
@@ -77,7 +79,7 @@ pub unsafe extern "C" fn graph(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// Reads a wrapper, the first time that a frame of it is met.
+/// Reads a wrapper the first time a frame of it is met.
 ///
 /// # Safety
 ///
@@ -127,7 +129,7 @@ impl Compiled {
     }
 }
 
-/// TorchDynamo names functions without their classes.
+/// Parses the functions of a file: TorchDynamo names functions without their classes.
 fn definitions(path: &str) -> Definitions {
     Definitions::parse(&source(path).unwrap_or_default())
 }
@@ -137,13 +139,14 @@ fn source(path: &str) -> Option<String> {
     is_read.then(|| std::fs::read(path).ok()).flatten().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The qualified name of a function that a trace names as it is written.
+/// Returns the qualified name of a function that a trace names as written in its definition.
 pub fn qualified_name(file: &str, line: u32, function: &str) -> Option<String> {
     COMPILED.lock().qualified_name(file, line, function)
 }
 
-/// Defines a frame of a wrapper again with the lines that it stands for; returns the modules around them, the outermost
-/// first, as a list of (path, class, address or 0). None if nothing is known.
+/// Defines a wrapper's frame again with the lines that it represents.
+///
+/// Returns the modules around them, the outermost first, as a list of (path, class, address or 0); None if unknown.
 ///
 /// # Safety
 ///
@@ -186,8 +189,9 @@ pub unsafe extern "C" fn origin(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// The origin of a line that all graphs agree on. Two functions with the same operations can share a wrapper; they
-/// differ in their lines.
+/// Returns the origin of a line on which all graphs agree.
+///
+/// Two functions with the same operations can share a wrapper; they differ in their lines.
 fn common(found: &[Origins], line: u32) -> Option<Origin> {
     let mut origins = found.iter().map(|origins| origins.at(line));
     let mut common = origins.next()??.clone();
@@ -195,7 +199,7 @@ fn common(found: &[Origins], line: u32) -> Option<Origin> {
         let other = other.filter(|other| **other == common)?;
         for (module, same) in common.modules.iter_mut().zip(&other.modules) {
             if module.address != same.address {
-                module.address = 0; // Modules of two models.
+                module.address = 0; // The modules belong to two models.
             }
         }
     }
@@ -206,7 +210,7 @@ fn terminated(text: String) -> std::ffi::CString {
     std::ffi::CString::new(text).unwrap_or_default()
 }
 
-/// The node that a line of an AOTInductor package computes, by its frame; None for frames of Python.
+/// Returns the node that a line of an AOTInductor package computes, by its frame; None for Python frames.
 ///
 /// # Safety
 ///

@@ -23,13 +23,13 @@ pub(super) const GUARDS_SOURCE: &CStr = source!("guards.py");
 /// `Py_file_input`
 const FILE_INPUT: c_int = 257;
 
-/// The result of the function `start` of the last source; null if that is None.
+/// Runs the sources and returns the result of the last one's function `start`; null if that is None.
 ///
 /// # Safety
 ///
 /// The GIL must be held, and `native` must be the module of that name.
 pub(super) unsafe fn started(api: &Api, sources: &[&CStr], name: &CStr, native: Object) -> Object {
-    // SAFETY: the caller holds the GIL. Objects made here live as long as the process.
+    // SAFETY: the caller holds the GIL. Objects created here live as long as the process.
     unsafe {
         let module = run_sources(api, sources, name);
         if module.is_null() {
@@ -58,8 +58,9 @@ pub(super) unsafe fn none(api: &Api) -> Object {
     }
 }
 
-/// A module with the definitions of the sources, which is not visible to the program. Null if Python fails to create
-/// it.
+/// Creates a module with the definitions of the sources, invisible to the program.
+///
+/// Returns null if Python fails to create it.
 ///
 /// # Safety
 ///

@@ -1,8 +1,7 @@
-//! Notices that the program begins to run compiled functions.
+//! Detects that the program begins to run compiled functions.
 //!
-//! TorchDynamo replaces the interpreter's evaluation of frames when a compiled function is called, before it compiles.
-//! That is the time to have the agent register its hook: earlier, TorchDynamo may not be imported, and importing it
-//! takes seconds.
+//! TorchDynamo replaces the interpreter's evaluation of frames when a compiled function is called, before it compiles. At
+//! that time the agent can register its hook. Earlier, TorchDynamo may not be imported, and importing it takes seconds.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -19,10 +18,10 @@ type SetEvalFrame = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
 static REAL: OnceLock<SetEvalFrame> = OnceLock::new();
 
-/// The agent has its hook, or there is nothing to wait for.
+/// True if the agent has its hook, or needs none.
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, has the agent run when a compiled function is called.
+/// Makes the agent run when a compiled function is called, from now on.
 pub fn watch() {
     let real = symbols::in_process(SYMBOL);
     if real.is_null() {
@@ -36,7 +35,7 @@ pub fn watch() {
     got_patch::patch_object("libtorch_python.so", &replacements);
 }
 
-/// The agent has its hook.
+/// Stops watching: the agent has its hook.
 pub fn forget() {
     IS_INSTALLED.store(true, Ordering::Release);
 }

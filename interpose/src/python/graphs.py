@@ -7,14 +7,14 @@ import json
 import re
 import weakref
 
-_SCOPE = re.compile(r"^([LG])\['([^']*)'\]")  # How paths begin: with a variable of the function, or of its file.
+_SCOPE = re.compile(r"^([LG])\['([^']*)'\]")  # Start of a path: a variable of the function, or of its file.
 _GENERATED_FILE = '  File "<eval_with_key>'
-# Stands in traces for operations of which compiled autograd knows no line.
+# Appears in traces of operations for which compiled autograd has no line.
 _NO_ORIGIN = re.compile(r"/torch/_dynamo/compiled_autograd\.py\", line [0-9]+, in set_node_origin\b")
 
 
 class _Description:
-    """The operations of a graph in order, and of those that it calls, in their place."""
+    """The operations of a graph in order, with the operations of called graphs in their place."""
 
     def __init__(self, output, reader):
         self.output = output
@@ -28,17 +28,17 @@ class _Description:
             self.add(output.graph, "", {})
 
     def add(self, graph, prefix, numbers):
-        """`numbers`: of the nodes of the graph that are known, which are those that it is called with."""
+        """Adds a graph. `numbers`: numbers of the graph's known nodes, which are the arguments of its call."""
         for node in graph.nodes:
             if node in numbers:
                 continue
             bodies = [used for used in node.all_input_nodes if used.op == "get_attr" and self.body(prefix, used) is not None]
             is_autograd = self.operator(node) == "autograd_function_apply"
-            for used in bodies:  # Of an operation such as activation checkpointing.
+            for used in bodies:  # Bodies of an operation such as activation checkpointing.
                 body = self.body(prefix, used)
                 given = [numbers[other] for other in node.all_input_nodes if other not in bodies]
                 inputs = [inner for inner in body.nodes if inner.op == "placeholder"]
-                # Of several bodies, only the forward of an autograd function certainly takes what the operation does.
+                # With several bodies, only the forward of an autograd function certainly takes the operation's arguments.
                 is_called_alike = len(inputs) == len(given) and (len(bodies) == 1 or (is_autograd and used is bodies[0]))
                 known = dict(zip(inputs, given)) if is_called_alike else {}  # noqa: B905
                 self.add(body, f"{prefix}{used.target}.", known)
@@ -49,7 +49,7 @@ class _Description:
             self.nodes[-1]["parameters"] = self.parameters(node, numbers)
 
     def add_backward(self, graph, backward):
-        """The graph is of a backward that compiled autograd has captured. Its inputs come in one list."""
+        """Adds the graph of a backward that compiled autograd has captured. Its inputs come in one list."""
         numbers: dict = {}
         for node in [*backward.inputs(graph), *graph.nodes]:
             passed = backward.passed(node)
@@ -79,7 +79,7 @@ class _Description:
         )
 
     def outermost(self):
-        """Outermost modules that are called by no other, by address, as weak references."""
+        """Returns the outermost modules that no other module calls, by address, as weak references."""
         found = {}
         for path, _, address in {around[0] for around in self.modules if around and around[0][2]}:
             held = _SCOPE.match(path)
@@ -95,12 +95,13 @@ class _Description:
         return self.reader.attribute(part, "_graph") if self.reader.is_kind(part, self.reader.torch.fx.GraphModule) else None
 
     def operator(self, node):
-        """The name of the operator of higher order that a node calls; "" for others, which may be the program's objects."""
+        """Returns the name of the higher-order operator that a node calls; "" for others, which may be the program's
+        objects."""
         is_operator = self.reader.is_kind(node.target, self.reader.torch._ops.HigherOrderOperator)
         return str(node.target) if is_operator else ""
 
     def parameters(self, node, numbers):
-        """What a call of a kernel that the program wrote takes, by parameter."""
+        """Returns the arguments of a call to a kernel written by the program, by parameter."""
         given = node.kwargs.get("kwargs") if self.operator(node).startswith("triton_kernel_wrapper") else None
         if not isinstance(given, dict):
             return {}
@@ -114,21 +115,21 @@ class _Description:
 
 
 class _CapturedBackward:
-    """A backward that compiled autograd has captured. TorchDynamo traces the code of that graph, so nodes of its own know
-    little but their names, which are the same."""
+    """A backward that compiled autograd has captured. TorchDynamo traces the code of that graph, so its nodes know little
+    but their names, which are the same."""
 
     def __init__(self, captured):
         self.known = {node.name: node.meta for node in captured.graph.nodes}
 
     def origin(self, node):
-        """The trace of a node, and the modules around it."""
+        """Returns the trace of a node, and the modules around it."""
         known = self.known.get(node.name, {})
         trace = next(filter(_is_of_the_program, (node.meta.get("stack_trace"), known.get("stack_trace"))), None)
         modules = (node.meta.get("nn_module_stack"), known.get("nn_module_stack"), known.get("fwd_nn_module_stack"))
         return trace, next(filter(None, modules), None)
 
     def inputs(self, graph):
-        """Inputs of the graph in order: those in a list one by one."""
+        """Returns the inputs of the graph in order: those in a list one by one."""
         inputs = []
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -139,14 +140,14 @@ class _CapturedBackward:
         return node.op == "placeholder" or (self.is_item(node) and node.args[0].op == "placeholder")
 
     def is_list(self, node):
-        """Whether it is an input of which only items are used."""
+        """Returns True for an input of which only items are used."""
         return node.op == "placeholder" and all(self.is_item(user) for user in node.users)
 
     def is_item(self, node):
         return getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[1], int)
 
     def passes(self, node):
-        """The values that an operation of compiled autograd's own passes on; none for others."""
+        """Returns the values that an operation of compiled autograd passes on; none for other operations."""
         kind, arguments = getattr(node.target, "__name__", ""), node.args
         if kind in ("validate_outputs", "AccumulateGrad"):
             return _flat(arguments[0])
@@ -156,7 +157,7 @@ class _CapturedBackward:
         return []
 
     def passed(self, node):
-        """The node whose value this one only hands out."""
+        """Returns the node whose value this one only passes on."""
         if not self.is_item(node):
             return None
         source, index = node.args
@@ -169,7 +170,8 @@ def _flat(value):
 
 
 def _is_of_the_program(trace):
-    """Whether it says a line of the program: not of a graph's code, nor that there is none."""
+    """Returns True if the trace contains a line of the program: it must not end in a graph's code, or report a missing
+    origin."""
     if not trace:
         return False
     last = trace.rfind("  File ")

@@ -1,4 +1,4 @@
-"""Keeps exceptions of memlab's own Python code from the program, and passes on those that are the program's.
+"""Keeps exceptions of memlab's Python code from the program, and passes on the program's exceptions.
 
 Embedded in libmemlab.so and run before program.py and agent.py, in their namespaces.
 """
@@ -7,13 +7,13 @@ import functools
 import signal
 import types
 
-# A class read through `type`: a metaclass of the program's may override what `kind.__mro__` and `kind.__dict__` ask.
+# Reads a class through `type`: a metaclass of the program may override `kind.__mro__` and `kind.__dict__`.
 _bases = type.__dict__["__mro__"].__get__
 _namespace = type.__dict__["__dict__"].__get__
 
 
 def _dictionary(thing):
-    """The attributes of a module or another plain object, read without calling its class."""
+    """Returns the attributes of a module or another plain object, read without calling its class."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -22,8 +22,8 @@ def _dictionary(thing):
 
 
 def _code_of(handler):
-    """The code that runs when a handler is called: the handler may be wrapped, a method, or a callable object. Asks no
-    object of the program's."""
+    """Returns the code that runs when a handler is called. The handler may be wrapped, a method, or a callable object. Runs
+    no code of the program's objects."""
     while type(handler) in (functools.partial, types.MethodType):
         handler = handler.func if type(handler) is functools.partial else handler.__func__
     if type(handler) is not types.FunctionType:
@@ -33,7 +33,8 @@ def _code_of(handler):
 
 
 def _raised_by_the_program(error):
-    """Whether a signal handler of the program raised this while the agent ran: then the exception is the program's."""
+    """Returns True if a signal handler of the program raised this while the agent ran: then the exception is the
+    program's."""
     handlers = [_code_of(signal.getsignal(number)) for number in signal.valid_signals()]
     frames = error.__traceback__
     while frames is not None:
@@ -44,12 +45,12 @@ def _raised_by_the_program(error):
 
 
 def _interrupted(error):
-    """Whether the agent was interrupted from outside, not by a bug in it."""
+    """Returns True if the agent was interrupted from outside, not by a bug in it."""
     return not isinstance(error, Exception) or _raised_by_the_program(error)
 
 
 class _Harmless:
-    """Keeps exceptions of the agent from the program, and passes on those that are the program's."""
+    """Keeps exceptions of the agent from the program, and passes on the program's exceptions."""
 
     def __init__(self, otherwise=None):
         self.otherwise = otherwise

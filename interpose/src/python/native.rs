@@ -1,4 +1,4 @@
-//! The functions that the agent calls: the module `native` of `agent.py`.
+//! Functions called by the agent: the module `native` of `agent.py`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -19,7 +19,9 @@ use interpose_base::panics;
 use interpose_python::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
 use interpose_python::held_signals::{self, HeldSignals};
 
-/// Creates the module. Null if Python is out of memory.
+/// Creates the module.
+///
+/// Returns null if Python is out of memory.
 ///
 /// # Safety
 ///
@@ -202,8 +204,9 @@ unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
     }
 }
 
-/// Adds the hook to PyTorch's dictionary under a key, unless a thread runs this code, which calls the dictionary's
-/// values. Returns whether the hook is in the dictionary.
+/// Adds the hook to PyTorch's dictionary under a key, unless a thread runs the code that calls the dictionary's values.
+///
+/// Returns true if the hook is in the dictionary.
 ///
 /// # Safety
 ///
@@ -224,10 +227,10 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// All objects of a class or of a subclass that the garbage collector tracks, as a list.
+/// Returns all objects of a class or of a subclass that the garbage collector tracks, as a list.
 ///
-/// Not written in Python: there, other threads would run while all objects are held. They may drop objects that C++
-/// owns, and PyTorch then reports on stderr that such a tensor is still held.
+/// Not written in Python: there, other threads would run while all objects are held. They may drop objects that C++ owns,
+/// and PyTorch then reports on stderr that such a tensor is still held.
 ///
 /// # Safety
 ///
@@ -260,15 +263,16 @@ unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// Called by the interpreter when a module dies; `address` is an int. Not written in Python: an exception that a signal
-/// handler raised in it would be lost.
+/// Called by the interpreter when a module dies; `address` is an int.
+///
+/// Not written in Python: an exception that a signal handler raised in it would be lost.
 ///
 /// # Safety
 ///
-/// Must be called by the interpreter, with the GIL, with the int that it was made with.
+/// Must be called by the interpreter, with the GIL, with the int with which it was created.
 unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called with the GIL and the int it was made with.
+    // SAFETY: called with the GIL and the int with which it was created.
     unsafe {
         let address = (api.PyLong_AsUnsignedLongLong)(address);
         if let Some(recorder) = Recorder::current() {
@@ -306,7 +310,7 @@ unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// The addresses of modules that died since the last call, as a list.
+/// Takes the addresses of modules that died since the last call, as a list.
 ///
 /// # Safety
 ///
@@ -362,7 +366,7 @@ native_function!(await_backward, c"d", (seconds: f64 = 0.0), |recorder| {
 
 native_function!(compilation_is_watched, c"", (), |_recorder| frame_evaluation::forget());
 
-/// Held while the agent runs outside of a pending call.
+/// Signals held while the agent runs outside of a pending call.
 static HELD_SIGNALS: Mutex<Option<HeldSignals>> = Mutex::new(None);
 
 native_function!(hold_signals, c"", (), |_recorder| *HELD_SIGNALS.lock() = Some(HeldSignals::hold()));

@@ -1,8 +1,8 @@
-"""How a program trains in parallel, as PyTorch's own objects say it: how tensors are sharded, which parameters FSDP
-manages, in which place of a mesh and at which stage of a pipeline the process is.
+"""Reads from PyTorch's objects how a program trains in parallel: how tensors are sharded, which parameters FSDP
+manages, and the place of the process in a mesh and in a pipeline.
 
-Run in the namespace of `agent.py`, after `guards.py` and `throttle.py`. It reads attributes of PyTorch's objects, and no
-tensor's data.
+Run in the namespace of `agent.py`, after `guards.py` and `throttle.py`. It reads attributes of PyTorch's objects, but no
+tensor data.
 """
 
 import json
@@ -11,7 +11,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+if TYPE_CHECKING:  # These files run before this one, in the same namespace.
     from guards import _bases, _dictionary, _Harmless, _namespace
     from throttle import _Throttle
 
@@ -20,7 +20,7 @@ _MOST_STAGES = 1024
 
 
 def _slot(thing, name):
-    """What an object holds in one of its slots, or as an attribute; None if it does not."""
+    """Returns the value of a slot or attribute of an object; None if it has none."""
     for base in _bases(type(thing)):
         slot = _namespace(base).get(name)
         if type(slot) is types.MemberDescriptorType:
@@ -41,8 +41,8 @@ class _Parallel:
     # Shards ----------------------------------------------------------------------------------------------------------
 
     def sharding(self, tensor):
-        """How a DTensor is sharded: `Shard(0)/4 on dp`, for each mesh dimension; "" for other tensors. The dimensions
-        over which it is replicated are left out, unless it is on all."""
+        """Returns the sharding of a DTensor: `Shard(0)/4 on dp`, for each mesh dimension; "" for other tensors. Omits the
+        dimensions over which it is replicated, unless it is replicated on all."""
         if not self.reader.answers_for_itself(type(tensor)):
             return ""
         spec = _slot(tensor, "_spec")
@@ -64,7 +64,8 @@ class _Parallel:
         return ", ".join(said or replicated)
 
     def dimensions(self, mesh, count):
-        """(name, size) of each dimension of a mesh. A name is "" if the mesh has one dimension and it has no name."""
+        """Returns (name, size) of each dimension of a mesh. A name is "" if the mesh has one dimension and it has no
+        name."""
         names = self.names_of(mesh) or [f"dim{number}" if count > 1 else "" for number in range(count)]
         return [(name, self.size(mesh, number)) for number, name in enumerate(names)]
 
@@ -74,7 +75,7 @@ class _Parallel:
         return [str(name) for name in names] if names else []
 
     def size(self, mesh, number):
-        # Of the class itself: programs may have a mesh of their own that is one.
+        # Calls the method of PyTorch's class: programs may subclass it.
         return int(self.module("torch.distributed.device_mesh").DeviceMesh.size(mesh, number))
 
     def module(self, name) -> Any:
@@ -83,8 +84,8 @@ class _Parallel:
     # FSDP2's parameters ------------------------------------------------------------------------------------------------
 
     def sharded_parameters(self):
-        """The shards that FSDP2 manages, by id of the module and name in it: modules hold them only while parameters are
-        not gathered, optimizers always."""
+        """Returns the shards that FSDP2 manages, by id of the module and name in it. Modules hold them only while parameters
+        are not gathered; optimizers always do."""
         shards: dict = {}
         states = sys.modules.get("torch.distributed._composable_state")
         mapping = getattr(states, "_module_state_mapping", None)
@@ -107,7 +108,8 @@ class _Parallel:
     # Meshes and stages -------------------------------------------------------------------------------------------------
 
     def survey(self):
-        """Tells the library where the process is in meshes and pipelines. Searches the whole heap, so it is done rarely."""
+        """Reports the place of the process in meshes and pipelines to the library. Searches the whole heap, so it is done
+        rarely."""
         if not self.surveys.is_open():
             return
         with self.surveys, _Harmless():
@@ -125,7 +127,7 @@ class _Parallel:
         return self.reader.on_heap(kind) if isinstance(kind, type) else []
 
     def mesh(self):
-        """[name, place, size] of each dimension of the meshes that the process is in, those of the largest first."""
+        """Returns [name, place, size] of each dimension of the meshes that contain the process, the largest mesh first."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return []
@@ -136,7 +138,7 @@ class _Parallel:
                 names = self.names_of(mesh)
                 sizes = [self.size(mesh, number) for number in range(len(place))]
                 meshes.append((names, [int(number) for number in place], sizes))
-        # A part of a mesh is a mesh of its own. Unnamed ones count where there are no others.
+        # A part of a mesh is also a mesh. Unnamed meshes count only without named ones.
         meshes.sort(key=lambda mesh: (bool(mesh[0]), len(mesh[1])), reverse=True)
         found: dict = {}
         for names, place, sizes in meshes:
@@ -147,7 +149,7 @@ class _Parallel:
         return list(found.values())[:_MOST_DIMENSIONS]
 
     def stages(self):
-        """The numbers of the stages of a pipeline that the process holds, and how many the pipeline has."""
+        """Returns the numbers of the pipeline stages that the process holds, and the number of stages in the pipeline."""
         found = self.on_heap("torch.distributed.pipelining.stage", "_PipelineStageBase")
         held = [_dictionary(stage) for stage in found]
         numbers = sorted({stage["stage_index"] for stage in held if type(stage.get("stage_index")) is int})

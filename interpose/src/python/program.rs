@@ -1,5 +1,6 @@
-//! Where the program's code is, and which of it is in cells of a notebook: found by `program.py`, which runs beside the
-//! agent and needs no PyTorch.
+//! Position of the program's code, and the parts of it in notebook cells.
+//!
+//! `program.py` finds both. It runs beside the agent and does not need PyTorch.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
@@ -15,7 +16,7 @@ const SOURCE: &CStr = source!("program.py");
 /// The Python object that `program.py` returned, once it has started.
 static PROGRAM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Reports where the program's code is, at the first call, and names the cells that are new since the last call.
+/// Reports the position of the program's code, at the first call, and names the cells that are new since the last call.
 ///
 /// # Safety
 ///
@@ -62,7 +63,7 @@ pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
     }
 }
 
-/// Called in a forked child, which reports it again in its own trace.
+/// Called in a forked child, which reports it again in its trace.
 pub(super) fn reset_in_child() {
     PROGRAM.store(ptr::null_mut(), Ordering::Release);
 }

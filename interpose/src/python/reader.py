@@ -1,7 +1,7 @@
-"""Reads modules, optimizers and tensors without running any code of the program's.
+"""Reads modules, optimizers and tensors without running any code of the program.
 
 Programs override methods, properties and `__getattr__` of modules, and tensor subclasses override operations. So no
-method of the objects is called: attributes come from the instances' dictionaries, and the facts about a tensor from
+method of the objects is called. Attributes come from the instances' dictionaries. The facts about a tensor come from
 functions of PyTorch's base class that run no operation, with overrides disabled. PyTorch still reports these calls to
 recorders that are active on the thread (a JIT trace records `numel`), so tensors must not be read while `is_watched`.
 """
@@ -10,7 +10,7 @@ import gc
 import sys
 import types
 
-# A metaclass of the program's may override what `kind.__name__`, `kind.__mro__` and `kind.__dict__` ask.
+# A metaclass of the program may override `kind.__name__`, `kind.__mro__` and `kind.__dict__`.
 class_name = type.__dict__["__name__"].__get__
 bases = type.__dict__["__mro__"].__get__
 namespace = type.__dict__["__dict__"].__get__
@@ -20,13 +20,13 @@ _module = type.__dict__["__module__"].__get__
 
 
 def module_name(kind):
-    """The name of the module that a class was made in; "" if the class has something else in its place."""
+    """Returns the name of the module in which a class was created; "" if the class has something else in its place."""
     name = _module(kind)
     return name if type(name) is str else ""
 
 
 def name_of_class(kind):
-    """The name of a class, or of one that is given as the text `module.Class`."""
+    """Returns the name of a class, or of one that is given as the text `module.Class`."""
     return class_name(kind) if is_kind(kind, type) else str(kind).rpartition(".")[2]
 
 
@@ -34,12 +34,12 @@ _is_subclass = type.__dict__["__subclasscheck__"]
 
 
 def is_kind(thing, kind):
-    """Like isinstance, but ignores `__class__` and metaclasses."""
+    """Works like isinstance, but ignores `__class__` and metaclasses."""
     return _is_subclass(kind, type(thing))
 
 
 def copied(thing):
-    """A copy of a dictionary of the program's, made atomically and without calling a subclass's methods."""
+    """Copies a dictionary of the program, atomically and without calling a subclass's methods."""
     return dict.copy(thing) if is_kind(thing, dict) else {}
 
 
@@ -55,7 +55,7 @@ _PARTS_OF_SPARSE = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 
-_ARGUMENTS = 64  # The most items of a list of arguments that are read.
+_ARGUMENTS = 64  # Maximum number of items read from a list of arguments.
 
 
 class Reader:
@@ -96,10 +96,10 @@ class Reader:
         self.is_profiled = getattr(torch._C._autograd, "_profiler_enabled", lambda: False)
 
     def is_watched(self):
-        """Whether this thread's calls of PyTorch are recorded: by a JIT trace, an export, a transform, or a mode."""
+        """Returns True if this thread's calls of PyTorch are recorded: by a JIT trace, an export, a transform, or a mode."""
         if self.tracing_state() is not None or self.transform() is not None or self.dispatch_modes() > 0:
             return True
-        # The permanent mode of `torch.set_default_device` only sees functions that create tensors.
+        # The permanent mode of `torch.set_default_device` sees only functions that create tensors.
         modes = (class_name(type(self.function_mode(index))) for index in range(self.function_modes()))
         if any(mode != "DeviceContext" for mode in modes):
             return True
@@ -134,12 +134,12 @@ class Reader:
     def children(self, module):
         """(name, module) of each child."""
         known = self.attribute(module, "_modules")
-        if known is not None and not is_kind(known, dict):  # A script module's.
+        if known is not None and not is_kind(known, dict):  # Of a script module.
             known = getattr(known, "__dict__", {}).get("_python_modules")
         return [(name, child) for name, child in copied(known).items() if type(name) is str and self.is_module(child)]
 
     def parts(self, root):
-        """(qualified name, module) of a module and its descendants, each once, in the order of `named_modules`."""
+        """Yields (qualified name, module) of a module and its descendants, each once, in the order of `named_modules`."""
         met = set()
         waiting = [("", root)]
         while waiting:
@@ -154,17 +154,18 @@ class Reader:
             waiting += [(name, child) if child is compiled else (path, child) for path, child in below]
 
     def compiled(self, module):
-        """The module that torch.compile, or torch.export while it traces, wraps in this one; they are one layer. None if
-        it is no such module."""
+        """Returns the module that torch.compile, or torch.export while it traces, wraps in this one; both are one layer.
+        None for other modules."""
         wrapped = {"OptimizedModule": "_orig_mod", "Wrapper": "_export_root"}.get(class_name(type(module)))
         return wrapped and next((child for name, child in self.children(module) if name == wrapped), None)
 
     def on_heap(self, kind):
-        """All objects of a class that the garbage collector tracks."""
+        """Returns all objects of a class that the garbage collector tracks."""
         return self.instances(kind, gc.get_objects)
 
     def uncalled(self, called):
-        """(name, module) of the outermost modules on the heap that are neither among `called` nor below one of them."""
+        """Returns (name, module) of the outermost modules on the heap that are neither among `called` nor below one of
+        them."""
         known = {id(part) for root in called for _, part in self.parts(root)}
         found = [module for module in self.on_heap(self.torch.nn.Module) if id(module) not in known]
         below = {id(child) for module in found for _, child in self.children(module)}
@@ -177,13 +178,13 @@ class Reader:
         return next((name for name, part in self.parts(root) if part is module), None)
 
     def tensors(self, root, kind, instead):
-        """(qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once.
-        `instead` has tensors in place of some, by id of the module and name in it."""
+        """Returns (qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once.
+        `instead` contains tensors in place of some, by id of the module and name in it."""
         found = []
         met = set()
         for prefix, module in self.parts(root):
             known = self.attribute(module, kind)
-            if known is not None and class_name(type(known)) == "OrderedDictWrapper":  # A script module's.
+            if known is not None and class_name(type(known)) == "OrderedDictWrapper":  # Of a script module.
                 known = dict(known.items())
             for name, held in copied(known).items():
                 tensor = instead.get((id(module), name), held) if instead and type(name) is str else held
@@ -200,12 +201,12 @@ class Reader:
         )
 
     def name_held(self, holder, thing):
-        """The name under which a dictionary holds this object; "" if it does not."""
+        """Returns the name under which a dictionary holds this object; "" if it does not."""
         held = copied(holder)
         return next((name for name, value in held.items() if value is thing and type(name) is str and name[:1] != "_"), "")
 
     def attribute_held(self, holder, thing):
-        """The attribute of an object, or the name of a module's child, that is this object; "" if there is none."""
+        """Returns the attribute of an object, or the name of a module's child, that is this object; "" if none is."""
         if self.is_module(holder):
             attributes = self.attributes_of_module(holder)
             return self.name_held(attributes.get("_modules"), thing) or self.name_held(attributes, thing)
@@ -221,7 +222,7 @@ class Reader:
         return is_kind(thing, self.torch.Tensor)
 
     def memory(self, tensor):
-        """(device, address, bytes) of the GPU memory of a tensor, or of the tensors that it wraps."""
+        """Returns (device, address, bytes) of the GPU memory of a tensor, or of the tensors that it wraps."""
         return [self.place(part) for part in self.with_memory(tensor) if self.is_on_gpu(part)]
 
     def place(self, tensor):
@@ -233,12 +234,12 @@ class Reader:
         return self.device(tensor).index or 0, address, self.elements(tensor) * size
 
     def with_memory(self, tensor):
-        """The tensor itself, or, for a subclass that overrides dispatch (whose methods are not called), the tensors it
-        holds."""
+        """Returns the tensor itself. For a subclass that overrides dispatch (whose methods are not called), returns the
+        tensors that it holds."""
         if not self.answers_for_itself(type(tensor)):
             return self.stored(tensor)
         held = list(copied(self.attributes_of_tensor(tensor)).values())
-        for base in bases(type(tensor)):  # A DTensor's local shard.
+        for base in bases(type(tensor)):  # For the local shard of a DTensor.
             slot = namespace(base).get("_local_tensor")
             if type(slot) is types.MemberDescriptorType:
                 held.append(slot.__get__(tensor))
@@ -246,7 +247,7 @@ class Reader:
         return [part for tensor in plain for part in self.stored(tensor)]
 
     def stored(self, tensor):
-        """The tensor itself; of a sparse one its indices and values."""
+        """Returns the tensor itself; for a sparse one its indices and values."""
         parts = _PARTS_OF_SPARSE.get(str(self.layout(tensor)), ())
         return [self.ask[part](tensor) for part in parts] or [tensor]
 
@@ -264,13 +265,13 @@ class Reader:
         return None
 
     def tensors_in(self, value):
-        """(suffix, tensor) of a value of an optimizer's state."""
+        """Returns (suffix, tensor) pairs for a value of an optimizer's state."""
         if self.is_tensor(value):
             return [("", value)]
         return [(f".{index}", item) for index, item in enumerate(listed(value)) if self.is_tensor(item)]
 
     def tensors_within(self, value, depth=5):
-        """The tensors in nested lists, tuples and dictionaries, such as a module's arguments."""
+        """Returns the tensors in nested lists, tuples and dictionaries, such as a module's arguments."""
         if self.is_tensor(value):
             return [value]
         held = listed(value) or list(copied(value).values())
@@ -280,7 +281,7 @@ class Reader:
     # Optimizers ------------------------------------------------------------------------------------------------------
 
     def optimized(self, optimizer):
-        """(group, index, parameter, its state by name) of all parameters of an optimizer."""
+        """Yields (group, index, parameter, its state by name) of all parameters of an optimizer."""
         attributes = self.torch.optim.Optimizer.__dict__["__dict__"].__get__(optimizer)
         # Indexing `state` by parameter would call the parameter's `__hash__`.
         states = {id(parameter): state for parameter, state in copied(attributes.get("state")).items()}

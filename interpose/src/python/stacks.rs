@@ -25,7 +25,7 @@ pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl Fn
     }
 }
 
-/// The list that `look` fills from the frames of each thread that runs Python; empty if they cannot be read.
+/// Builds the list that `look` fills from the frames of each thread that runs Python; empty if they cannot be read.
 ///
 /// # Safety
 ///
@@ -57,8 +57,9 @@ unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, num
     }
 }
 
-/// The variables of the program's running functions, also those that closures share with them, outermost first: (name, address
-/// of the value, the value if the variable is the function's first, else None), as a list.
+/// Lists the variables of the program's running functions, including those shared with closures, outermost first.
+///
+/// Each entry is (name, address of the value, the value if the variable is the function's first, else None).
 ///
 /// # Safety
 ///
@@ -83,7 +84,7 @@ unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, l
     // SAFETY: the caller holds the GIL; a frame keeps its code alive, and the variables that its code names are null or
     // objects.
     unsafe {
-        // Those that closures share with a function are not among its other variables, and come after them.
+        // Variables shared with closures are not among the function's other variables, and come after them.
         let kinds = [c"co_varnames", c"co_cellvars", c"co_freevars"]
             .map(|kind| (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), kind.as_ptr()));
         if !kinds.contains(&ptr::null_mut()) {
@@ -116,8 +117,8 @@ unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, l
     }
 }
 
-/// The arguments of the outermost running modules: a list of their positional arguments as a tuple and of their named
-/// ones as a dictionary.
+/// Lists the arguments of the outermost running modules: their positional arguments as a tuple and their named arguments as
+/// a dictionary.
 ///
 /// # Safety
 ///
@@ -142,13 +143,13 @@ pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
     }
 }
 
-/// The lists of modules that running calls of `torch.nn.parallel.parallel_apply` were given, as a list.
+/// Lists the modules passed to running calls of `torch.nn.parallel.parallel_apply`, one list per call.
 ///
 /// # Safety
 ///
 /// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn replicas(_: Object, _arguments: Object) -> Object {
-    // SAFETY: called by the interpreter, with the GIL; the first local is read only of this function, where it is an
+    // SAFETY: called by the interpreter, with the GIL. The first local is read only for this function, where it is an
     // object.
     unsafe {
         listed(|api, interpreter, frames, list| {
@@ -163,7 +164,9 @@ fn is_parallel_apply(interpreter: &Interpreter, raw: &RawFrame) -> bool {
         && interpreter.file(raw.code).ends_with("torch/nn/parallel/parallel_apply.py")
 }
 
-/// Whether a backward may be in progress, or begin while the agent runs: its threads write gradients without the GIL.
+/// Returns true if a backward may be in progress, or begin while the agent runs.
+///
+/// Its threads write gradients without the GIL.
 ///
 /// # Safety
 ///
@@ -188,9 +191,9 @@ pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object
     }
 }
 
-/// Whether a thread is in the function of TorchDynamo that calls hooks after a compilation.
+/// Returns true if a thread is in TorchDynamo's function that calls hooks after a compilation.
 ///
-/// Not written in Python: frames that Python code looks at stay alive with their variables, until the garbage collector
+/// Not written in Python: frames that Python code inspects stay alive with their variables, until the garbage collector
 /// finds them.
 ///
 /// # Safety
@@ -217,8 +220,9 @@ pub unsafe extern "C" fn is_compiling(_: Object, _arguments: Object) -> Object {
     }
 }
 
-/// Whether the thread that the agent interrupts is inside autograd's engine. The engine has returned if the function
-/// that calls it is the one that was interrupted.
+/// Returns true if the thread interrupted by the agent is inside autograd's engine.
+///
+/// If the interrupted function is the one that calls the engine, the engine has returned.
 fn has_backward(interpreter: &Interpreter, frames: &[RawFrame]) -> bool {
     let agents = frames.iter().take_while(|raw| interpreter.file(raw.code) == "<memlab agent>").count();
     let returned = frames[agents..].iter().take_while(|raw| calls_engine(interpreter, raw)).count();

@@ -1,4 +1,4 @@
-//! Whether Python stacks can be read, and when the interpreter is asked to run the agent.
+//! State of Python: readable stacks, and scheduling of the agent.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -13,35 +13,37 @@ use interpose_base::symbols;
 use interpose_python::probe::Probe;
 use interpose_python::walk::{Interpreter, Unsupported};
 
-/// The function that the interpreter calls: the agent.
+/// Function called by the interpreter: the agent.
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 #[derive(Default)]
 pub struct Python {
-    /// Found, but no stack of it was walked yet.
+    /// Interpreter that was found, before any of its stacks was walked.
     candidate: AtomicPtr<Interpreter>,
     trusted: AtomicPtr<Interpreter>,
-    /// Runs the agent; set if there is an interpreter.
+    /// Runs the agent; set if an interpreter was found.
     agent: OnceLock<PendingCall>,
-    /// The interpreter has been asked to run the agent and has not done so yet.
+    /// True if the interpreter was asked to run the agent and has not done so yet.
     pub(super) scheduled: AtomicBool,
-    /// The agent has more to do: an exception from a signal handler of the program interrupted it, or it has put work
-    /// off.
+    /// True if the agent has more to do: an exception from a signal handler of the program interrupted it, or it has put
+    /// work off.
     pub(super) unfinished: AtomicBool,
-    /// The agent must be scheduled again in a while.
+    /// True if the agent must be scheduled again later.
     later: AtomicBool,
-    /// The agent must run when the next backward has ended.
+    /// True if the agent must run when the next backward has ended.
     awaits_backward: AtomicBool,
-    /// The trace time from which `awaits_backward` is set; 0: never.
+    /// Trace time from which `awaits_backward` is set; 0: never.
     awaits_backward_from: AtomicU64,
-    /// A backward that the agent waits for has begun.
+    /// True if a backward that the agent waits for has begun.
     pub(super) backward_came: AtomicBool,
-    /// A tool in the program asks what memory is used for.
+    /// True if a tool in the program requests the current use of memory.
     pub(super) asked: AtomicBool,
 }
 
 impl Python {
-    /// Looks for an interpreter, which will run `agent`. Called once, when the recorder is made.
+    /// Looks for an interpreter, which will run `agent`.
+    ///
+    /// Called once, when the recorder is created.
     pub fn start(&self, log: &Log, agent: PendingCall) {
         match Interpreter::find(symbols::in_process) {
             Ok(interpreter) => {
@@ -54,7 +56,7 @@ impl Python {
         }
     }
 
-    /// The interpreter, once its stacks have proved readable.
+    /// Returns the interpreter, once its stacks have proved readable.
     #[inline]
     pub fn trusted(&self) -> Option<&'static Interpreter> {
         // SAFETY: null, or an interpreter that is never freed.
@@ -89,7 +91,7 @@ impl Python {
         }
     }
 
-    /// Stops reading stacks: they did not agree with the interpreter's own report.
+    /// Stops reading stacks: they did not agree with the interpreter's report.
     pub(super) fn distrust(&self, log: &Log, why: &str) {
         self.candidate.store(ptr::null_mut(), Ordering::Release);
         self.trusted.store(ptr::null_mut(), Ordering::Release);
@@ -102,14 +104,16 @@ impl Python {
         log.append(encode::warning(&mut LineBuffer::<1024>::new(), &what));
     }
 
-    /// Asks the interpreter to run the agent on its main thread, between two bytecodes. Needs no GIL.
+    /// Asks the interpreter to run the agent on its main thread, between two bytecodes.
+    ///
+    /// Needs no GIL.
     pub fn schedule(&self) {
         if !self.scheduled.swap(true, Ordering::AcqRel) && !self.schedule_call() {
             self.scheduled.store(false, Ordering::Release);
         }
     }
 
-    /// Puts the agent in the interpreter's queue; returns whether there was room.
+    /// Puts the agent in the interpreter's queue; returns true if the queue had room.
     fn schedule_call(&self) -> bool {
         let (Some(&agent), add) = (self.agent.get(), symbols::in_process(c"Py_AddPendingCall")) else { return false };
         if add.is_null() {
@@ -136,8 +140,9 @@ impl Python {
         }
     }
 
-    /// Called for every node of a backward. The interpreter runs the pending call when the thread that called backward
-    /// returns, if that is its main thread.
+    /// Called for every node of a backward.
+    ///
+    /// The interpreter runs the pending call when the thread that called backward returns, if that is its main thread.
     #[inline]
     pub fn in_backward(&self) {
         if self.awaits_backward.load(Ordering::Relaxed) && self.awaits_backward.swap(false, Ordering::AcqRel) {
@@ -146,7 +151,9 @@ impl Python {
         }
     }
 
-    /// Schedules the agent once more if it has put work off. Called a few times a second.
+    /// Schedules the agent again if it has put work off.
+    ///
+    /// Called a few times a second.
     pub fn retry_call(&self, now: u64) {
         let from = self.awaits_backward_from.load(Ordering::Relaxed);
         if from != 0 && now >= from {
@@ -158,13 +165,13 @@ impl Python {
         }
     }
 
-    /// Makes the agent say what memory is used for, the next time that the main thread runs Python.
+    /// Makes the agent report the use of memory, the next time that the main thread runs Python.
     pub fn request_call(&self) {
         self.asked.store(true, Ordering::Release);
         self.run_again();
     }
 
-    /// Schedules the agent although there may be no new layer.
+    /// Schedules the agent even if no layer is new.
     pub(super) fn run_again(&self) {
         self.unfinished.store(true, Ordering::Release);
         self.schedule();

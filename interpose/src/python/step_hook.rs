@@ -1,7 +1,7 @@
-//! The hook that PyTorch calls after every optimizer's step.
+//! Hook that PyTorch calls after every optimizer step.
 //!
-//! It is an object of a special type, not a function: debuggers, coverage and profilers see calls of Python functions
-//! and of built-in ones, but not of this. torch.compile treats it as something that it cannot compile, and calls it; it
+//! It is an object of a special type, not a function. Debuggers, coverage and profilers see calls of Python functions and of
+//! built-in functions, but not of this object. torch.compile treats it as an object that it cannot compile, and calls it; it
 //! would compile a Python function.
 
 use std::ffi::c_void;
@@ -16,10 +16,12 @@ use interpose_python::api::{Api, Object, TypeSlot, TypeSpec};
 use interpose_python::running_agent::{self, untraced};
 use interpose_python::walk::MAX_DEPTH;
 
-/// The one hook of this process and of those forked from it; never freed.
+/// The single hook of this process and of its forked children; never freed.
 static HOOK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The hook, created at the first call. Null if Python fails to create it.
+/// Returns the hook, created at the first call.
+///
+/// Returns null if Python fails to create it.
 ///
 /// # Safety
 ///
@@ -54,9 +56,10 @@ pub unsafe fn get(api: &Api) -> Object {
     }
 }
 
-/// Adds the hook to a dictionary of PyTorch's, whose values are called by a function with the code `caller`. PyTorch
-/// raises if the dictionary changes during that, so the hook is not added while a thread runs that function. An empty
-/// dictionary is safe: its iteration has already ended.
+/// Adds the hook to a PyTorch dictionary whose values are called by a function with the code `caller`.
+///
+/// PyTorch raises if the dictionary changes during that, so the hook is not added while a thread runs that function. An
+/// empty dictionary is safe: its iteration has already ended.
 ///
 /// # Safety
 ///
@@ -72,7 +75,7 @@ pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool
         let mut is_called = false;
         if (api.PyObject_Size)(hooks) != 0 {
             each_stack(api, interpreter, |frames| {
-                // The outer frames of a very deep stack are not known.
+                // The outer frames of a very deep stack are unknown.
                 is_called |= frames.len() == MAX_DEPTH || frames.iter().any(|raw| ptr::eq(raw.code, caller.cast()));
             });
         }
@@ -80,7 +83,7 @@ pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool
     }
 }
 
-/// The call: `hook(optimizer, args, kwargs)`.
+/// Handles the call `hook(optimizer, args, kwargs)`.
 ///
 /// # Safety
 ///
@@ -99,7 +102,7 @@ unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object
     }
 }
 
-/// An optimizer has stepped on this thread.
+/// Handles an optimizer step on this thread.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-"""Tags: which address is which parameter, gradient, buffer, input or optimizer state.
+"""Tags: maps addresses to parameters, gradients, buffers, inputs and optimizer state.
 
 Run in the namespace of `agent.py`, after `guards.py`, `throttle.py` and `parallel.py`. Tags need PyTorch's help, and are
 put off while a call of PyTorch would be recorded (`reader.py`).
@@ -10,14 +10,14 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # These are run before this file, in the same namespace.
+if TYPE_CHECKING:  # These files run before this one, in the same namespace.
     from guards import _Harmless
     from parallel import _Parallel
     from throttle import _SHARE, _Throttle
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
 
-# Tags are refreshed at each of the first optimizer steps, and later so rarely that they cost below 1 % of the time.
+# Tags are refreshed at each of the first optimizer steps, and later so rarely that they take below 1 % of the time.
 _STEPS_TAGGED_ALWAYS = 8
 _TAGGING_GROWTH = 0.1
 _PAUSE = 0.1
@@ -33,11 +33,11 @@ class _Tagger:
         self.warn_once = warn_once
         self.parallel = _Parallel(native, reader)
         self.started = time.monotonic()
-        self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
+        self.optimizers = {}  # id -> [weak optimizer, its steps, earliest time of the next tagging]
         self.backwards = -1  # Backwards seen while no optimizer stepped; -1: not counting yet.
-        self.untagged = False  # Some modules were called for the first time since the last tags.
+        self.untagged = False  # True if modules were called for the first time since the last tags.
         self.next_tagging = 0.0
-        self.looks = 0  # How often arguments of modules were tagged.
+        self.looks = 0  # Number of times that arguments of modules were tagged.
         self.argument_looks = _Throttle()
         self.uncalled_searches = _Throttle()
         self.surveyed: list = []  # (name, weak module) of modules that hold tensors and are not called.
@@ -57,15 +57,15 @@ class _Tagger:
             self.tag_all([])
 
     def tag(self, tensor, category, root, name):
-        with _Harmless():  # It may be fake, meta, quantised or otherwise without its own memory.
+        with _Harmless():  # It may be fake, meta, quantised or otherwise without separate memory.
             shard = self.parallel.sharding(tensor)
             for device, address, size in self.reader.memory(tensor):
                 self.native.tag(device, address, category, size, root, name, shard)
 
     def tag_arguments(self):
-        """Tags the arguments of the outermost running modules. Tensors that the script creates for each call could
-        later be recognised as inputs by their lifetime, but not those that it creates once. Losses that are created at
-        every step are checked as rarely as optimizers are tagged."""
+        """Tags the arguments of the outermost running modules. Tensors that the script creates for each call could later be
+        recognised as inputs by their lifetime, but not those that it creates once. Losses that are created at every step are
+        checked as rarely as optimizers are tagged."""
         if self.looks >= _STEPS_TAGGED_ALWAYS and not self.argument_looks.is_open():
             return
         with self.argument_looks, _Harmless():
@@ -76,11 +76,11 @@ class _Tagger:
                         self.tag(tensor, _INPUT, 0, "")
 
     def tag_all(self, optimizers, with_gradients=False):
-        """Tags modules (with gradients, if wanted), and the gradients and state of these optimizers. Puts that off
-        while it would be recorded.
+        """Tags modules (with gradients, if wanted), and the gradients and state of these optimizers. Puts that off while it
+        would be recorded.
 
         Gradients are read only if no backward can be in progress: autograd's threads replace them without the GIL, and
-        another thread's model may be in the middle of one.
+        another thread's model may be in the middle of a backward.
         """
         with _Harmless(functools.partial(self.warn_once, "parameters are not known by name")):
             if self.reader.is_watched():
@@ -105,7 +105,7 @@ class _Tagger:
         with _Harmless():
             shards = self.parallel.sharded_parameters()
         roots = [(root, *self.tensors_of(module, "", shards)) for root, module in called]
-        # If a part was called alone before the whole module, the whole names its parameters.
+        # If a part was called alone before the whole module, the whole module names its parameters.
         roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
         roots += [(0, *self.tensors_of(module, f"{name}.", shards)) for name, module in self.uncalled(called)]
         names: dict = {}
@@ -124,15 +124,16 @@ class _Tagger:
         return names
 
     def tensors_of(self, module, prefix, shards):
-        """[(name, parameter)] and [(name, buffer)] of a module. `shards`: in place of parameters that are gathered."""
+        """Returns [(name, parameter)] and [(name, buffer)] of a module. `shards`: replacements of parameters that are
+        gathered."""
         return [
             [(prefix + name, tensor) for name, tensor in self.reader.tensors(module, kind, shards)]
             for kind in ("_parameters", "_buffers")
         ]
 
     def uncalled(self, called):
-        """Modules that hold tensors without being called, such as averages of weights. Searches the whole heap, so it
-        is done rarely, and the result is kept."""
+        """Returns modules that hold tensors without being called, such as averages of weights. Searches the whole heap, so
+        it is done rarely, and the result is kept."""
         if self.uncalled_searches.is_open() or self.finished:
             with self.uncalled_searches:
                 found = self.reader.uncalled([module for _, module in called])
@@ -157,7 +158,7 @@ class _Tagger:
                 self.tag(gradient, _GRADIENT, root, name)
 
     def after_backward(self):
-        """Called by the library when an awaited backward has ended: programs that update parameters themselves have no
+        """Called by the library when an awaited backward has ended. Programs that update parameters themselves have no
         optimizer steps after which gradients could be read."""
         if self.optimizers:
             return
@@ -180,7 +181,7 @@ class _Tagger:
                 known[2] = self.next_tagging
 
     def asked(self):
-        """Called by the library when a tool in the program asks what memory is used for now."""
+        """Called by the library when a tool in the program requests the current use of memory."""
         if self.native.is_in_backward():
             return
         alive = [reference() for reference, _, _ in self.optimizers.values()]

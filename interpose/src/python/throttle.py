@@ -1,11 +1,11 @@
-"""Limits how much of the program's time repeated searches take.
+"""Limits the share of the program's time taken by repeated searches.
 
 Run in the namespace of `agent.py`, before the files that search.
 """
 
 import time
 
-_SHARE = 0.01  # Of the time.
+_SHARE = 0.01  # Maximum share of the time.
 
 
 class _Throttle:
@@ -26,6 +26,6 @@ class _Throttle:
     def __enter__(self):
         self.begun = self.clock()
 
-    def __exit__(self, *_):  # Also after a signal handler has interrupted the run: the next is not begun at once.
+    def __exit__(self, *_):  # Even after a signal handler has interrupted the run, the next does not begin at once.
         ended = self.clock()
         self.next = ended + (ended - self.begun) / _SHARE

@@ -1,4 +1,4 @@
-//! The names of ranges, each kept once and for ever: threads hold them while a range is open, also in forked children.
+//! Names of ranges, each kept once and forever: threads hold them while a range is open, also in forked children.
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
@@ -8,30 +8,34 @@ use interpose_base::file_names::without_numbers;
 use interpose_base::locks;
 use interpose_base::stderr::print_message;
 
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 256;
-/// The most names. A program may make any number of them.
+/// Maximum number of names.
+///
+/// A program may create any number of them.
 const MAX_NAMES: usize = 4096;
-/// The most names that differ in their numbers only (`step 1`, `step 2`). Further ones are one name, `step #`.
+/// Maximum number of names that differ only in their numbers (`step 1`, `step 2`).
+///
+/// Further names become one name, `step #`.
 const MAX_NUMBERED: u32 = 128;
-/// What `emit_nvtx` of PyTorch adds to the name of an operation: numbers that are never the same again.
+/// Suffixes that PyTorch's `emit_nvtx` adds to the name of an operation: numbers that never repeat.
 const ADDED_BY_EMIT_NVTX: [&str; 2] = [", seq = ", ", op_id = "];
 
 struct RangeNames {
     known: HashSet<&'static str, FxBuildHasher>,
-    /// How many names become the same one without their numbers.
+    /// Number of names that are equal without their numbers.
     numbered: HashMap<&'static str, u32, FxBuildHasher>,
     is_full: bool,
 }
 
 static NAMES: Mutex<RangeNames> = Mutex::new(RangeNames::EMPTY);
 
-/// The name as it is kept; `None` if there are too many names already.
+/// Returns the stored name; `None` if the table is full.
 pub fn intern(name: &[u8]) -> Option<&'static str> {
     let name = &name[..name.len().min(MAX_NAME_BYTES)];
     match std::str::from_utf8(name) {
         Ok(text) => NAMES.lock().intern(text),
-        // It was cut within a character, or is not UTF-8.
+        // The name was cut within a character, or is not UTF-8.
         Err(error) if error.error_len().is_none() => {
             NAMES.lock().intern(std::str::from_utf8(&name[..error.valid_up_to()]).unwrap_or_default())
         }
@@ -88,7 +92,9 @@ impl RangeNames {
     }
 }
 
-/// Called in a forked child. Ranges that its thread holds stay.
+/// Called in a forked child.
+///
+/// Ranges that its thread holds stay valid.
 pub fn reset_in_child() {
     locks::reset_in_child(&NAMES, RangeNames::EMPTY);
 }
@@ -102,7 +108,7 @@ mod tests {
         let mut names = RangeNames::EMPTY;
         let (first, again) = (names.intern("forward").unwrap(), names.intern("forward").unwrap());
         assert!(std::ptr::eq(first, again));
-        // What PyTorch's emit_nvtx adds is different every time.
+        // The suffixes of PyTorch's emit_nvtx differ every time.
         assert_eq!(names.intern("aten::add, seq = 17, op_id = 4711"), Some("aten::add"));
         assert_eq!(names.intern("aten::add, op_id = 4712"), Some("aten::add"));
     }
@@ -112,9 +118,9 @@ mod tests {
         // GIVEN a program that numbers its steps
         let mut names = RangeNames::EMPTY;
         let kept: Vec<&str> = (0..1000).map(|step| names.intern(&format!("step {step}")).unwrap()).collect();
-        // THEN the first ones are told apart, and all others are one
+        // THEN the first ones are kept apart, and all others share one name
         assert_eq!((kept[0], kept[127], kept[128], kept[999]), ("step 0", "step 127", "step #", "step #"));
-        // AND the first ones still have their own name
+        // AND the first ones still keep their names
         assert_eq!(names.intern("step 5"), Some("step 5"));
     }
 
@@ -138,7 +144,7 @@ mod tests {
     fn names_of_any_bytes() {
         assert_eq!(intern(b"gr\xc3\xb6\xc3\x9fer"), Some("größer"));
         assert_eq!(intern(b"\xffx"), Some("\u{fffd}x"));
-        // A character that the longest name cuts in two is left out.
+        // A character that the length limit cuts in two is omitted.
         let long = "ö".repeat(200);
         assert_eq!(intern(&long.as_bytes()[1..]).map(str::len).map(|length| length > 200), Some(true));
         assert_eq!(intern(long.as_bytes()).map(str::len), Some(MAX_NAME_BYTES));

@@ -1,8 +1,8 @@
-//! NVTX: takes the ranges that a program or its libraries mark for profilers.
+//! NVTX: reads the ranges that a program or its libraries mark for profilers.
 //!
-//! NVTX is a header; each library that uses it contains a copy. Before its first range, a copy loads the library that
-//! `NVTX_INJECTION64_PATH` names, calls its `InitializeInjectionNvtx2`, and lets it fill in the functions to call. The
-//! types here are those of `nvtxDetail/nvtxTypes.h` and `nvToolsExt.h`, version 3.
+//! NVTX is a header; each library that uses it contains a copy. Before its first range, a copy loads the library named by
+//! `NVTX_INJECTION64_PATH`, calls its `InitializeInjectionNvtx2`, and lets it fill in the functions to call. The types here
+//! are those of `nvtxDetail/nvtxTypes.h` and `nvToolsExt.h`, version 3.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -17,14 +17,16 @@ use interpose_base::locks;
 use interpose_base::panics;
 
 const INJECTION: &CStr = c"NVTX_INJECTION64_PATH";
-/// This library's soname: the linker finds it by this name where it is loaded already, and nowhere else. So a child
-/// process that inherits the variable but not the library is left alone.
+/// Soname of this library.
+///
+/// The linker finds it by this name only where it is already loaded. So a child process that inherits the variable but not
+/// the library is not affected.
 const THIS_LIBRARY: &CStr = c"libmemlab.so";
 
 /// Makes NVTX load this library, unless the program has a profiler that takes its ranges.
 pub fn announce() {
-    // SAFETY: the strings are NUL-terminated. At a program's start no other thread reads the environment; where the
-    // library is loaded late, this is what Python's `os.environ` does too.
+    // SAFETY: the strings are NUL-terminated. At a program's start no other thread reads the environment. Where the library
+    // is loaded late, this does the same as Python's `os.environ`.
     unsafe { libc::setenv(INJECTION.as_ptr(), THIS_LIBRARY.as_ptr(), 0) };
 }
 
@@ -36,7 +38,7 @@ type Function = *const c_void;
 #[repr(C)]
 pub struct Callbacks {
     struct_size: usize,
-    /// A module's number, and where to put its table and the table's length.
+    /// Returns a module's table and the table's length, by the module's number.
     module_functions: unsafe extern "C" fn(c_uint, *mut *mut *mut Function, *mut c_uint) -> c_int,
 }
 
@@ -66,14 +68,16 @@ fn core2() -> [(usize, Function); 6] {
     ]
 }
 
-/// What a push and a pop return where depths are not counted (`NVTX_NO_PUSH_POP_TRACKING`), as without a profiler.
+/// Result of a push and a pop where depths are not counted (`NVTX_NO_PUSH_POP_TRACKING`), as without a profiler.
 const NO_TRACKING: c_int = -2;
 
-/// Called by each copy of NVTX in the process. Returns 1 if its functions are filled in.
+/// Called by each copy of NVTX in the process.
+///
+/// Returns 1 if its functions are filled in.
 ///
 /// # Safety
 ///
-/// `table` is the copy's own function.
+/// `table` must be the copy's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>) -> c_int {
     let Some(table) = table.filter(|_| enabled()) else { return 0 };
@@ -128,22 +132,24 @@ const ASCII: i32 = 1;
 const WIDE: i32 = 2;
 const REGISTERED: i32 = 3;
 
-/// A name given to NVTX before its use; its handle is the address of one.
+/// A name given to NVTX before its use; its handle is the address of this struct.
 struct Registered(&'static str);
 
-/// A domain; its handle is the address of one.
+/// A domain; its handle is the address of this struct.
 struct Domain {
     name: &'static str,
     is_taken: bool,
 }
 
-/// Domains of CUDA's own libraries, which say where the library is, not what the program does.
+/// Domains of CUDA's libraries, which name the position in the library, not the program's activity.
 const LIBRARIES: [&str; 9] =
     ["CCCL", "NCCL", "NVSHMEM", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE"];
-/// The domain of `nvtxRangePush`; those that are created have their address.
+/// The domain of `nvtxRangePush`; created domains have their address.
 const DEFAULT: open::Domain = 1;
 
-/// What has handles, by name. They are never freed.
+/// Registered names and domains, by name.
+///
+/// They are never freed.
 struct Handles {
     registered: HashMap<&'static str, &'static Registered, FxBuildHasher>,
     domains: HashMap<&'static str, &'static Domain, FxBuildHasher>,
@@ -156,7 +162,9 @@ impl Handles {
 
 static HANDLES: Mutex<Handles> = Mutex::new(Handles::NONE);
 
-/// Called in a forked child. Handles that the program has stay.
+/// Called in a forked child.
+///
+/// Handles that the program has stay valid.
 pub fn reset_in_child() {
     locks::reset_in_child(&HANDLES, Handles::NONE);
 }
@@ -183,9 +191,9 @@ impl Name {
     /// `text` is null or ends in a NUL.
     unsafe fn add_ascii(&mut self, text: *const c_char) {
         if !text.is_null() {
-            // SAFETY: the caller promises a NUL within reach; no more than fits is looked at.
+            // SAFETY: the caller promises a NUL within reach; no more bytes are read than fit.
             let length = unsafe { libc::strnlen(text, Self::MAX_NAME_BYTES) };
-            // SAFETY: so many bytes are there.
+            // SAFETY: the text has this many bytes.
             self.add(unsafe { std::slice::from_raw_parts(text.cast(), length) });
         }
     }
@@ -207,7 +215,7 @@ impl Name {
 
     /// # Safety
     ///
-    /// `attributes` is null or what a program gives NVTX.
+    /// `attributes` is null or a description that a program gives NVTX.
     unsafe fn add_message(&mut self, attributes: *const Attributes) {
         // SAFETY: null or valid.
         let Some(attributes) = (unsafe { attributes.as_ref() }) else { return };
@@ -304,7 +312,7 @@ unsafe extern "C" fn register_wide(_: *const Domain, text: *const libc::wchar_t)
     register(&name)
 }
 
-/// The handle of a name; null if there are too many names.
+/// Returns the handle of a name; null if the table is full.
 fn register(name: &Name) -> *const Registered {
     let registered = || {
         let name = names::intern(name.as_bytes())?;
@@ -328,7 +336,7 @@ unsafe extern "C" fn create_domain_wide(text: *const libc::wchar_t) -> *const Do
     create_domain(&name)
 }
 
-/// The handle of a domain; null, which means the default domain, if there are too many names.
+/// Returns the handle of a domain; null, which means the default domain, if the table is full.
 fn create_domain(name: &Name) -> *const Domain {
     let created = || {
         let name = names::intern(name.as_bytes())?;

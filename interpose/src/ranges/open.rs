@@ -1,36 +1,42 @@
-//! The ranges that are open on a thread. They are kept whether or not anything is recorded: a range may be opened before
-//! the program first uses CUDA, and stays open in a forked child.
+//! Open ranges of a thread.
+//!
+//! They are kept even without a recording: a range may be opened before the program first uses CUDA, and stays open in a
+//! forked child.
 
 use std::cell::RefCell;
 
 use super::table::Ranges;
 use interpose_base::log::Log;
 
-/// The most ranges open on a thread at a time. Deeper ones count in the range around them.
+/// Maximum number of ranges open on a thread at a time.
+///
+/// Deeper ranges count in the range around them.
 const MAX_OPEN_RANGES: usize = 128;
 
-/// Where a range comes from: one is closed by its own kind only. Other NVTX domains have their address.
+/// Origin of a range: a range is closed only by its own kind.
+///
+/// Other NVTX domains have their address.
 pub type Domain = usize;
 
-/// `memlab_range_push`.
+/// The domain of `memlab_range_push`.
 pub const MEMLAB: Domain = 0;
 
 /// An open range.
 struct Open {
     domain: Domain,
-    /// `None`: there are too many names.
+    /// Name of the range; `None` if the table of names is full.
     name: Option<&'static str>,
-    /// Its id in the trace.
+    /// Id of the range in the trace.
     id: u32,
 }
 
 /// The open ranges of a thread, the outermost first.
 struct OpenRanges {
     open: Vec<Open>,
-    /// How many of them have the ids that they have in the trace of recorder `recorder`.
+    /// Number of open ranges that have ids in the trace of recorder `recorder`.
     numbered: usize,
     recorder: u64,
-    /// Ranges that are too deep to be kept.
+    /// Number of ranges that are too deep to be kept.
     too_deep: u32,
 }
 
@@ -39,7 +45,9 @@ thread_local! {
         const { RefCell::new(OpenRanges { open: Vec::new(), numbered: 0, recorder: 0, too_deep: 0 }) };
 }
 
-/// Nothing if the thread is ending, or a signal handler interrupted another change.
+/// Changes the thread's ranges.
+///
+/// Does nothing if the thread is ending, or a signal handler interrupted another change.
 fn change(change: impl FnOnce(&mut OpenRanges)) {
     let _ = OPEN_RANGES.try_with(|open| {
         if let Ok(mut open) = open.try_borrow_mut() {
@@ -65,14 +73,15 @@ pub fn pop(domain: Domain) {
             ranges.too_deep -= 1;
         } else if let Some(at) = ranges.open.iter().rposition(|open| open.domain == domain) {
             ranges.open.remove(at);
-            // Those inside it, of other domains, are inside the range around it now.
+            // Ranges of other domains inside it are now inside the range around it.
             ranges.numbered = ranges.numbered.min(at);
         }
     });
 }
 
-/// How many ranges are open on this thread, and the id of the innermost (0: none). `around`: where the range with this
-/// index is inside another range than the one before it.
+/// Returns the number of ranges open on this thread, and the id of the innermost (0: none).
+///
+/// `around` is (index, parent) of a range that is inside another range than the one before it.
 pub fn innermost(recorder: u64, log: &Log, ranges: &Ranges, around: Option<(usize, u32)>) -> (u32, u32) {
     let mut innermost = (0, 0);
     change(|open| {

@@ -1,4 +1,4 @@
-//! The ranges of a trace: a range is a name inside another range, and has an id.
+//! Ranges of a trace: a range is a name inside another range, and has an id.
 //!
 //! As with other names ([`crate::intern`]), the definition is appended before any thread can learn the id.
 
@@ -10,14 +10,16 @@ use rustc_hash::FxBuildHasher;
 use interpose_base::log::Log;
 use interpose_base::stderr::print_message;
 
-/// The most ranges of a trace. Ranges can be nested in any order, so that there can be many more ranges than names.
+/// Maximum number of ranges in a trace.
+///
+/// Ranges can be nested in any order, so a trace can have many more ranges than names.
 const MAX_RANGES: usize = 16384;
 
 #[derive(Default)]
 struct Table {
-    /// By the range around it, and the name (by address: a name is kept once).
+    /// Ids by the range around, and the name (by address: a name is kept once).
     ids: HashMap<(u32, *const u8), u32, FxBuildHasher>,
-    /// The range around each, by id, from 1.
+    /// The range around each range, by id, from 1.
     parents: Vec<u32>,
     is_full: bool,
 }
@@ -31,7 +33,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// The range with this name inside `parent` (0: none); `parent` itself if there are too many.
+    /// Returns the range with this name inside `parent` (0: none); `parent` itself if the table is full.
     pub fn id(&self, log: &Log, parent: u32, name: &'static str) -> u32 {
         let mut table = self.table.lock();
         if let Some(&id) = table.ids.get(&(parent, name.as_ptr())) {
@@ -50,7 +52,7 @@ impl Ranges {
         id
     }
 
-    /// Whether `range` is `outer` or inside it.
+    /// Returns true if `range` is `outer` or inside it.
     pub fn is_inside(&self, range: u32, outer: u32) -> bool {
         let table = self.table.lock();
         let mut at = range;

@@ -1,4 +1,4 @@
-//! A hook's entry into memlab, and the events that it writes.
+//! Entry of a hook into memlab, and the events that it writes.
 
 use std::sync::atomic::Ordering;
 
@@ -11,15 +11,16 @@ use crate::thread_state::{self, ThreadState};
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 
-/// A hook's access to the recorder and the calling thread's state. Hooks called on this thread are ignored until it is
-/// dropped.
+/// A hook's access to the recorder and the calling thread's state.
+///
+/// Hooks called on this thread are ignored until it is dropped.
 pub struct Session {
     pub recorder: &'static Recorder,
     pub thread: &'static mut ThreadState,
     _guard: RecursionGuard,
 }
 
-/// Memory from the driver, as its event describes it.
+/// Driver memory, as described by its event.
 pub struct DriverBlock {
     pub device: i32,
     pub bytes: u64,
@@ -27,15 +28,16 @@ pub struct DriverBlock {
     pub call: &'static str,
     pub library: &'static str,
     pub attribution: Attribution,
-    /// The capture of a CUDA graph for whose pool it was taken; 0: none.
+    /// Capture of the CUDA graph for whose pool the memory was taken; 0: none.
     pub graph: u64,
-    /// PyTorch's number of the stream for which it was taken; 0: the default stream.
+    /// PyTorch's number of the stream for which the memory was taken; 0: the default stream.
     pub stream: u64,
 }
 
 impl Recorder {
-    /// Enters memlab from a hook, creating the recorder if this is the process's first use of CUDA. `None` if
-    /// re-entered, or if nothing is recorded.
+    /// Enters memlab from a hook, creating the recorder if this is the process's first use of CUDA.
+    ///
+    /// Returns `None` if re-entered, or without a recording.
     #[inline]
     pub fn enter() -> Option<Session> {
         let guard = RecursionGuard::enter()?;
@@ -46,7 +48,7 @@ impl Recorder {
         Self::session(recorder, guard)
     }
 
-    /// Like [`enter`](Self::enter), but only if there is a recorder already.
+    /// Like [`enter`](Self::enter), but only if a recorder already exists.
     #[inline]
     pub fn enter_if_recording() -> Option<Session> {
         let recorder = Self::current()?;
@@ -58,7 +60,7 @@ impl Recorder {
         if recorder.finished.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: the state is this thread's own, and the guard makes this the only session on it.
+        // SAFETY: the state belongs to this thread, and the guard makes this the only session on it.
         let thread = unsafe { thread_state::state(recorder.serial).as_mut()? };
         if thread.id == 0 {
             recorder.define_thread(thread);
@@ -73,13 +75,13 @@ impl Session {
         self.recorder.elapsed_ns()
     }
 
-    /// The thread entered or left a range.
+    /// Updates the range after the thread entered or left one.
     pub fn ranges_changed(&mut self) {
         self.recorder.find_range(self.thread);
         self.note_range();
     }
 
-    /// Writes the range that the thread's events count in from now on, if it is another one than before.
+    /// Writes the range in which the thread's events count from now on, if it has changed.
     #[inline]
     fn note_range(&self) {
         let ranges = &self.thread.ranges;
@@ -113,7 +115,7 @@ impl Session {
         ));
     }
 
-    /// A block that was allocated before memlab was loaded.
+    /// Records a block that was allocated before memlab was loaded.
     pub fn block_found(&self, device: i32, address: u64, bytes: u64) {
         let mut line = LineBuffer::<192>::new();
         let (time, thread) = (self.elapsed_ns(), self.thread.id);
@@ -143,15 +145,17 @@ impl Session {
         ));
     }
 
-    /// The program copied device memory to the host.
+    /// Records that the program copied device memory to the host.
     pub fn read_back(&self, stack: u32, bytes: u64) {
         let mut line = LineBuffer::<128>::new();
         self.recorder.log.append(encode::read_back(&mut line, self.elapsed_ns(), self.thread.id, bytes, stack));
     }
 
-    /// Memory that the driver handed out. For `cuMemCreate`d memory, `address` is memlab's number for it.
+    /// Records memory that the driver handed out.
+    ///
+    /// For `cuMemCreate`d memory, `address` is memlab's number for it.
     pub fn driver_allocated(&self, address: u64, memory: &DriverBlock) {
-        self.note_range(); // It may be a block of PyTorch's.
+        self.note_range(); // It may be a PyTorch block.
         let event = DriverAlloc {
             time: self.elapsed_ns(),
             thread: self.thread.id,
@@ -170,14 +174,16 @@ impl Session {
         self.recorder.log.append(encode::driver_alloc(&mut LineBuffer::<512>::new(), &event));
     }
 
-    /// The driver is about to take memory back. `address` as for [`driver_allocated`](Self::driver_allocated).
+    /// Records memory that the driver is about to take back.
+    ///
+    /// `address` is as for [`driver_allocated`](Self::driver_allocated).
     pub fn driver_freed(&self, device: i32, address: u64, kind: DriverKind) {
         let (time, thread) = (self.elapsed_ns(), self.thread.id);
         let mut line = LineBuffer::<256>::new();
         self.recorder.log.append(encode::driver_free(&mut line, time, thread, device, address, kind));
     }
 
-    /// PyTorch has captured a CUDA graph; its memory is of this pool.
+    /// Records that PyTorch has captured a CUDA graph with this pool.
     pub fn graph_captured(&self, device: i32, graph: u64, pool: (u64, u64), stack: u32) {
         let (time, thread) = (self.elapsed_ns(), self.thread.id);
         let event = GraphCaptured { time, thread, device, graph, pool, stack };
@@ -189,7 +195,7 @@ impl Session {
         self.recorder.log.append(encode::graph_gone(&mut LineBuffer::<256>::new(), &event));
     }
 
-    /// `cuMemCreate`d memory was mapped.
+    /// Records a mapping of `cuMemCreate`d memory.
     pub fn driver_mapped(&self, device: i32, address: u64, bytes: u64, physical: u64) {
         let (time, thread) = (self.elapsed_ns(), self.thread.id);
         let mut line = LineBuffer::<256>::new();

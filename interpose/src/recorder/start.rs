@@ -1,4 +1,4 @@
-//! Starts a recording: opens the trace, writes its header, and makes the recorder.
+//! Starts a recording: opens the trace, writes its header, and creates the recorder.
 
 use std::io;
 use std::path::Path;
@@ -24,20 +24,23 @@ use interpose_base::stderr::print_message;
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 static CREATING: Mutex<()> = Mutex::new(());
 static SERIALS: AtomicU64 = AtomicU64::new(0);
-/// Set when no recorder could be created: this process does not try again.
+/// True when no recorder could be created: this process does not try again.
 static FAILED: AtomicBool = AtomicBool::new(false);
 /// See [`on_start`].
 static ON_START: OnceLock<fn(&'static Recorder)> = OnceLock::new();
 /// Messages for the user, shown once if this process records.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Called with each new recorder, to start the control thread and the agent, by the thread that creates the recorder.
-/// That thread may hold any lock of the program's.
+/// Sets a function that is called with each new recorder, to start the control thread and the agent.
+///
+/// The thread that creates the recorder calls it, and may hold any lock of the program.
 pub fn on_start(start: fn(&'static Recorder)) {
     let _ = ON_START.set(start);
 }
 
-/// Queues a message for the user, shown once if this process records: shells that start the program do not show it.
+/// Queues a message for the user, shown once if this process records.
+///
+/// Shells that start the program do not show it.
 pub fn warn_when_recording(warning: String) {
     WARNINGS.lock().push(warning);
 }
@@ -138,7 +141,7 @@ impl Recorder {
     }
 }
 
-/// Called in a forked child, which writes nothing until it uses CUDA, and then has its own trace.
+/// Called in a forked child, which writes nothing until it uses CUDA; then it gets a separate trace.
 pub fn reset_in_child() {
     if let Some(parents) = Recorder::current() {
         parents.log.file().reset_all_in_child();
@@ -162,8 +165,9 @@ fn create_log(wanted: &Path, run: Option<&str>, header: &[u8]) -> io::Result<Log
     Ok(log)
 }
 
-/// Opens the log at `wanted` or, if that fails, in the temporary folder, with a message. A name that cannot be right (a
-/// device, a file of the user's) is refused instead.
+/// Opens the log at `wanted` or, if that fails, in the temporary folder, with a message.
+///
+/// Refuses a name that cannot be right (a device, a file of the user).
 fn create_file(wanted: &Path, run: Option<&str>, most: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
     let error = match Log::create(&absolute, Naming::AsAsked { run }, most, header) {

@@ -17,7 +17,7 @@ pub struct TorchDevice(u16);
 impl TorchDevice {
     const CUDA: u8 = 1;
 
-    /// The CUDA ordinal, if it is a CUDA device.
+    /// CUDA ordinal, if it is a CUDA device.
     fn cuda(self) -> Option<i32> {
         let [kind, index] = self.0.to_le_bytes();
         (kind == Self::CUDA).then_some(i32::from(index as i8))
@@ -32,14 +32,15 @@ static REAL_USAGE: Real<ReportMemoryUsage> =
 static REAL_OUT_OF_MEMORY: Real<ReportOutOfMemory> =
     Real::in_library(c"libc10.so", c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
 
-/// PyTorch's caching allocator allocates (`size` > 0) or frees (`size` < 0) a block.
+/// Hook for `c10::reportMemoryUsageToProfiler`: PyTorch's caching allocator allocates (`size` > 0) or frees (`size` < 0) a
+/// block.
 ///
-/// Called by libc10_cuda with the allocator's mutex held and the GIL usually not held: nothing here may wait for Python
-/// or call back into PyTorch's allocator.
+/// Called by libc10_cuda with the allocator's mutex held and the GIL usually not held. Must not wait for Python or call back
+/// into PyTorch's allocator.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its function.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_memory_usage(
     block: *mut c_void,
@@ -48,7 +49,7 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     reserved: usize,
     device: TorchDevice,
 ) {
-    // A forked child may free a block that its parent allocated: that does not use the card, and starts no trace.
+    // A forked child may free a block that its parent allocated. That does not use the card, and starts no trace.
     let enter = if size < 0 { Recorder::enter_if_recording } else { Recorder::enter };
     if let Some(index) = device.cuda()
         && let Some(session) = enter()
@@ -64,17 +65,18 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
         });
     }
     if let Some(real) = REAL_USAGE.get() {
-        // SAFETY: PyTorch's own function with the arguments it was called with.
+        // SAFETY: PyTorch's function with the arguments it was called with.
         unsafe { real(block, size, allocated, reserved, device) };
     }
 }
 
-/// PyTorch's caching allocator is about to raise `OutOfMemoryError`. The same locks are held as for
-/// [`report_memory_usage`].
+/// Hook for `c10::reportOutOfMemoryToProfiler`: PyTorch's caching allocator is about to raise `OutOfMemoryError`.
+///
+/// The same locks are held as for [`report_memory_usage`].
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its function.
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_out_of_memory(
     requested: i64,
@@ -93,7 +95,7 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
         });
     }
     if let Some(real) = REAL_OUT_OF_MEMORY.get() {
-        // SAFETY: PyTorch's own function with the arguments it was called with.
+        // SAFETY: PyTorch's function with the arguments it was called with.
         unsafe { real(requested, allocated, reserved, device) };
     }
 }

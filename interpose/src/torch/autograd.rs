@@ -1,8 +1,8 @@
 //! Links backward to forward without Python: finds the forward operation of the gradient being computed.
 //!
-//! Every autograd node made in forward gets a number (`at::sequence_number::get_and_increment`, counted per thread).
-//! When the engine evaluates a node, on its own thread without Python frames, the number identifies the node's forward
-//! line and layer.
+//! Every autograd node created in forward gets a number (`at::sequence_number::get_and_increment`, counted per thread). When
+//! the engine evaluates a node, on its own thread without Python frames, the number identifies the node's forward line and
+//! layer.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -46,21 +46,27 @@ static REAL_EXECUTE: Real<Execute> = Real::in_library(c"libtorch_cpu.so", EXECUT
 static TORCH_THREAD: Real<CurrentThread> =
     Real::in_library(c"libtorch_cpu.so", c"_ZN2at14RecordFunction15currentThreadIdEv");
 
-/// Where the nodes of the last two million operations were made, for all threads. A node is found by its thread and
-/// number; if a newer one has its place, it is forgotten. Pages take memory only once they are used.
+/// Origins of the nodes of the last two million operations, for all threads.
+///
+/// A node is found by its thread and number. If a newer node has its place, it is forgotten. Pages take memory only once
+/// they are used.
 static ORIGINS: [Origin; RING_ENTRIES] =
     [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING_ENTRIES];
 
 const RING_ENTRIES: usize = 1 << 21;
 
-/// The range in which each node was made, in the same places. Not touched as long as no node is made in a range.
+/// Range in which each node was created, in the same places.
+///
+/// Not touched as long as no node is created in a range.
 static RANGES: [AtomicU32; RING_ENTRIES] = [const { AtomicU32::new(0) }; RING_ENTRIES];
 static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 
-/// The range of the thread that called backward last.
+/// Range of the thread that last called backward.
 static CALLER_RANGE: AtomicU32 = AtomicU32::new(0);
 
-/// One node's identity, stack and layer. Written by the thread that makes the node, read by the engine's.
+/// Identity, stack and layer of a node.
+///
+/// Written by the thread that creates the node, read by the engine's thread.
 struct Origin {
     /// 0 while the entry is empty or being rewritten.
     node: AtomicU64,
@@ -68,7 +74,7 @@ struct Origin {
     place: AtomicU64,
 }
 
-/// The highest number and thread seen, which distinguish a node's fields from other memory.
+/// Highest number and thread seen, which distinguish a node's fields from other memory.
 static HIGHEST: NodeLimits = NodeLimits { number: AtomicU64::new(0), torch_thread: AtomicU64::new(0) };
 
 struct NodeLimits {
@@ -76,23 +82,29 @@ struct NodeLimits {
     torch_thread: AtomicU64,
 }
 
-/// Threads and numbers both count from 0; a thread would have to make 2⁴⁰ nodes for identities to repeat. A forked
-/// child, whose stacks have other ids, has another recorder.
+/// Identity of a node.
+///
+/// Threads and numbers both count from 0; a thread would have to create 2⁴⁰ nodes for identities to repeat. A forked child,
+/// whose stacks have other ids, has another recorder.
 fn identity(recorder: &Recorder, torch_thread: u64, number: u64) -> u64 {
     recorder.serial() << 60 ^ torch_thread << 40 ^ number
 }
 
-/// The place of a node. A multiple of a large odd number separates threads that count in step.
+/// Index of a node in the ring.
+///
+/// A multiple of a large odd number separates threads that count in step.
 fn entry(torch_thread: u64, number: u64) -> usize {
     (number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING_ENTRIES
 }
 
-/// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is
-/// held; the GIL may or may not be.
+/// Hook for `at::sequence_number::get_and_increment`.
+///
+/// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is held;
+/// the GIL may or may not be held.
 #[unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv")]
 pub extern "C-unwind" fn get_and_increment() -> u64 {
     let Some(real) = REAL_GET_AND_INCREMENT.get() else { symbols::abort_without("get_and_increment") };
-    // SAFETY: PyTorch's own function.
+    // SAFETY: PyTorch's function.
     let number = unsafe { real() };
     if let Some(mut session) = Recorder::enter_if_recording() {
         panics::catch(|| remember(&mut session, number));
@@ -127,11 +139,13 @@ fn remember(session: &mut Session, number: u64) {
     }
 }
 
-/// Backward begins, on the thread that calls it. No lock is held; the GIL is not. Throws what a node throws.
+/// Hook for the engine's `execute`: backward begins, on the thread that calls it.
+///
+/// No lock is held; the GIL is not held. Throws whatever a node throws.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function. The result is written to `gradients`.
+/// Must be called as PyTorch calls its function. The result is written to `gradients`.
 #[unsafe(export_name = "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_")]
 pub unsafe extern "C-unwind" fn execute(
     gradients: *mut c_void,
@@ -146,11 +160,11 @@ pub unsafe extern "C-unwind" fn execute(
     let range = Recorder::enter_if_recording().map_or(0, |session| session.thread.ranges.now);
     let _restore = RestoreCaller(CALLER_RANGE.swap(range, Ordering::AcqRel));
     let Some(real) = REAL_EXECUTE.get() else { symbols::abort_without("execute") };
-    // SAFETY: PyTorch's own function with the arguments it was called with.
+    // SAFETY: PyTorch's function with the arguments it was called with.
     unsafe { real(gradients, engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs) }
 }
 
-/// A node may itself call backward: the range of the outer call counts again afterwards.
+/// Restores the range of the outer call, which counts again after a node itself calls backward.
 struct RestoreCaller(u32);
 
 impl Drop for RestoreCaller {
@@ -159,12 +173,14 @@ impl Drop for RestoreCaller {
     }
 }
 
-/// The engine evaluates one node. Called on the engine's thread for the device (or on the thread that called
-/// `backward`), without the GIL; throws what the node throws.
+/// Hook for the engine's `evaluate_function`, which evaluates one node.
+///
+/// Called on the engine's thread for the device (or on the thread that called `backward`), without the GIL; throws whatever
+/// the node throws.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function, with a live node.
+/// Must be called as PyTorch calls its function, with a live node.
 #[unsafe(export_name = "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE")]
 pub unsafe extern "C-unwind" fn evaluate_function(
     engine: *mut c_void,
@@ -174,10 +190,10 @@ pub unsafe extern "C-unwind" fn evaluate_function(
     queue: *const c_void,
 ) -> *mut c_void {
     let outer = panics::catch(|| enter_node(node)).flatten();
-    // Restores the outer node's context also when the node throws.
+    // Restores the outer node's context even when the node throws.
     let _restore = outer.map(RestoreBackward);
     let Some(real) = REAL_EVALUATE.get() else { symbols::abort_without("evaluate_function") };
-    // SAFETY: PyTorch's own function with the arguments it was called with.
+    // SAFETY: PyTorch's function with the arguments it was called with.
     unsafe { real(engine, task, node, inputs, queue) }
 }
 
@@ -201,7 +217,7 @@ fn enter_node(node: *const u8) -> Option<Backward> {
         Some(known) => origin(session.recorder, known).unwrap_or_default(),
         None => (0, 0, 0),
     };
-    // AccumulateGrad runs right after the node that made its gradient, and belongs to it.
+    // AccumulateGrad runs right after the node that computed its gradient, and belongs to it.
     session.thread.nodes.last_linked = (stack, layer, range);
     let caller_range = CALLER_RANGE.load(Ordering::Acquire);
     session.thread.backward = Backward {
@@ -217,8 +233,10 @@ fn enter_node(node: *const u8) -> Option<Backward> {
     Some(outer)
 }
 
-/// The range that a node's memory counts in: that of its forward operation, unless backward was called in a range that
-/// the operation was not in (`with annotate("backward"): loss.backward()`).
+/// Range in which a node's memory counts.
+///
+/// It is the range of its forward operation, unless backward was called in a range that did not contain the operation (`with
+/// annotate("backward"): loss.backward()`).
 fn range_of(recorder: &Recorder, thread: &mut ThreadState, forward: u32, caller: u32) -> u32 {
     if caller == 0 || caller == forward {
         return forward;
@@ -229,7 +247,7 @@ fn range_of(recorder: &Recorder, thread: &mut ThreadState, forward: u32, caller:
     if thread.ranges.is_inside.2 { forward } else { caller }
 }
 
-/// The number of nodes that were not made by an operation.
+/// Number of nodes that no operation created.
 const ACCUMULATE_GRAD: u64 = u64::MAX;
 
 /// The identity of a node's forward operation.
@@ -239,7 +257,7 @@ struct NodeNumber {
     torch_thread: u64,
 }
 
-/// Stack, layer and range of a node's forward operation.
+/// Returns stack, layer and range of a node's forward operation.
 fn origin(recorder: &Recorder, node: NodeNumber) -> Option<(u32, u32, u32)> {
     let entry = entry(node.torch_thread, node.number);
     let origin = &ORIGINS[entry];
@@ -250,9 +268,9 @@ fn origin(recorder: &Recorder, node: NodeNumber) -> Option<(u32, u32, u32)> {
     known.then_some(((place >> 32) as u32, place as u32, range))
 }
 
-/// The offset of a node's number, determined from the first nodes seen: libtorch's headers moved it in 2.14.
+/// Offset of a node's number, determined from the first nodes seen: libtorch's headers moved it in 2.14.
 struct Link {
-    /// 0: not known yet. Otherwise the offset in bytes; [`Link::OFF`] when no offset fits.
+    /// Offset in bytes; 0 if not known yet; [`Link::OFF`] when no offset fits.
     offset: AtomicU8,
     misses: AtomicU8,
 }
@@ -264,7 +282,7 @@ impl Link {
     /// After the vtable and a reference count (`intrusive_ptr_target`), or after the vtable and a weak pointer
     /// (`enable_shared_from_this`).
     const CANDIDATES: [u8; 2] = [16, 24];
-    /// From the number to the id of the thread that made the node: past the topological number and a flag.
+    /// From the number to the id of the thread that created the node: past the topological number and a flag.
     const THREAD_OFFSET: usize = 24;
     const MAX_MISSES: u8 = 64;
 
@@ -276,7 +294,7 @@ impl Link {
         }
     }
 
-    /// The number at `offset`, if a thread has issued it.
+    /// Reads the number at `offset`, if a thread has issued it.
     fn read(node: *const u8, offset: u8) -> Option<NodeNumber> {
         // SAFETY: nodes are far larger than the offsets read; alignment is that of the words.
         let (number, torch_thread) = unsafe {

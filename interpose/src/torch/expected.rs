@@ -1,5 +1,6 @@
-//! Checks whether the loaded PyTorch has the functions that memlab hooks. A hook on a renamed function is never called,
-//! so the figures would be wrong without a warning.
+//! Checks that the loaded PyTorch has the functions that memlab hooks.
+//!
+//! A hook on a renamed function is never called, so the figures would be wrong without a warning.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -13,12 +14,12 @@ use interpose_base::symbols;
 
 const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libtorch_cpu.so", c"libtorch_cuda.so"];
 
-/// The number of objects that had been loaded at the last check.
+/// Number of objects that had been loaded at the last check.
 static LOADS: AtomicU64 = AtomicU64::new(0);
-/// Which of [`LIBRARIES`] have been checked in this recording: one bit each.
+/// One bit for each of [`LIBRARIES`] that has been checked in this recording.
 static CHECKED: AtomicU64 = AtomicU64::new(0);
 
-/// Warns of missing functions in PyTorch libraries that were loaded since the last call.
+/// Warns of functions missing from PyTorch libraries that were loaded since the last call.
 pub fn check(recorder: &Recorder) {
     let loads = loaded_objects::loads();
     if LOADS.swap(loads, Ordering::AcqRel) == loads {
@@ -46,7 +47,7 @@ pub fn reset_in_child() {
     CHECKED.store(0, Ordering::Release);
 }
 
-/// A sentence for each consequence of functions that PyTorch should have but does not.
+/// Returns a sentence for each consequence of functions that PyTorch should have but does not.
 fn missing(
     version: Option<Version>,
     hooks: impl Iterator<Item = TorchHook>,
@@ -64,7 +65,7 @@ fn missing(
     names_by_consequence.iter().map(|(lost, names)| format!("{which} has no {}: {lost}", names.join(", "))).collect()
 }
 
-/// The version in `torch/version.py`, for the library at `torch/lib/…`.
+/// Reads the version from `torch/version.py`, for the library at `torch/lib/…`.
 fn version_beside(library: &Path) -> Option<Version> {
     let source = std::fs::read_to_string(library.parent()?.parent()?.join("version.py")).ok()?;
     let line = source.lines().find_map(|line| line.strip_prefix("__version__"))?;

@@ -1,4 +1,4 @@
-//! CUDA graphs: where they are captured, with which private pool, and when they are gone.
+//! CUDA graphs: the place of their capture, their private pool, and their end.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -34,21 +34,23 @@ static REAL_END_PRE: Real<OfGraph> = Real::in_library(LIBRARY, CAPTURE_END_PRE);
 static REAL_RESET: Real<OfGraph> = Real::in_library(LIBRARY, RESET);
 static POOL: Real<PoolOf> = Real::in_library(LIBRARY, c"_ZN2at4cuda9CUDAGraph4poolEv");
 
-/// A graph begins to be captured. No lock is held; the GIL is not.
+/// Hook for `CUDAGraph::capture_begin`: a graph's capture begins.
+///
+/// No lock is held; the GIL is not held.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its function.
 #[unsafe(export_name = "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode")]
 pub unsafe extern "C-unwind" fn capture_begin(graph: *mut c_void, pool: PoolId, mode: c_int) {
     if let Some(session) = Recorder::enter_if_recording() {
         session.thread.capture.answer = 0;
     }
     let Some(real) = REAL_BEGIN.get() else { abort_without("capture_begin") };
-    // SAFETY: PyTorch's own function with the arguments it was called with.
+    // SAFETY: PyTorch's function with the arguments it was called with.
     unsafe { real(graph, pool, mode) };
     if let Some(session) = Recorder::enter_if_recording() {
-        // PyTorch has just asked for the number of its capture.
+        // PyTorch has just queried the number of its capture.
         let capture = session.thread.capture.answer;
         if capture != 0 {
             panics::catch(|| graph_captures::begun(graph.addr(), capture, current_device()));
@@ -56,41 +58,43 @@ pub unsafe extern "C-unwind" fn capture_begin(graph: *mut c_void, pool: PoolId, 
     }
 }
 
-/// A graph's capture ends. No lock is held; the GIL is not.
+/// Hook for `CUDAGraph::capture_end`: a graph's capture ends.
+///
+/// No lock is held; the GIL is not held.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its function.
 #[unsafe(export_name = "_ZN2at4cuda9CUDAGraph11capture_endEv")]
 pub unsafe extern "C-unwind" fn capture_end(graph: *mut c_void) {
     let Some(real) = REAL_END.get() else { abort_without("capture_end") };
-    // SAFETY: PyTorch's own function with the argument it was called with.
+    // SAFETY: PyTorch's function with the argument it was called with.
     unsafe { captured(graph, real) };
 }
 
-/// The first part of [`capture_end`], which Python calls by itself.
+/// Hook for the first part of [`capture_end`], which Python calls directly.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its function.
 #[unsafe(export_name = "_ZN2at4cuda9CUDAGraph15capture_end_preEv")]
 pub unsafe extern "C-unwind" fn capture_end_pre(graph: *mut c_void) {
     let Some(real) = REAL_END_PRE.get() else { abort_without("capture_end_pre") };
-    // SAFETY: PyTorch's own function with the argument it was called with.
+    // SAFETY: PyTorch's function with the argument it was called with.
     unsafe { captured(graph, real) };
 }
 
-/// Ends a capture by `real`, and records it if that does not throw.
+/// Ends a capture by calling `real`, and records it if that does not throw.
 ///
 /// # Safety
 ///
 /// `graph` and `real` are PyTorch's.
 unsafe fn captured(graph: *mut c_void, real: OfGraph) {
     let ended = panics::catch(|| graph_captures::ending(graph.addr())).flatten();
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that both are PyTorch's.
     unsafe { real(graph) };
     let (Some(ended), Some(pool_of)) = (ended, POOL.get()) else { return };
-    // SAFETY: PyTorch's own function, which only reads; it throws only before a capture has ended.
+    // SAFETY: PyTorch's function, which only reads; it throws only before a capture has ended.
     let pool = unsafe { pool_of(graph) };
     if let Some(session) = Recorder::enter_if_recording() {
         panics::catch(|| {
@@ -100,11 +104,11 @@ unsafe fn captured(graph: *mut c_void, real: OfGraph) {
     }
 }
 
-/// The program lets go of a graph, or its object ends.
+/// Hook for `CUDAGraph::reset`: the program releases a graph, or its object ends.
 ///
 /// # Safety
 ///
-/// Must be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its function.
 #[unsafe(export_name = "_ZN2at4cuda9CUDAGraph5resetEv")]
 pub unsafe extern "C-unwind" fn reset(graph: *mut c_void) {
     let known = panics::catch(|| graph_captures::remove(graph.addr())).flatten();
@@ -114,7 +118,7 @@ pub unsafe extern "C-unwind" fn reset(graph: *mut c_void) {
         panics::catch(|| session.graph_gone(known.device, known.capture));
     }
     let Some(real) = REAL_RESET.get() else { abort_without("reset") };
-    // SAFETY: PyTorch's own function with the argument it was called with.
+    // SAFETY: PyTorch's function with the argument it was called with.
     unsafe { real(graph) };
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-/// A symbol's name as C has it, from a literal that attributes take too.
+/// Converts a symbol literal, which attributes also accept, to a `CStr`.
 macro_rules! c_symbol {
     ($symbol:literal) => {
         const {
@@ -27,19 +27,19 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// All that memlab supports.
+    /// All versions that memlab supports.
     pub const ALL: Self = Self { since: (0, 0), until: None };
 
     pub const fn since(since: Version) -> Self {
         Self { since, until: None }
     }
 
-    /// Both ends inclusive.
+    /// Range of versions, including both ends.
     pub const fn between(since: Version, until: Version) -> Self {
         Self { since, until: Some(until) }
     }
 
-    /// `None`: the version is unknown.
+    /// Returns true if the range contains the version; `None` is an unknown version.
     pub fn contain(self, version: Option<Version>) -> bool {
         match version {
             Some(version) => self.since <= version && self.until.is_none_or(|until| version <= until),
@@ -48,23 +48,25 @@ impl Versions {
     }
 }
 
-/// One function of PyTorch's that memlab interposes.
+/// A PyTorch function that memlab interposes.
 pub struct TorchHook {
-    /// Its mangled name.
+    /// Mangled name of the function.
     pub symbol: &'static CStr,
-    /// The soname of the library that exports it.
+    /// Soname of the library that exports it.
     pub library: &'static CStr,
     /// memlab's function.
     pub address: *const c_void,
-    /// The versions that are known to have it. In others its absence is not reported.
+    /// Versions known to have it.
+    ///
+    /// In others its absence is not reported.
     pub versions: Versions,
-    /// Its name in PyTorch's source, and what memlab cannot record without it.
+    /// Name in PyTorch's source, and the gap in the recording without it.
     pub name: &'static str,
     pub lost: &'static str,
 }
 
 impl TorchHook {
-    /// A function that every supported version has.
+    /// Hook on a function that every supported version has.
     pub const fn always(
         symbol: &'static CStr,
         library: &'static CStr,

@@ -1,4 +1,4 @@
-//! The functions of PyTorch that AOTInductor packages call for memory, and for operations that Inductor does not generate.
+//! PyTorch functions that AOTInductor packages call for memory, and for operations that Inductor does not generate.
 //!
 //! They are C functions that return an error code and throw nothing.
 
@@ -17,33 +17,37 @@ const CPU: &CStr = c"libtorch_cpu.so";
 const CUDA: &CStr = c"libtorch_cuda.so";
 const MISSING: &str = "what an AOTInductor package allocates there has no node, only the line that calls the package";
 
-/// Room for the arguments of any of these functions, which have at most 24, six of them in registers (System V calling
-/// convention, x86-64). What the caller has not passed is not used.
+/// Signature with room for the arguments of any of these functions.
+///
+/// They have at most 24, six of them in registers (System V calling convention, x86-64). Arguments that the caller has not
+/// passed are not used.
 type Function = unsafe extern "C" fn(f64, f64, usize, usize, usize, usize, usize, usize, StackArguments) -> usize;
 
-/// Passed in memory, as it is too large for registers.
+/// Arguments passed in memory, as they are too large for registers.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct StackArguments([usize; 18]);
 
-/// What a body finds on the stack.
+/// Stack frame found by a body.
 #[repr(C)]
 struct CallFrame {
-    /// The address that the call returns to.
+    /// Return address of the call.
     site: usize,
-    /// The same, where the caller has put it.
+    /// The same address, where the caller has put it.
     _returns_to: usize,
     arguments: StackArguments,
 }
 
-/// Defines the hooks. The entry of each passes the address that it returns to as one more argument on the stack.
+/// Defines the hooks.
+///
+/// The entry of each passes its return address as one more argument on the stack.
 macro_rules! package_hooks {
     ($($hook:ident = $symbol:literal, $library:expr;)*) => {$(
         #[doc = concat!("`", $symbol, "`, called with no lock held, on the thread that runs the package.")]
         ///
         /// # Safety
         ///
-        /// Must be called as PyTorch's own function.
+        /// Must be called as PyTorch's function.
         #[unsafe(naked)]
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C" fn $hook() {
@@ -53,7 +57,7 @@ macro_rules! package_hooks {
                 static REAL: Real<Function> = Real::in_library($library, c_symbol!($symbol));
                 let Some(real) = REAL.get() else { abort_without($symbol) };
                 let _call = Call::enter(pushed.site);
-                // SAFETY: PyTorch's own function with the arguments it was called with.
+                // SAFETY: PyTorch's function with the arguments it was called with.
                 unsafe { real(x, y, a, b, c, d, e, f, pushed.arguments) }
             }
             std::arch::naked_asm!("push qword ptr [rsp]", "call {body}", "add rsp, 8", "ret", body = sym body)
@@ -72,7 +76,7 @@ macro_rules! package_hooks {
     }};
 }
 
-// Those of 2.15 that take memory and that Inductor calls most; others are called through the proxy executor, or count at
+// Functions of 2.15 that take memory and that Inductor calls most. Others are called through the proxy executor, or count at
 // the line that calls the package.
 package_hooks! {
     empty_strided = "aoti_torch_empty_strided", CPU;
@@ -109,11 +113,13 @@ package_hooks! {
     topk = "aoti_torch_cuda_topk", CUDA;
 }
 
-/// Marks the thread as inside a call that a package makes, until it is dropped.
+/// Marks the thread as inside a package's call until dropped.
 struct Call(PackageCall);
 
 impl Call {
-    /// `site`: the address that the call returns to. Calls of other libraries change nothing.
+    /// Enters a call that returns to `site`.
+    ///
+    /// Calls of other libraries change nothing.
     fn enter(site: usize) -> Self {
         let Some(session) = Recorder::enter_if_recording() else { return Self(PackageCall::NONE) };
         let thread = session.thread;

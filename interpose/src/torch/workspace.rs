@@ -6,8 +6,8 @@ use super::hook::{TorchHook, Versions, c_symbol};
 use crate::recorder::Recorder;
 use interpose_base::symbols::{Real, abort_without};
 
-/// Two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and a returned pointer: all these
-/// functions fit this signature on x86-64.
+/// Signature of these functions on x86-64: two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and
+/// a returned pointer.
 type Fetch = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 
 const LIBRARY: &CStr = c"libtorch_cuda.so";
@@ -17,14 +17,14 @@ macro_rules! workspace_hooks {
     ($($hook:ident = $symbol:literal, $name:literal, $versions:expr;)*) => {$(
         /// # Safety
         ///
-        /// Must be called as PyTorch calls its own function.
+        /// Must be called as PyTorch calls its function.
         #[doc = concat!("`", $name, "`, called with no lock held, on the thread that runs the operation.")]
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $hook(first: usize, second: usize) -> *mut c_void {
             static REAL: Real<Fetch> = Real::in_library(LIBRARY, c_symbol!($symbol));
             let Some(real) = REAL.get() else { abort_without($symbol) };
             let _marked = RestoreMark(mark(true));
-            // SAFETY: PyTorch's own function with the arguments it was called with.
+            // SAFETY: PyTorch's function with the arguments it was called with.
             unsafe { real(first, second) }
         }
     )*
@@ -41,10 +41,9 @@ macro_rules! workspace_hooks {
     }};
 }
 
-// As in the libraries of 2.1, 2.4, 2.6, 2.8, 2.11 and 2.15, each called through the linker's table; in the versions
-// between, names may have been added or removed earlier or later. Up to 2.11 the function that returns the handle
-// allocates its workspace. Up to 2.8 the one of cuBLASLt is allocated where it is used and freed at once, so it counts
-// as temporary.
+// As in the libraries of 2.1, 2.4, 2.6, 2.8, 2.11 and 2.15, each called through the linker's table. In the versions between,
+// names may have been added or removed earlier or later. Up to 2.11 the function that returns the handle allocates its
+// workspace. Up to 2.8 the workspace of cuBLASLt is allocated where it is used and freed at once, so it counts as temporary.
 workspace_hooks! {
     cublas_handle_until_2_11 = "_ZN2at4cuda24getCurrentCUDABlasHandleEv",
         "at::cuda::getCurrentCUDABlasHandle()", Versions::between((2, 1), (2, 11));
@@ -58,7 +57,7 @@ workspace_hooks! {
         "at::cuda::allocateCUDABlasWorkspace(size_t)", Versions::since((2, 15));
 }
 
-/// Restores the thread's mark, also when the function throws.
+/// Restores the thread's mark, even when the function throws.
 struct RestoreMark(bool);
 
 impl Drop for RestoreMark {

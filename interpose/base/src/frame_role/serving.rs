@@ -1,9 +1,9 @@
-//! The functions of inference servers and of Hugging Face that allocate key-value caches and workspaces.
+//! Functions of inference servers and of Hugging Face that allocate key-value caches and workspaces.
 //!
-//! They are known by their files and names, as in vLLM 0.9, 0.13, 0.24 and 0.33 (and its first engine, in 0.6), SGLang 0.3.6, 0.4.10,
+//! The files and names are those of vLLM 0.9, 0.13, 0.24 and 0.33 (and its first engine, in 0.6), SGLang 0.3.6, 0.4.10,
 //! 0.5.5, 0.5.15 and 0.5.23, and transformers 5.24.
 
-/// What a function allocates memory for.
+/// Purpose for which a function allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     KvCache,
@@ -11,7 +11,7 @@ pub(super) enum Purpose {
     Communication,
 }
 
-/// The purpose by file, name and qualified name (`KVCache.update`).
+/// Returns the purpose by file, name and qualified name (`KVCache.update`).
 pub(super) fn purpose(file: &str, name: &str, qualified: &str) -> Option<Purpose> {
     let (package, rest) = package(file);
     let is_cache = match package {
@@ -46,10 +46,10 @@ enum Package {
     Other,
 }
 
-/// The package of a file, and the path inside it.
+/// Splits a file name into its package and the path inside the package.
 fn package(file: &str) -> (Package, &str) {
     let installed = ["/site-packages/", "/dist-packages/"].into_iter().find_map(|folder| file.rsplit_once(folder));
-    // Folders further out may be of any name: environments are called `vllm`, too.
+    // Folders further out may have any name: some environments are also called `vllm`.
     let found = match installed {
         Some((_, path)) => path.split_once('/'),
         None => innermost_package(file),
@@ -63,7 +63,9 @@ fn package(file: &str) -> (Package, &str) {
     }
 }
 
-/// The innermost folder that is called as a package is: a checkout is a folder of the same name, `vllm/vllm/v1/…`.
+/// Finds the innermost folder named like a package.
+///
+/// A checkout repeats the name: `vllm/vllm/v1/…`.
 fn innermost_package(file: &str) -> Option<(&str, &str)> {
     let split = |name: &'static str| {
         let (before, rest) = file.rsplit_once(name)?;
@@ -72,7 +74,7 @@ fn innermost_package(file: &str) -> Option<(&str, &str)> {
     ["vllm", "sglang", "transformers", "flashinfer"].into_iter().filter_map(split).min_by_key(|(_, rest)| rest.len())
 }
 
-/// vLLM's engines: of versions 0 and 1, with both of the latter's model runners.
+/// Functions of vLLM's engines, versions 0 and 1, including both model runners of version 1.
 fn allocates_cache_of_vllm(file: &str, name: &str) -> bool {
     (file.starts_with("worker/") || file.starts_with("v1/worker/"))
         && matches!(
@@ -86,7 +88,9 @@ fn allocates_cache_of_vllm(file: &str, name: &str) -> bool {
         )
 }
 
-/// SGLang's pools, with the tables that say where a request's tokens are. What they allocate while requests come and go is no cache.
+/// SGLang's pools, and the tables that locate a request's tokens.
+///
+/// Memory allocated while requests come and go is not a cache.
 fn allocates_pool_of_sglang(file: &str, name: &str) -> bool {
     let is_pool = file.contains("pool") && !file.contains("host")
         || matches!(
@@ -98,8 +102,9 @@ fn allocates_pool_of_sglang(file: &str, name: &str) -> bool {
     is_pool && makes
 }
 
-/// Whether it makes or replaces the keys and values of a `Cache`, or the pool of continuous batching, and not something that is read
-/// from one, such as a mask.
+/// Returns true if the function creates or replaces the keys and values of a `Cache`, or the pool of continuous batching.
+///
+/// Functions that derive something from a cache, such as a mask, do not count.
 fn keeps_states_of_transformers(file: &str, name: &str, qualified: &str) -> bool {
     match file {
         "cache_utils.py" => !name.starts_with("get_"),
@@ -108,14 +113,16 @@ fn keeps_states_of_transformers(file: &str, name: &str, qualified: &str) -> bool
     }
 }
 
-/// Whether it is a method of a class that is called a KV cache: `KVCache.update`. What `forward` allocates is its layer's.
+/// Returns true for a method of a KV cache class: `KVCache.update`.
+///
+/// Memory that `forward` allocates belongs to its layer.
 fn is_of_cache_class(qualified: &str) -> bool {
     qualified
         .rsplit_once('.')
         .is_some_and(|(class, name)| class.to_ascii_lowercase().ends_with("kvcache") && name != "forward")
 }
 
-/// Whether the file is a backend of attention, which keeps a workspace and the buffers of its metadata.
+/// Returns true if the file is an attention backend, which keeps a workspace and metadata buffers.
 fn is_backend(package: Package, file: &str) -> bool {
     match package {
         Package::Vllm => file.starts_with("v1/attention/backends/") || file.starts_with("attention/backends/"),

@@ -1,4 +1,4 @@
-//! One file of the trace: reserving room, writing lines, and limiting its size.
+//! One file of the trace: reserves room, writes lines, and limits its size.
 
 mod ahead;
 
@@ -19,19 +19,21 @@ use super::trace_path::{self, Naming, is_named};
 use crate::descriptors::{inode_of, move_up, soft_limit};
 use crate::waker::Waker;
 
-/// Compacts the trace. Woken when a file has grown large.
+/// Thread that compacts the trace.
+///
+/// Woken when a file has grown large.
 pub static COMPACTING_THREAD: Waker = Waker::new();
 
-/// Why a line was not taken.
+/// Reason for refusing a line.
 pub enum WriteRefusal {
     /// The process is ending, or the log has switched to another file.
     Closed,
-    /// The file has its full size, and the line arrived after the last room was taken.
+    /// The file has reached its maximum size, and the last room was taken before this line arrived.
     Full,
     Failed(io::Error),
 }
 
-/// What a file still has room for after a line.
+/// Room left in a file after a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     Events,
@@ -41,54 +43,60 @@ pub enum Room {
     Ending,
 }
 
-/// The file is extended by this much beyond its last line at first, so that short programs leave small files.
+/// Initial extension of the file beyond its last line.
+///
+/// It is small, so that short programs leave small files.
 pub const FIRST_EXTENSION: u64 = 1 << 20;
 const MAX_EXTENSION: u64 = 64 << 20;
 const PAGE: u64 = 4096;
-/// Room for the lines of threads that checked for room while there still was some.
+/// Room for the lines of threads that checked while room was left.
 const MARGIN: u64 = 64 << 10;
 
 /// Bytes of a file besides keyframe and events: its header, and the reserve at its end.
 pub const SLACK: u64 = 64 << 10;
 
-/// The end of a file that is still open.
+/// The `end` of a file that is still open.
 const NOT_CLOSED: u64 = u64::MAX;
 
 pub struct TraceFile {
     pub path: PathBuf,
     /// Closed only by [`TraceFile::release`].
     file: ManuallyDrop<File>,
-    /// Device and inode of the file: programs close descriptors that are not theirs, and open their own files under the
-    /// same numbers.
+    /// Device and inode of the file.
+    ///
+    /// Programs close descriptors that are not theirs, and open files under the same numbers.
     inode: (u64, u64),
     /// Null if the file system refuses shared mappings: lines are then written with `pwrite`.
     base: *mut u8,
     mapped: u64,
     tail: AtomicU64,
-    /// Bytes of the file that exist; 0 once the file is closed.
+    /// Bytes that exist in the file; 0 once the file is closed.
     ready: AtomicU64,
     extending: Mutex<()>,
-    /// The extended size, which stays when closing sets `ready` to 0.
+    /// Extended size of the file.
+    ///
+    /// It stays when closing sets `ready` to 0.
     extended: AtomicU64,
     front: u64,
     /// The file's maximum size.
     most: AtomicU64,
-    /// The size from which the file is to be compacted.
+    /// Size at which the file is due for compaction.
     large: AtomicU64,
     /// The size of the closed file; [`NOT_CLOSED`] before.
     end: AtomicU64,
-    /// Bytes inside the file that were reserved for lines which were then refused: they stay NULs.
+    /// Bytes inside the file that were reserved for lines and then refused: they stay NULs.
     refused: AtomicU64,
     released: AtomicBool,
     /// The file that this one replaced.
     previous: AtomicPtr<TraceFile>,
-    /// The position of the file's first byte among all bytes of the recording: greater than that of any byte of the
-    /// file that it replaced.
+    /// Position of the file's first byte in the whole recording.
+    ///
+    /// It is greater than the position of any byte of the replaced file.
     stream_start: AtomicU64,
-    /// Whether the first `front` bytes are complete.
+    /// True if the first `front` bytes are complete.
     front_is_written: AtomicBool,
     in_memory: bool,
-    /// Up to where [`TraceFile::fault_ahead`] has come, and the tail when it did.
+    /// Position that [`TraceFile::fault_ahead`] has reached, and the tail at that time.
     faulted: AtomicU64,
     seen_tail: AtomicU64,
 }
@@ -99,8 +107,9 @@ unsafe impl Send for TraceFile {}
 unsafe impl Sync for TraceFile {}
 
 impl TraceFile {
-    /// Creates the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes,
-    /// which [`write_front`](Self::write_front) fills.
+    /// Creates the file at `path` and maps its first `mapped` bytes.
+    ///
+    /// Lines are appended after the first `front` bytes, which [`write_front`](Self::write_front) fills.
     pub fn create(path: &Path, naming: Naming<'_>, mapped: u64, front: u64) -> io::Result<Self> {
         let in_memory = path.as_os_str() == trace_path::IN_MEMORY;
         let (file, path) = trace_path::open_unused(path, naming)?;
@@ -157,13 +166,14 @@ impl TraceFile {
         Ok(room)
     }
 
-    /// How much of the maximum size is reserved for definitions and for the last lines.
+    /// Part of the maximum size that is reserved for definitions and for the last lines.
     fn reserve(most: u64) -> u64 {
         (most / 16).clamp(4 * MARGIN, 64 * MARGIN)
     }
 
-    /// Makes the file at least `end` bytes long. `posix_fallocate` allocates the disk space, so that a full disk is an
-    /// error here and not a SIGBUS at a later store.
+    /// Makes the file at least `end` bytes long.
+    ///
+    /// `posix_fallocate` allocates the disk space, so a full disk causes an error here and not a SIGBUS at a later store.
     #[cold]
     fn extend(&self, end: u64, line_bytes: u64) -> Result<Room, WriteRefusal> {
         let _one_at_a_time = self.extending.lock();
@@ -221,7 +231,7 @@ impl TraceFile {
         self.file.write_all_at(line, start)
     }
 
-    /// Fails if the descriptor is no longer the trace's.
+    /// Fails if the descriptor no longer refers to the trace.
     fn check_descriptor(&self) -> io::Result<()> {
         if inode_of(&*self.file) == self.inode {
             Ok(())
@@ -252,10 +262,10 @@ impl TraceFile {
 
     /// Refuses further lines and truncates the file to the reserved bytes.
     ///
-    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves later
+    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay. A thread that reserves later
     /// sees `ready` and writes nothing. No thread can touch a page beyond the new end.
     pub fn close(&self) -> u64 {
-        // With a timeout: a signal handler that ends the process may have interrupted an extension on this same thread.
+        // Uses a timeout: a signal handler that ends the process may have interrupted an extension on this same thread.
         let _no_extension = self.extending.try_lock_for(Duration::from_millis(100));
         if self.is_closed() {
             return self.end.load(Ordering::SeqCst);
@@ -264,19 +274,21 @@ impl TraceFile {
         self.ready.store(0, Ordering::SeqCst);
         let end = self.tail.load(Ordering::SeqCst).min(size);
         self.end.store(end, Ordering::SeqCst);
-        // If truncating fails, NULs stay at the end, which readers skip.
+        // If truncating fails, NULs stay at the end; readers skip them.
         if self.check_descriptor().is_ok() {
             let _ = self.file.set_len(end.min(soft_limit(Resource::Fsize)));
         }
         end
     }
 
-    /// Whether the file still has its name: it may have been removed, renamed or replaced.
+    /// Returns true if the file still has its name.
+    ///
+    /// It may have been removed, renamed or replaced.
     pub fn is_in_place(&self) -> bool {
         self.in_memory || is_named(&self.file, &self.path)
     }
 
-    /// Whether the trace is kept in memory: its path is that of a descriptor of this process.
+    /// Returns true if the trace is kept in memory: its path is that of a descriptor of this process.
     pub fn is_in_memory(&self) -> bool {
         self.in_memory
     }
@@ -303,17 +315,20 @@ impl TraceFile {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Sets the maximum size to `most` bytes, front included; from `large` bytes on the file is to be compacted.
+    /// Sets the maximum size to `most` bytes, front included.
+    ///
+    /// From `large` bytes on, the file is due for compaction.
     pub fn bound(&self, most: u64, large: u64) {
         self.most.store(most, Ordering::Relaxed);
         self.large.store(large, Ordering::Relaxed);
     }
 
-    /// Limits a file beside which no other is being filled, so that out of `trace_max` bytes there is room for its
-    /// compacted successor. `keyframe`: bytes of its own keyframe; `left`: bytes that replaced files still take.
+    /// Limits the file when no other is being filled, so that its compacted successor also fits in `trace_max` bytes.
+    ///
+    /// `keyframe` is the size of this file's keyframe; `left` is the size of replaced files that still exist.
     pub fn bound_alone(&self, trace_max: u64, keyframe: u64, left: u64) {
         let next = (keyframe + keyframe / 2 + 2 * SLACK).max(trace_max / 4);
-        // The file is not compacted before that would gain something.
+        // Compact only when that frees enough space.
         let large = (trace_max / 2).max(self.front() + trace_max / 16);
         self.bound(trace_max.saturating_sub(next).saturating_sub(left), large);
     }
@@ -322,7 +337,9 @@ impl TraceFile {
         self.tail() >= self.large.load(Ordering::Relaxed)
     }
 
-    /// Writes the first bytes of the file. A NUL stays between them and the lines.
+    /// Writes the first bytes of the file.
+    ///
+    /// A NUL stays between them and the lines.
     pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 >= self.front {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
@@ -330,12 +347,12 @@ impl TraceFile {
         self.write_at(bytes, 0)
     }
 
-    /// The first bytes of the file are complete: they hold the state at the end of the file that it replaced.
+    /// Marks the first bytes of the file as complete: they contain the state at the end of the replaced file.
     pub fn front_is_complete(&self) {
         self.front_is_written.store(true, Ordering::Release);
     }
 
-    /// For a closed file: whether every reserved line has been written.
+    /// Returns true if every reserved line of a closed file has been written.
     pub fn is_whole(&self) -> bool {
         let end = self.end.load(Ordering::SeqCst);
         if end == NOT_CLOSED {
@@ -367,8 +384,9 @@ impl TraceFile {
         Ok(nuls)
     }
 
-    /// Releases mapping and descriptor of a closed file that is whole. Only then is the disk space of a deleted file
-    /// freed.
+    /// Releases the mapping and the descriptor of a closed file that is whole.
+    ///
+    /// Only then does the system free the disk space of a deleted file.
     ///
     /// # Safety
     ///
@@ -400,7 +418,7 @@ impl TraceFile {
         self.previous.store(ptr::from_ref(previous).cast_mut(), Ordering::Release);
     }
 
-    /// Called in a forked child: [`reset_in_child`](Self::reset_in_child) for this file and all that it replaced.
+    /// Called in a forked child: runs [`reset_in_child`](Self::reset_in_child) for this file and all files that it replaced.
     pub fn reset_all_in_child(&self) {
         self.reset_in_child();
         let mut file = self.previous();
@@ -410,8 +428,10 @@ impl TraceFile {
         }
     }
 
-    /// Releases the parent's file in a forked child, which would otherwise hold its disk space and lock. An append that
-    /// a signal handler has interrupted to fork may continue here: it writes to the child's own memory.
+    /// Releases the parent's file in a forked child, which would otherwise hold its disk space and lock.
+    ///
+    /// If a signal handler that interrupted an append forks, the append may continue here. It then writes to the child's own
+    /// memory.
     fn reset_in_child(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
@@ -441,13 +461,13 @@ impl TraceFile {
         unsafe { self.previous.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The position of the file's first byte in the recording.
+    /// Position of the file's first byte in the recording.
     #[inline]
     pub fn stream_start(&self) -> u64 {
         self.stream_start.load(Ordering::Acquire)
     }
 
-    /// Whether the file's first bytes can be read.
+    /// Returns true if the file's first bytes can be read.
     pub fn has_front(&self) -> bool {
         self.front_is_written.load(Ordering::Acquire)
     }
@@ -456,7 +476,7 @@ impl TraceFile {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Copies bytes of the file, as they are now; 0 where it cannot be read.
+    /// Copies bytes of the file in their current state; returns 0 if it cannot be read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> usize {
         if self.check_descriptor().is_err() {
             return 0;
@@ -464,7 +484,7 @@ impl TraceFile {
         self.file.read_at(buffer, offset).unwrap_or(0)
     }
 
-    /// The mapped lines from `offset` up to the first that is not written yet; `None` if the file is not mapped.
+    /// Returns the mapped lines from `offset` up to the first unwritten one; `None` if the file is not mapped.
     ///
     /// # Safety
     ///
@@ -492,12 +512,13 @@ impl TraceFile {
     }
 }
 
-/// Maps the first bytes of a file without access: pages beyond its end would fault in tools that read all memory of the
-/// process, as valgrind does to find leaks. Access is enabled as the file is extended. Null if the file system refuses
-/// shared mappings.
+/// Maps the first bytes of a file without access.
 ///
-/// Uses the system call: ThreadSanitizer treats a call of `mmap` as a write to every byte of the mapping, and does not
-/// know the atomic operation by which other threads learn of it.
+/// Pages beyond its end would fault in tools that read all memory of the process, as valgrind does to find leaks. Access is
+/// enabled as the file is extended. Returns null if the file system refuses shared mappings.
+///
+/// Uses the system call directly. ThreadSanitizer treats a call of `mmap` as a write to every byte of the mapping, and does
+/// not know the atomic operation through which other threads learn of the mapping.
 fn map(file: &File, bytes: u64) -> *mut u8 {
     // A variadic function reads whole registers.
     let [protection, flags] = [libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE].map(i64::from);
@@ -509,7 +530,7 @@ fn map(file: &File, bytes: u64) -> *mut u8 {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        // Only for a file that was never part of a log.
+        // Applies only to a file that was never part of a log.
         // SAFETY: no other thread has it.
         unsafe { self.release() };
     }

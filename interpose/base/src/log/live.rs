@@ -1,7 +1,7 @@
-//! Reading the recording inside the process, while it is written.
+//! Reads the recording inside the process while it is written.
 //!
-//! There is one reader: the tools of the Python package. A file that the log has replaced stays mapped while the reader
-//! is in it, unless the log has to be replaced again.
+//! The only reader is the Python package's tools. A file that the log has replaced stays mapped while the reader is in it,
+//! unless the log must be replaced again.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -12,29 +12,30 @@ use super::Log;
 use super::file::TraceFile;
 use crate::locks;
 
-/// Where the reader is.
+/// Position of the reader.
 static READER: Mutex<Reader> = Mutex::new(Reader { file: None, hole: None });
 
 struct Reader {
     file: Option<&'static TraceFile>,
-    /// Since when a reserved line is missing, and its position.
+    /// Time since which a reserved line is missing, and its position.
     hole: Option<(Instant, u64)>,
 }
 
 /// Attempts to read a line that another thread has reserved and not yet written.
 const UNFINISHED_LINE_ATTEMPTS: u32 = 64;
-/// A line that is missing for so long was refused, or its thread has died.
+/// After this time, a missing line counts as refused, or its thread as dead.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What was read.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// So many bytes of whole lines; 0: there is nothing new.
+    /// Number of bytes read, all of whole lines; 0 if nothing is new.
     Bytes(usize),
-    /// The next line does not fit: it has so many bytes.
+    /// Size of the next line in bytes: it does not fit.
     Needs(usize),
-    /// What followed the position is gone. The position is now the beginning of what is there, which begins with the
-    /// whole state.
+    /// The data after the position is gone.
+    ///
+    /// The position now points to the beginning of the remaining data, which starts with the complete state.
     Restarted,
 }
 
@@ -45,7 +46,7 @@ pub fn end(log: &Log) -> u64 {
     file.stream_start() + file.tail()
 }
 
-/// Copies the lines after `position` that are written, and moves the position behind them.
+/// Copies the written lines after `position`, and moves the position behind them.
 pub fn read(log: &Log, position: &mut u64, buffer: &mut [u8]) -> ReadOutcome {
     let mut reader = READER.lock();
     let Some(mut file) = file_at(log, *position) else {
@@ -95,12 +96,14 @@ enum ReadAttempt {
     Lines(usize),
     Needs(usize),
     EndOfFront,
-    /// A reserved line is missing: so many NULs are there before the next one, or up to the end.
+    /// A reserved line is missing.
+    ///
+    /// The value is the number of NULs before the next line, or up to the end.
     Hole(usize),
     End,
 }
 
-/// Lines of the state at the front of a file, which a NUL ends.
+/// Reads lines of the state at the front of a file; a NUL ends the state.
 fn read_front(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> ReadAttempt {
     if !file.has_front() {
         return ReadAttempt::EndOfFront;
@@ -139,7 +142,7 @@ fn read_lines(file: &'static TraceFile, offset: u64, buffer: &mut [u8]) -> ReadA
     ReadAttempt::Hole(piece[..read].iter().position(|byte| *byte != 0).unwrap_or(read))
 }
 
-/// Lines of a file on a file system without shared mappings.
+/// Reads lines of a file on a file system without shared mappings.
 fn read_unmapped(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> ReadAttempt {
     let most = (file.tail().saturating_sub(offset) as usize).min(buffer.len());
     if most == 0 {
@@ -155,7 +158,7 @@ fn read_unmapped(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> ReadAttemp
     }
 }
 
-/// The file that a position is in; `None` if it is gone.
+/// Returns the file that contains a position; `None` if it is gone.
 fn file_at(log: &Log, position: u64) -> Option<&'static TraceFile> {
     let mut file = log.file();
     while position < file.stream_start() {
@@ -164,7 +167,9 @@ fn file_at(log: &Log, position: u64) -> Option<&'static TraceFile> {
     (!file.is_released()).then_some(file)
 }
 
-/// The file that a new reader starts with: the state at the front of the current one may not be there yet.
+/// Returns the file with which a new reader starts.
+///
+/// The state at the front of the current file may not be complete yet.
 fn beginning(log: &Log) -> &'static TraceFile {
     let file = log.file();
     match file.previous() {
@@ -186,7 +191,7 @@ fn replacement(log: &Log, file: &'static TraceFile) -> Option<&'static TraceFile
     None
 }
 
-/// Calls `release` for a replaced file unless the reader is in it and the log can wait for it.
+/// Calls `release` for a replaced file unless the reader is in it and the log can wait for the reader.
 pub fn release_unless_read(log: &Log, file: &TraceFile, release: impl FnOnce()) -> bool {
     let reader = READER.lock();
     let is_read = reader.file.is_some_and(|read| ptr::eq(read, file));
@@ -210,7 +215,7 @@ mod tests {
     use super::*;
     use crate::log::trace_path::{IN_MEMORY, Naming};
 
-    /// There is one reader in a process.
+    /// The tests share the process's single reader.
     static ONE_READER: Mutex<()> = Mutex::new(());
 
     fn next_file(front: &[u8]) -> TraceFile {
@@ -234,7 +239,7 @@ mod tests {
     #[test]
     fn a_reader_gets_every_line_once_while_threads_append_and_the_log_switches() {
         let _one = ONE_READER.lock();
-        // GIVEN four threads that append numbered lines, and a log that continues in other files meanwhile
+        // GIVEN four threads that append numbered lines, and a log that continues in other files at the same time
         let log = Log::create(Path::new(IN_MEMORY), Naming::Exact, 64 << 20, b"{}\n").unwrap();
         let (mut position, mut text, stop) = (0, Vec::new(), AtomicBool::new(false));
         let mut left: Vec<&'static TraceFile> = Vec::new();
@@ -274,8 +279,8 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(read_all(&log, &mut position, &mut text));
-        // THEN it has each line that was written, once and in the order of its thread; a line that a closing file refused
-        // is written to the next one
+        // THEN it contains each written line once, in the order of its thread; a line that a closing file refused is written
+        // to the next file
         let mut next = [0; 4];
         for line in String::from_utf8(text).unwrap().lines().filter(|line| line.starts_with('[')) {
             let (thread, number, filler): (usize, u64, String) = serde_json::from_str(line).unwrap();
@@ -299,7 +304,7 @@ mod tests {
         // WHEN it is read before the state is complete THEN the reader gets the first file's lines and the new ones
         assert!(read_all(&log, &mut position, &mut text));
         assert_eq!(text, b"{}\n[1]\n[2]\n");
-        // WHEN a new reader comes later THEN it is told, and begins with the state
+        // WHEN a new reader comes later THEN its read restarts, and begins with the state
         log.file().front_is_complete();
         assert!(old.is_whole());
         // SAFETY: closed and whole, and the reader has moved on.

@@ -1,7 +1,7 @@
-//! Which file a trace may be written to: a new one, or one that holds an earlier trace.
+//! Chooses the file of a trace: a new one, or one that contains an earlier trace.
 //!
-//! The name may be a mistake (`-o train.py`), a device, or a file that another user has placed in a shared folder.
-//! Nothing is opened if opening it could block or have an effect, and only traces of this user's are replaced.
+//! The name may be a mistake (`-o train.py`), a device, or a file that another user has placed in a shared folder. Nothing
+//! is opened if opening it could block or have an effect, and only traces of this user are replaced.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -18,39 +18,47 @@ use crate::descriptors::inode_of;
 /// The first bytes of a trace.
 const HEADER: &[u8] = b"{\"memlab\":";
 
-/// In place of a path: the trace is kept in memory, and is gone with the process.
+/// Stands for the path of a trace that is kept in memory.
+///
+/// Such a trace disappears with the process.
 pub const IN_MEMORY: &str = ":memory:";
 
-/// The number of names that are tried in order.
+/// Number of names tried in order.
 const ORDERED_NAMES: u64 = 1000;
 
-/// The choice if a trace cannot have its name. `run`: the current `memlab run`, whose traces stay.
+/// Policy for a name that is taken.
+///
+/// `run` is the current `memlab run`, whose traces are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Naming<'a> {
-    /// The user chose the name. If a living process's trace has it, `trace-1.jsonl` is used; if a file has it that is
-    /// not a trace, the user gets an error.
+    /// The user chose the name.
+    ///
+    /// If the trace of a living process has it, `trace-1.jsonl` is used. If a file that is not a trace has it, the user gets
+    /// an error.
     AsAsked { run: Option<&'a str> },
     /// The user did not choose the name: if any file has it, `trace-1.jsonl` is used.
     Anything { run: Option<&'a str> },
-    /// No other name: readers would not find it.
+    /// Allows no other name: readers would not find it.
     Exact,
 }
 
-/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) if `path` is the trace of a living process, of this
-/// process before an `exec`, or of another process of the same run. A file that may be mapped is never truncated: that
-/// would kill any process that reads the mapping.
+/// Opens a new file at `path`.
+///
+/// The file goes beside it (`trace-1.jsonl` …) if `path` is the trace of a living process, of this process before an `exec`,
+/// or of another process of the same run. A file that may be mapped is never truncated: truncation would kill any process
+/// that reads the mapping.
 pub fn open_unused(path: &Path, naming: Naming<'_>) -> io::Result<(File, PathBuf)> {
     if path.as_os_str() == IN_MEMORY {
         let memory = rustix::fs::memfd_create("memlab", rustix::fs::MemfdFlags::CLOEXEC)?;
         return Ok((File::from(memory), path.to_owned()));
     }
     let names = if naming == Naming::Exact { 1 } else { ORDERED_NAMES };
-    // Beyond these, which are looked at one by one, names are by the time.
+    // The numbered names are tried one by one; further names are formed from the time.
     let later = (naming != Naming::Exact).then(clock::unix_ns).into_iter().flat_map(|now| now..now + 16);
     for number in (0..names).chain(later) {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
-        // Several processes may do this at once. Between creating a file and locking it, another process may have taken
-        // it for that of a dead process: only the process that holds the lock of the file with the name continues.
+        // Several processes may do this at once. Between creating a file and locking it, another process may have taken it
+        // for that of a dead process. Only the process that holds the lock of the file with the name continues.
         for _ in 0..16 {
             let mut options = OpenOptions::new();
             match options.read(true).write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&candidate) {
@@ -86,7 +94,7 @@ pub fn open_unused(path: &Path, naming: Naming<'_>) -> io::Result<(File, PathBuf
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "other processes write to files of this name"))
 }
 
-/// Whether an error of [`open_unused`] means that the name itself is wrong, not that the folder is not writable.
+/// Returns true if an error of [`open_unused`] means that the name itself is wrong, not that the folder is not writable.
 pub fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists
 }
@@ -95,10 +103,12 @@ fn refused(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, format!("{what}, and memlab replaces nothing but traces"))
 }
 
-/// What the name refers to already.
+/// The existing file at a name.
 enum ExistingFile {
     Nothing,
-    /// A trace of this user's, or an empty file, whose replacement loses nothing.
+    /// A trace of this user, or an empty file.
+    ///
+    /// Replacing it loses nothing.
     Trace(File),
     AnotherUsers,
     Other(&'static str),
@@ -116,7 +126,7 @@ impl ExistingFile {
             None if found.uid() != own => return Ok(Self::AnotherUsers),
             None => {}
         }
-        // Another file may have taken the name since.
+        // Another file may have taken the name in the meantime.
         let careful = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let file = match OpenOptions::new().read(true).custom_flags(careful).open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -131,7 +141,7 @@ impl ExistingFile {
         }
         let mut start = [0; HEADER.len()];
         let length = file.read_at(&mut start, 0)?;
-        // A process that has just created the file, and holds its lock, may not have written the header yet.
+        // A process that has just created the file and holds its lock may not have written the header yet.
         let is_trace = length == 0 || start[..length] == *HEADER || lock(&file) == LockState::Others;
         Ok(if is_trace { Self::Trace(file) } else { Self::Other("it is a file that is not a trace") })
     }
@@ -153,12 +163,12 @@ fn not_a_file(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// A path by which this process, and others of its user, can open a file that has no name.
+/// Path through which this process, and others of its user, can open a file without a name.
 pub fn path_of_descriptor(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
-/// Whether this name refers to the file.
+/// Returns true if this name refers to the file.
 pub fn is_named(file: &File, path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == inode_of(file))
 }
@@ -186,8 +196,9 @@ fn lock(file: &File) -> LockState {
     }
 }
 
-/// True for a trace of the same run, of a run inside it or around it, and of this process before an `exec`, which keeps the
-/// number of a process but not its descriptors.
+/// Returns true for a trace of the same run, of a run inside it or around it, or of this process before an `exec`.
+///
+/// An `exec` keeps the process id but not the descriptors.
 fn is_of_this_run(file: &File, run: Option<&str>) -> bool {
     let mut beginning = [0; 512];
     let length = file.read_at(&mut beginning, 0).unwrap_or(0);
@@ -209,9 +220,11 @@ fn is_of_this_run(file: &File, run: Option<&str>) -> bool {
     run.is_some_and(is_of_run) || is_before_exec()
 }
 
-/// When this process began, in nanoseconds since 1970, or a little earlier: `exec` does not change that.
+/// Start time of this process, in nanoseconds since 1970, or slightly earlier.
+///
+/// `exec` does not change it.
 fn process_start() -> Option<u64> {
-    /// The system counts the start in hundredths of a second, and its own in seconds.
+    /// The system counts the process's start in hundredths of a second, and its own boot time in seconds.
     const CLOCK_ERROR_SECONDS: u64 = 2;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
@@ -247,7 +260,7 @@ mod tests {
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            // THEN each has a file that still has its name, and no two the same
+            // THEN each has a file that still has its name, and no two files are the same
             assert!(files.iter().all(|(file, path)| is_named(file, path) && file.metadata().unwrap().len() == 0));
             let names: std::collections::BTreeSet<_> = files.iter().map(|(_, path)| path).collect();
             assert_eq!(names.len(), 8);
@@ -265,11 +278,11 @@ mod tests {
             std::fs::write(&path, ended(old)).unwrap();
             open_unused(&path, Naming::AsAsked { run }).unwrap().1
         };
-        // WHEN a process of a run opens such a name, THEN it replaces the trace of another run, or of none
+        // WHEN a process of a run opens such a name, THEN it replaces a trace of another run, or of no run
         for old in ["", ",\"run\":\"a1\"", ",\"run\":\"b22/a\"", ",\"run\":\"c/b2\""] {
             assert_eq!(opened(old, Some("b2")), path);
         }
-        // AND goes beside the traces of the same run, of runs inside it and around it
+        // AND opens a file beside the traces of the same run, of runs inside it and around it
         for (old, run) in [("b2", "b2"), ("b2/c3", "b2"), ("b2", "b2/d4")] {
             let old = format!(",\"run\":\"{old}\"");
             assert_eq!(opened(&old, Some(run)), folder.join("trace-1.jsonl"));
@@ -282,7 +295,7 @@ mod tests {
 
     #[test]
     fn only_this_processs_own_traces_are_those_from_before_an_exec() {
-        // GIVEN traces of processes with this one's number: of one long gone, and of this one before an `exec`
+        // GIVEN traces with this process's id: one of a process long gone, and one of this process before an `exec`
         let folder = folder("exec");
         let path = folder.join("trace.jsonl");
         let opened = |start: u64| {
@@ -298,7 +311,7 @@ mod tests {
 
     #[test]
     fn there_is_always_another_name() {
-        // GIVEN files of all names that are tried in order; THEN a trace has a name all the same
+        // GIVEN files of all names that are tried in order; THEN the trace still gets a name
         let folder = folder("many");
         let path = folder.join("trace.jsonl");
         for number in 0..ORDERED_NAMES {
@@ -319,10 +332,10 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         let writer = File::open(&path).unwrap();
         assert!(lock(&writer) == LockState::Ours);
-        // WHEN another process opens its name THEN it goes beside it
+        // WHEN another process opens its name THEN its file goes beside the trace
         let (_, beside) = open_unused(&path, Naming::AsAsked { run: None }).unwrap();
         assert_eq!(beside, folder.join("trace-1.jsonl"));
-        // AND without a writer it is a file that is not a trace
+        // AND without a writer the file counts as not a trace
         drop(writer);
         assert!(is_refusal(&open_unused(&path, Naming::AsAsked { run: None }).unwrap_err()));
         std::fs::remove_dir_all(folder).unwrap();
@@ -330,7 +343,7 @@ mod tests {
 
     #[test]
     fn files_that_are_not_traces_are_left_alone() {
-        // GIVEN names of a file of the user's, a folder, a link to a trace and a pipe
+        // GIVEN names that refer to a file of the user, a folder, a link to a trace and a pipe
         let folder = folder("refused");
         let at = |name: &str| folder.join(name);
         std::fs::write(at("user.py"), "import torch\n").unwrap();
@@ -342,7 +355,7 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
         for (name, what) in [("user.py", "not a trace"), ("folder", "folder"), ("link", "link"), ("pipe", "pipe")] {
             let before = std::fs::symlink_metadata(at(name)).unwrap();
-            // WHEN a trace is to be written there THEN that is refused, and they stay unchanged
+            // WHEN a trace is to be written to such a name THEN that is refused, and the files stay unchanged
             for naming in [Naming::AsAsked { run: None }, Naming::Exact] {
                 let error = open_unused(&at(name), naming).unwrap_err();
                 assert!(is_refusal(&error) && error.to_string().contains(what), "{name}: {error}");

@@ -1,7 +1,7 @@
 //! `cuMemAlloc` and `cuMemFree` of movable memory.
 //!
-//! Called from hooks; the program may hold any lock. Memory from `cuMemAlloc` of [`MIN_MOVABLE_BYTES`] and more is
-//! backed this way; smaller allocations share pages with others in the driver and stay there.
+//! Called from hooks; the program may hold any lock. Allocations of [`MIN_MOVABLE_BYTES`] and more from `cuMemAlloc` are
+//! movable. Smaller allocations share pages with others in the driver and stay there.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,10 +13,12 @@ use crate::device::current_device;
 use crate::types::{Access, Properties};
 use interpose_base::stderr::print_message;
 
-/// One page of a GPU: smaller allocations would waste most of theirs.
+/// Minimum size of a movable allocation: one page of a GPU.
+///
+/// Smaller allocations would waste most of theirs.
 pub const MIN_MOVABLE_BYTES: u64 = 2 << 20;
 
-/// Physical memory comes in multiples of this on the devices in use.
+/// Granularity of physical memory on the devices in use.
 fn page_bytes(properties: &Properties) -> Result<u64, Code> {
     static PAGE_BYTES: AtomicU64 = AtomicU64::new(0);
     match PAGE_BYTES.load(Ordering::Relaxed) {
@@ -29,7 +31,7 @@ fn page_bytes(properties: &Properties) -> Result<u64, Code> {
     }
 }
 
-/// `cuMemAlloc`; `None` leaves it to the driver.
+/// Answers `cuMemAlloc`; `None` leaves it to the driver.
 pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
     if bytes < MIN_MOVABLE_BYTES {
         return None;
@@ -48,7 +50,7 @@ pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
     Some(allocate_at(Properties::on_device(device), device, bytes, context))
 }
 
-/// The same in host memory, at an address that the device can access; `None` if the driver does not support that.
+/// Answers `cuMemAlloc` with host memory, at an address that the device can access; `None` without driver support.
 pub fn allocate_on_host(bytes: u64) -> Option<Result<u64, Code>> {
     let (device, context) = (current_device(), calls::current_context());
     let properties = Properties::on_host(device)?;
@@ -100,7 +102,7 @@ fn allocate_at(properties: Properties, device: i32, requested: u64, context: u64
     }
 }
 
-/// `cuMemFree`; `None` leaves it to the driver.
+/// Answers `cuMemFree`; `None` leaves it to the driver.
 pub fn free(address: u64) -> Option<Result<(), Code>> {
     let mut memory = MOVABLE_MEMORY.lock();
     let context = memory.mappings.get(&address)?.allocation?.context;
@@ -131,7 +133,7 @@ pub fn free(address: u64) -> Option<Result<(), Code>> {
     Some(Ok(()))
 }
 
-/// A capture has ended: memory freed during it is released now, unless there is another capture.
+/// Releases memory freed during a capture that has now ended, unless another capture is under way.
 pub fn free_deferred() {
     if captures::is_any() {
         return;
@@ -142,8 +144,9 @@ pub fn free_deferred() {
     MOVABLE_MEMORY.lock().deferred.extend(left);
 }
 
-/// Destroys a context by `destroy`, and forgets the memory allocated in it. The lock is held meanwhile: operations that
-/// move memory use contexts.
+/// Destroys a context by calling `destroy`, and forgets the memory allocated in it.
+///
+/// Holds the lock during the call, because operations that move memory use contexts.
 pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
     let mut memory = MOVABLE_MEMORY.lock();
     if !destroy() {
@@ -162,7 +165,7 @@ pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
     }
 }
 
-/// `cuCtxEnablePeerAccess` has let `device` access the memory of `owner`: applies that to memory that memlab backs.
+/// Applies a successful `cuCtxEnablePeerAccess` to memory that memlab backs: `device` may access the memory of `owner`.
 pub fn peer_enabled(owner: i32, device: i32) {
     let mut memory = MOVABLE_MEMORY.lock();
     if memory.peers.contains(&(owner, device)) {

@@ -1,5 +1,6 @@
-//! Pinned host memory for bytes that have left the devices. It grows as needed and is kept for the next time: it takes longer to get
-//! memory from the system than to copy into it.
+//! Pinned host memory for bytes that have left the devices.
+//!
+//! It grows as needed and is kept for reuse: getting memory from the system takes longer than copying into it.
 
 mod region;
 mod span;
@@ -17,7 +18,9 @@ pub use span::Span;
 #[derive(Default)]
 pub struct Arena {
     regions: Vec<Arc<Region>>,
-    /// Address → bytes; adjacent free pieces of a region are merged. Also of regions that are still being made.
+    /// Free pieces: address → bytes.
+    ///
+    /// Adjacent pieces of a region are merged. Includes regions that are still being pinned.
     free: BTreeMap<usize, u64>,
 }
 
@@ -34,12 +37,12 @@ impl Arena {
         Self { regions: Vec::new(), free: BTreeMap::new() }
     }
 
-    /// Bytes that are pinned, or will be.
+    /// Bytes that are pinned or being pinned.
     pub fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.bytes).sum()
     }
 
-    /// Of these, bytes that the system may still have to give.
+    /// Bytes among these that the system has not yet provided.
     pub fn unmade_bytes(&self) -> u64 {
         self.regions.iter().filter(|region| region.is_being_made()).map(|region| region.bytes).sum()
     }
@@ -48,11 +51,13 @@ impl Arena {
         self.free.values().sum()
     }
 
-    /// Grows until `bytes` are free. They can be taken at once; [`pending`](Self::pending) tells when they are pinned.
+    /// Grows until `bytes` are free.
+    ///
+    /// They can be taken at once; [`pending`](Self::pending) returns the regions still being pinned.
     ///
     /// # Errors
     ///
-    /// If the system gives neither addresses nor a thread.
+    /// If the system provides neither addresses nor a thread.
     pub fn grow(&mut self, bytes: u64, context: u64) -> Result<(), String> {
         self.drop_failed();
         let missing = bytes.saturating_sub(self.free_bytes()).next_multiple_of(HUGE_PAGE);
@@ -65,17 +70,19 @@ impl Arena {
         Ok(())
     }
 
-    /// The regions that are being made.
+    /// Regions that are still being pinned.
     pub fn pending(&self) -> PendingRegions {
         PendingRegions(self.regions.iter().filter(|region| !region.is_pinned()).cloned().collect())
     }
 
-    /// Forgets regions that could not be made. A context must be current.
+    /// Forgets regions that could not be pinned.
+    ///
+    /// A context must be current.
     pub fn drop_failed(&mut self) {
         self.retain(|region| !region.has_failed());
     }
 
-    /// Takes pieces that add up to `bytes`, which [`secure`](Self::secure) has made available.
+    /// Takes pieces that add up to `bytes`, which [`grow`](Self::grow) has made available.
     pub fn take(&mut self, bytes: u64) -> Option<Vec<Span>> {
         if self.free_bytes() < bytes {
             return None;
@@ -109,12 +116,14 @@ impl Arena {
         }
     }
 
-    /// Releases regions without taken spans to the system. A context must be current.
+    /// Releases regions without taken spans to the system.
+    ///
+    /// A context must be current.
     pub fn shrink(&mut self) {
         self.retain(Region::is_being_made);
     }
 
-    /// Keeps regions of which something is taken, and those that are `wanted`.
+    /// Keeps regions with taken spans, and those that are `wanted`.
     fn retain(&mut self, wanted: impl Fn(&Region) -> bool) {
         let free = &mut self.free;
         self.regions.retain(|region| {
@@ -171,6 +180,6 @@ mod tests {
                     .any(|&(start, size)| address >= start && address + bytes as usize <= start + size as usize)
             }));
         }
-        std::mem::forget(arena); // Its regions are none: nothing to release.
+        std::mem::forget(arena); // Its regions are not mapped: nothing to release.
     }
 }

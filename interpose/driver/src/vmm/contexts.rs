@@ -23,7 +23,7 @@ pub fn all() -> Vec<u64> {
     primary.chain(CREATED.lock().iter().map(|&(context, _)| context)).collect()
 }
 
-/// A context for copies to and from a device; 0 if there is none.
+/// A context for copies to and from a device; 0 if none exists.
 pub fn of_device(device: i32) -> u64 {
     match primary_context(device) {
         0 => CREATED.lock().iter().find(|&&(_, owner)| owner == device).map_or(0, |&(context, _)| context),

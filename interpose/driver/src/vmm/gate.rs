@@ -1,10 +1,11 @@
-//! The gate that every hooked driver call passes that must not run while memory moves. Open, it costs a few
-//! nanoseconds; closed, threads wait in it, before they enter the driver, until it opens again.
+//! Gate in front of every hooked driver call that must not run while memory moves.
+//!
+//! An open gate costs a few nanoseconds. At a closed gate, threads wait before they enter the driver, until it opens again.
 //!
 //! A passing thread stores that it is inside *before* it loads the gate's state. The closing thread stores the state
 //! *before* it loads which threads are inside. At least one sees the other, provided that neither's store and load are
-//! reordered. To spare the passing thread a fence, the closing one makes every running thread of the process execute
-//! one, if the kernel has `membarrier`.
+//! reordered. To spare the passing thread a fence, the closing thread makes every running thread of the process execute one,
+//! if the kernel has `membarrier`.
 
 use std::cell::Cell;
 use std::ptr;
@@ -16,12 +17,12 @@ const CLOSED: u32 = 1;
 
 /// A futex: threads wait on it while it is [`CLOSED`].
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
-/// Whether there is a gate: only in a program started for offloading.
+/// True if the program was started for offloading; otherwise no gate exists.
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Whether `membarrier` replaces the fence of the passing side.
+/// True if `membarrier` replaces the fence of the passing side.
 static HAS_MEMBARRIER: AtomicBool = AtomicBool::new(false);
 
-/// One thread's count of gated calls that it is inside of.
+/// Count of the gated calls that one thread is inside.
 #[repr(align(128))]
 struct Slot {
     inside: AtomicU32,
@@ -30,7 +31,9 @@ struct Slot {
     next: AtomicPtr<Slot>,
 }
 
-/// All slots ever made; they are reused and never freed, so the list can be walked without a lock.
+/// All slots ever created.
+///
+/// They are reused and never freed, so the list can be walked without a lock.
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
@@ -38,7 +41,7 @@ thread_local! {
     static SLOT_RELEASER: SlotReleaser = const { SlotReleaser };
 }
 
-/// Frees the slot for a new thread when its thread ends.
+/// Frees a thread's slot for a new thread when the thread ends.
 struct SlotReleaser;
 
 impl Drop for SlotReleaser {
@@ -62,7 +65,9 @@ impl Drop for GatePass {
     }
 }
 
-/// Enables the gate and registers for membarrier. Called when the library is loaded, and again in a forked child.
+/// Enables the gate and registers for membarrier.
+///
+/// Called when the library is loaded, and again in a forked child.
 pub fn enable() {
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     // SAFETY: a system call without pointers; fails if the kernel is too old or forbids it.
@@ -71,7 +76,9 @@ pub fn enable() {
     ENABLED.store(true, Ordering::Release);
 }
 
-/// Passes the gate, waiting while it is closed. The caller may hold any lock of the program's, and the GIL.
+/// Passes the gate, waiting while it is closed.
+///
+/// The caller may hold any lock of the program, and the GIL.
 #[inline]
 pub fn enter() -> GatePass {
     if !ENABLED.load(Ordering::Relaxed) {
@@ -143,8 +150,8 @@ fn claim_slot() -> &'static Slot {
         }
     });
     OWN.set(slot);
-    // A thread whose locals are being destroyed keeps its slot permanently; the slot is empty, and few threads call
-    // CUDA there.
+    // A thread whose locals are being destroyed keeps its slot permanently. The slot is empty, and few threads call CUDA at
+    // that point.
     let _ = SLOT_RELEASER.try_with(|_| ());
     slot
 }
@@ -186,12 +193,12 @@ pub fn open() {
     }
 }
 
-/// Whether the gate is closed.
+/// Returns true while the gate is closed.
 pub fn is_closed() -> bool {
     STATE.load(Ordering::Relaxed) == CLOSED
 }
 
-/// Waits until no thread is inside a gated call; false if `deadline` came first.
+/// Waits until no thread is inside a gated call; returns false if `deadline` came first.
 pub fn wait_until_empty(deadline: Instant) -> bool {
     let mut pause = Duration::from_micros(20);
     loop {
@@ -219,7 +226,7 @@ fn is_empty() -> bool {
     true
 }
 
-/// Called in a forked child, where no thread would open the gate, and the other threads' slots are free.
+/// Resets the gate in a forked child, where no thread would open it, and the other threads' slots are free.
 pub fn reset_in_child() {
     if !ENABLED.load(Ordering::Relaxed) {
         return;
@@ -247,7 +254,7 @@ mod tests {
 
     #[test]
     fn no_thread_is_inside_while_it_is_closed() {
-        // GIVEN threads that pass the gate repeatedly, and record what they see inside
+        // GIVEN threads that pass the gate repeatedly, and record its state inside
         enable();
         static IS_ALONE: AtomicBool = AtomicBool::new(false);
         static ENTRIES: AtomicU64 = AtomicU64::new(0);
@@ -300,7 +307,7 @@ mod tests {
             drop(enter());
             // SAFETY: the slot is never freed.
             assert_eq!(unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) }, depth);
-            // Resets the slot for other tests.
+            // Reset the slot for other tests.
             // SAFETY: the slot is never freed.
             unsafe { (*OWN.get()).inside.store(0, Ordering::Relaxed) };
         })

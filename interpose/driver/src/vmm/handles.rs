@@ -1,7 +1,7 @@
-//! `cuMemCreate` and related calls, for a program that manages virtual memory itself: it gets memlab's handles, because
-//! the driver's change when memory moves.
+//! `cuMemCreate` and related calls, for a program that manages virtual memory itself.
 //!
-//! Called from hooks; the program may hold any lock.
+//! The program gets memlab's handles, because the driver's handles change when memory moves. Called from hooks; the program
+//! may hold any lock.
 
 use super::movable_memory::{MOVABLE_MEMORY, Mapping, MovableMemory};
 use super::physical::{Physical, PhysicalPlace, Piece};
@@ -15,7 +15,7 @@ fn number_of(handle: u64) -> Option<u64> {
     (handle & (0xffff_ffff << 32) == HANDLE_MARK).then_some(handle & 0xffff_ffff)
 }
 
-/// `cuMemCreate`; `None` leaves it to the driver.
+/// Answers `cuMemCreate`; `None` leaves it to the driver.
 pub fn create(bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> {
     let device = properties.location.as_device()?;
     if properties.kind != Properties::PINNED {
@@ -35,7 +35,7 @@ pub fn create(bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> 
     }))
 }
 
-/// The same in host memory that the device can access, for a request of `properties` on the device.
+/// Answers `cuMemCreate` with host memory that the device can access, for a request of `properties` on the device.
 pub fn create_on_host(device: i32, bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> {
     let on_host = Properties::on_host(device)?;
     // Not every kind of host memory has handles that other processes can open.
@@ -92,12 +92,12 @@ pub fn map(address: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Op
     })
 }
 
-/// `cuMemUnmap` of a range that contains memory of memlab's; `None` leaves it to the driver.
+/// Answers `cuMemUnmap` of a range that contains memlab's memory; `None` leaves it to the driver.
 pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     let mut memory = MOVABLE_MEMORY.lock();
     let end = address.saturating_add(bytes);
     if memory.mapping_at(address).is_some_and(|(start, _)| start < address) {
-        return Some(Err(Code::INVALID_VALUE)); // From its middle on: the driver has pieces that the program does not know.
+        return Some(Err(Code::INVALID_VALUE)); // Starts in its middle: the driver has pieces that the program does not know.
     }
     let ours: Vec<(u64, u64)> = memory.mappings.range(address..end).map(|(&at, it)| (at, it.bytes)).collect();
     if ours.is_empty() {
@@ -107,9 +107,9 @@ pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
         at + length > end || memory.mappings.get(&at).is_some_and(|mapping| mapping.allocation.is_some())
     };
     if ours.iter().any(is_part) {
-        return Some(Err(Code::INVALID_VALUE)); // In part, or by the wrong call: the driver refuses it too.
+        return Some(Err(Code::INVALID_VALUE)); // Partial, or the wrong call: the driver refuses it too.
     }
-    // Memory between them is the driver's.
+    // Memory between these is the driver's.
     let mut next = address;
     for &(at, length) in ours.iter().chain([&(end, 0)]) {
         if at > next
@@ -132,7 +132,7 @@ pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     Some(Ok(()))
 }
 
-/// The driver has set access to a range. Stored, to be set again when memory comes back.
+/// Stores the access that the driver has set on a range, to set it again when memory comes back.
 pub fn access_set(address: u64, bytes: u64, access: &[Access]) {
     let mut memory = MOVABLE_MEMORY.lock();
     for (_, mapping) in memory.mappings.range_mut(address..address.saturating_add(bytes)) {
@@ -140,7 +140,7 @@ pub fn access_set(address: u64, bytes: u64, access: &[Access]) {
     }
 }
 
-/// `cuMemRetainAllocationHandle`; `None` leaves it to the driver.
+/// Answers `cuMemRetainAllocationHandle`; `None` leaves it to the driver.
 pub fn retain(address: u64) -> Option<Result<u64, Code>> {
     let mut memory = MOVABLE_MEMORY.lock();
     let (_, mapping) = memory.mapping_at(address)?;
@@ -157,8 +157,9 @@ pub fn properties(handle: u64) -> Option<Result<Properties, Code>> {
     with(handle, |memory, number| memory.physicals.get(&number).map(|it| it.properties).ok_or(Code::INVALID_VALUE))
 }
 
-/// Shares the memory by the driver's own handle of it. If that succeeds, the memory is never moved from here on. Memory
-/// that is in host memory, in whole or in part, cannot be shared.
+/// Shares the memory through the driver's handle.
+///
+/// If that succeeds, the memory is never moved again. Memory that is wholly or partly on the host cannot be shared.
 pub fn fix(handle: u64, why: &'static str, share: impl FnOnce(u64) -> Result<(), Code>) -> Option<Result<(), Code>> {
     with(handle, |memory, number| {
         let physical = memory.physicals.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
@@ -171,7 +172,7 @@ pub fn fix(handle: u64, why: &'static str, share: impl FnOnce(u64) -> Result<(),
     })
 }
 
-/// The same for the memory mapped at an address.
+/// Excludes the memory mapped at an address from moves.
 pub fn fix_at(address: u64, why: &'static str) {
     let mut memory = MOVABLE_MEMORY.lock();
     let number = memory.mapping_at(address).map(|(_, mapping)| mapping.physical);

@@ -1,5 +1,4 @@
-//! How much host memory may still be taken: within the machine's memory, the process's control groups, and the user's
-//! limit.
+//! Limits on host memory: the machine's memory, the process's control groups, and the user's limit.
 
 use interpose_base::config::config;
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::path::Path;
 use memlab_units::available_host_memory;
 use memlab_units::format::size;
 
-/// Host memory that is always left to the rest of the machine.
+/// Host memory that always stays free for the rest of the machine.
 const SPARE_HOST_BYTES: u64 = 512 << 20;
 
 /// Checks that `bytes` more of host memory are available, without taking them.

@@ -1,4 +1,4 @@
-//! The movable memory: what is mapped where, and where its bytes are now.
+//! Tables of the movable memory: its mappings, and the current location of its bytes.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ pub struct Allocation {
 pub struct Mapping {
     pub bytes: u64,
     pub physical: u64,
-    /// The access that the program has set, by location.
+    /// Access set by the program, by location.
     pub access: Vec<Access>,
     pub allocation: Option<Allocation>,
 }
 
 impl Mapping {
-    /// The size that the program asked for.
+    /// Size requested by the program.
     pub fn bytes_asked_for(&self) -> u64 {
         self.allocation.map_or(self.bytes, |allocation| allocation.requested)
     }
@@ -50,7 +50,7 @@ pub struct MappedAddress {
 pub struct Totals {
     pub device_bytes: u64,
     pub host_bytes: u64,
-    /// Bytes of memory from memlab that cannot be moved.
+    /// Bytes backed by memlab that cannot be moved.
     pub fixed_bytes: u64,
     /// Bytes requested by `cuMemAlloc` calls that memlab answered.
     pub backed_bytes: u64,
@@ -78,18 +78,20 @@ impl Freed {
 }
 
 pub struct MovableMemory {
-    /// Keyed by a number of memlab's.
+    /// Physical memory, keyed by memlab's number for it.
     pub physicals: BTreeMap<u64, Physical>,
     pub mappings: BTreeMap<u64, Mapping>,
     last: u64,
     /// (owner of the memory, device that may access it), as set by `cuCtxEnablePeerAccess`.
     pub peers: Vec<(i32, i32)>,
-    /// Freed during a capture, and not released yet.
+    /// Memory freed during a capture and not released yet.
     pub deferred: Vec<Freed>,
 }
 
-/// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees;
-/// the thread that moves bytes needs no lock that such a thread can hold.
+/// Tables of the movable memory.
+///
+/// The lock is held while tables change and while bytes are moved. A thread of the program may wait for it in a call that
+/// frees. The thread that moves bytes needs no lock that such a thread can hold.
 pub static MOVABLE_MEMORY: Mutex<MovableMemory> = Mutex::new(MovableMemory::new());
 
 impl Default for MovableMemory {
@@ -130,7 +132,9 @@ impl MovableMemory {
         if physical.references == 0 && physical.mapped_at.is_empty() { self.physicals.remove(&number) } else { None }
     }
 
-    /// An address at which the device can read and write `number`; without one it cannot be moved.
+    /// Returns an address at which the device can read and write `number`.
+    ///
+    /// Without one, the memory cannot be moved.
     pub fn reach(&self, number: u64) -> Option<u64> {
         let physical = self.physicals.get(&number)?;
         let own = Access::full(physical.device);
@@ -141,8 +145,9 @@ impl MovableMemory {
             .find(|at| self.mappings.get(at).is_some_and(|it| it.bytes == physical.bytes && it.access.contains(&own)))
     }
 
-    /// Whether its bytes can be moved. Memory that is mapped in part at some address could not be mapped there in
-    /// pieces.
+    /// Returns true if its bytes can be moved.
+    ///
+    /// Memory that is only partly mapped at some address could not be mapped there in pieces.
     pub fn is_movable(&self, number: u64) -> bool {
         self.physicals.get(&number).is_some_and(|physical| {
             let whole = |at| self.mappings.get(at).is_some_and(|mapping| mapping.bytes == physical.bytes);
@@ -150,13 +155,13 @@ impl MovableMemory {
         }) && self.reach(number).is_some()
     }
 
-    /// Whether the program cannot run because some of its memory is not mapped.
+    /// Returns true if the program cannot run because some of its memory is not mapped.
     pub fn is_waiting(&self) -> bool {
         let mut pieces = self.physicals.values().flat_map(|physical| &physical.pieces);
         pieces.any(|piece| piece.lost_mapping || matches!(piece.place, PhysicalPlace::Arena(_)))
     }
 
-    /// The addresses of a piece, and the devices that may access it there.
+    /// Addresses of a piece, and the devices that may access it there.
     pub fn addresses(&self, number: u64, offset: u64) -> Vec<MappedAddress> {
         let mapped_at = self.physicals.get(&number).map_or(&[][..], |physical| &physical.mapped_at);
         let mapped = |&at: &u64| {
@@ -201,7 +206,7 @@ impl MovableMemory {
     }
 }
 
-/// Called in a forked child: the card's memory is its parent's, and the tables may have been in the middle of a change.
+/// Called in a forked child: the device memory is the parent's, and the tables may have been in the middle of a change.
 pub fn reset_in_child() {
     locks::reset_in_child(&MOVABLE_MEMORY, MovableMemory::new());
 }

@@ -1,29 +1,29 @@
 //! Physical memory behind the program's addresses.
 //!
-//! A [`Physical`] is one piece of device memory from the program's view, from `cuMemAlloc` or `cuMemCreate`. Its bytes
-//! are in [`Piece`]s: one, on the device, until part of it is moved. The program never sees the driver's handles of
-//! pieces, because they change.
+//! From the program's view, a [`Physical`] is one piece of device memory from `cuMemAlloc` or `cuMemCreate`. Its bytes are
+//! in [`Piece`]s: one, on the device, until part of it is moved. The program never sees the driver's handles of pieces,
+//! because they change.
 
 use super::arena::{ARENA, Span};
 use crate::calls::{self, Code};
 use crate::types::Properties;
 
-/// Where the bytes of a piece are.
+/// Location of the bytes of a piece.
 pub enum PhysicalPlace {
     /// In physical memory of the device, by the driver's handle.
     Device(u64),
     /// In physical memory of the host, mapped at the same address, by the driver's handle.
     Host(u64),
-    /// In the arena, and not mapped: the program has to wait.
+    /// In the arena, and not mapped: the program must wait.
     Arena(Vec<Span>),
 }
 
 pub struct Piece {
-    /// Within its [`Physical`].
+    /// Offset within its [`Physical`].
     pub offset: u64,
     pub bytes: u64,
     pub place: PhysicalPlace,
-    /// The driver unmapped it and failed to map it again: the program cannot run until that is done.
+    /// True if the driver unmapped it and failed to map it again: the program cannot run until it is mapped.
     pub lost_mapping: bool,
 }
 
@@ -40,7 +40,7 @@ impl Piece {
         }
     }
 
-    /// Releases its memory.
+    /// Releases the piece's memory.
     pub fn release(self) {
         match self.place {
             PhysicalPlace::Device(handle) | PhysicalPlace::Host(handle) => calls::release(handle),
@@ -48,7 +48,7 @@ impl Piece {
         }
     }
 
-    /// How much of it is in a mapping of this size: the program may map only the beginning.
+    /// Bytes of the piece inside a mapping of this size: the program may map only the beginning.
     fn bytes_within(&self, mapped: u64) -> u64 {
         self.bytes.min(mapped.saturating_sub(self.offset))
     }
@@ -58,13 +58,13 @@ pub struct Physical {
     pub device: i32,
     pub bytes: u64,
     pub properties: Properties,
-    /// Handles that the program holds; 0 for memory from `cuMemAlloc`.
+    /// Number of handles that the program holds; 0 for memory from `cuMemAlloc`.
     pub references: u32,
-    /// In order, without gaps.
+    /// Pieces in order, without gaps.
     pub pieces: Vec<Piece>,
     /// Addresses in [`super::movable_memory::MovableMemory::mappings`].
     pub mapped_at: Vec<u64>,
-    /// Why it cannot be moved.
+    /// Reason for which it cannot be moved.
     pub fixed: Option<&'static str>,
 }
 

@@ -2,26 +2,28 @@
 
 use super::movable_memory::MOVABLE_MEMORY;
 
-/// Whether an address is in memory from a `cuMemAlloc` that memlab answered.
+/// Returns true if an address is in memory from a `cuMemAlloc` that memlab answered.
 pub fn is_backed(address: u64) -> bool {
     MOVABLE_MEMORY.lock().mapping_at(address).is_some_and(|(_, mapping)| mapping.allocation.is_some())
 }
 
-/// `cuMemGetAddressRange` of memory in several pieces, which the driver treats as several ranges.
+/// Answers `cuMemGetAddressRange` for memory in several pieces, which the driver treats as several ranges.
 pub fn range(address: u64) -> Option<(u64, u64)> {
     let memory = MOVABLE_MEMORY.lock();
     let (start, mapping) = memory.mapping_at(address)?;
     Some((start, mapping.bytes_asked_for()))
 }
 
-/// The value of an address's attribute, either C's `int` or 8 bytes.
+/// Value of an address's attribute, either C's `int` or 8 bytes.
 pub enum AttributeValue {
     Number(i32),
     Word(u64),
 }
 
-/// The answer of `cuPointerGetAttribute` for memory that memlab backs, if the driver's answer would depend on where the
-/// bytes are now, on how many pieces they are in, or on who has allocated them; `None` leaves it to the driver.
+/// Answers `cuPointerGetAttribute` for memory that memlab backs; `None` leaves it to the driver.
+///
+/// memlab answers where the driver's result would depend on the current location of the bytes, on the number of pieces, or
+/// on the caller that allocated them.
 pub fn attribute(address: u64, attribute: i32) -> Option<AttributeValue> {
     /// `CUpointer_attribute`
     const CONTEXT: i32 = 1;

@@ -1,4 +1,4 @@
-//! How much of the program's memory is where.
+//! Totals of the program's memory by location.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::arena::ARENA;
 use super::movable_memory::{MOVABLE_MEMORY, Totals};
 use interpose_base::locks;
 
-/// The totals when the tables could last be read: they are locked while bytes are copied.
+/// Totals from the last time the tables could be read: they are locked while bytes are copied.
 #[derive(Clone, Copy)]
 pub struct LastTotals {
     pub totals: Totals,
@@ -33,12 +33,12 @@ pub fn latest(timeout: Duration) -> LastTotals {
     *seen
 }
 
-/// Bytes of all devices in host memory, from the last totals.
+/// Bytes of all devices that are in host memory, from the last totals.
 pub fn host_bytes() -> u64 {
     latest(Duration::ZERO).totals.host_bytes
 }
 
-/// Bytes of a device in host memory; `None` while they are being moved.
+/// Bytes of a device that are in host memory; `None` while they are being moved.
 pub fn host_bytes_of(device: i32) -> Option<u64> {
     Some(MOVABLE_MEMORY.try_lock()?.host_bytes_by_device().get(&device).copied().unwrap_or(0))
 }

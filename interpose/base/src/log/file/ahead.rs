@@ -1,14 +1,16 @@
-//! Makes the pages of the lines to come accessible beforehand, so that no thread of the program waits for the kernel to do it.
+//! Populates the pages of upcoming lines in advance, so that no thread of the program waits for the kernel to do it.
 
 use std::sync::atomic::Ordering;
 
 use super::{PAGE, TraceFile};
 
-/// The fewest bytes made accessible ahead of the lines.
+/// Minimum number of bytes populated ahead of the lines.
 const MIN_BYTES_AHEAD: u64 = 256 << 10;
 
 impl TraceFile {
-    /// Called from time to time, by one thread: as many bytes ahead as were written twice since the last time.
+    /// Populates twice as many bytes ahead as were written since the last call.
+    ///
+    /// One thread calls this periodically.
     pub fn fault_ahead(&self) {
         let (tail, ready) = (self.tail.load(Ordering::Relaxed), self.ready.load(Ordering::Relaxed));
         let written = tail.saturating_sub(self.seen_tail.swap(tail, Ordering::Relaxed));

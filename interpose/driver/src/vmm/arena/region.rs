@@ -1,4 +1,6 @@
-//! Regions of the arena: their pages are faulted in and pinned by several threads, while others copy into those that are ready.
+//! Regions of the arena.
+//!
+//! Several threads fault in and pin their pages, while others copy into finished regions.
 
 use std::ptr;
 use std::sync::Arc;
@@ -13,14 +15,22 @@ use interpose_base::background;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
 
-/// Alignment and size of a huge page. Pinning memory in small pages takes many times as long (`benches/pinning.c`).
+/// Alignment and size of a huge page.
+///
+/// Pinning memory in small pages takes many times as long (`benches/pinning.c`).
 pub(super) const HUGE_PAGE: u64 = 2 << 20;
+/// Maximum size of a region.
+///
 /// Large enough that the number of regions does not matter, and small enough that copies into the first begin soon.
 const MAX_REGION_BYTES: u64 = 256 << 20;
 const MIN_REGION_BYTES: u64 = 64 << 20;
-/// Bytes that are faulted in by one call. The program cannot change its mappings meanwhile: a few milliseconds.
+/// Bytes that one call faults in.
+///
+/// The program cannot change its mappings during the call, which takes a few milliseconds.
 const FAULT_BYTES: usize = 16 << 20;
-/// More threads do not get pages from the system any faster.
+/// Maximum number of pinning threads.
+///
+/// More do not get pages from the system any faster.
 const MAX_THREADS: usize = 16;
 
 /// Host memory that is pinned by one call.
@@ -39,7 +49,7 @@ enum RegionState {
 }
 
 impl Region {
-    /// Maps addresses; the system gives the memory later.
+    /// Maps addresses; the system provides the memory later.
     fn reserve(bytes: u64) -> Result<Self, String> {
         // SAFETY: a fresh mapping, which no other thread knows; advice on it, which may be refused.
         let address = unsafe {
@@ -56,19 +66,19 @@ impl Region {
             }
             let offset = mapping.align_offset(HUGE_PAGE as usize);
             let address = mapping.byte_add(offset);
-            // What is before and after the region. The page that stays separates it from the next: free pieces of two regions never
-            // merge.
+            // Unmap the parts before and after the region. The remaining page separates it from the next region: free pieces
+            // of two regions never merge.
             libc::munmap(mapping, offset);
             libc::munmap(address.byte_add(bytes as usize + PAGE), Self::mapped(bytes) - offset - bytes as usize - PAGE);
             libc::madvise(address, bytes as usize, libc::MADV_HUGEPAGE);
-            // A forked child does not use it, and pages shared with one would be copied on the next write.
+            // A forked child does not use the region, and pages shared with a child would be copied on the next write.
             libc::madvise(address, bytes as usize + PAGE, libc::MADV_DONTFORK);
             address.expose_provenance()
         };
         Ok(Self { address, bytes, state: Mutex::new(RegionState::Making), settled: Condvar::new() })
     }
 
-    /// Bytes to map so that a region of `bytes` and a page after it are in there, at an aligned address.
+    /// Bytes to map so that they contain a region of `bytes` and a page after it, at an aligned address.
     fn mapped(bytes: u64) -> usize {
         (bytes + HUGE_PAGE) as usize + PAGE
     }
@@ -89,12 +99,12 @@ impl Region {
         })
     }
 
-    /// Makes the system back every page, so that a lack of memory is an error here and not later.
+    /// Makes the system back every page, so that a lack of memory causes an error here and not later.
     fn fault_in(&self) -> Result<(), String> {
         let bytes = self.bytes as usize;
         for start in (0..bytes).step_by(FAULT_BYTES) {
             let (piece, length) = (self.pointer().wrapping_add(start), FAULT_BYTES.min(bytes - start));
-            // SAFETY: the mapping is this region's, and nobody copies into it before it is pinned.
+            // SAFETY: the mapping is this region's, and no thread copies into it before it is pinned.
             unsafe {
                 if libc::madvise(piece.cast(), length, libc::MADV_POPULATE_WRITE) == 0 {
                     continue;
@@ -102,7 +112,7 @@ impl Region {
                 if *libc::__errno_location() == libc::ENOMEM {
                     return Err(not_given(self.bytes));
                 }
-                // A kernel before 5.14: touch the pages one by one.
+                // Before Linux 5.14: touch the pages one by one.
                 for page in (0..length).step_by(PAGE) {
                     piece.add(page).write_volatile(0);
                 }
@@ -144,6 +154,8 @@ impl Region {
 }
 
 impl Drop for Region {
+    /// Unmaps the region.
+    ///
     /// A context must be current.
     fn drop(&mut self) {
         if *self.state.get_mut() == RegionState::Pinned {
@@ -160,7 +172,7 @@ fn not_given(bytes: u64) -> String {
     format!("the system did not give {} of host memory: nothing was moved", size(bytes))
 }
 
-/// Starts to make regions of `bytes` in all, a multiple of [`HUGE_PAGE`].
+/// Starts to pin regions of `bytes` in total, a multiple of [`HUGE_PAGE`].
 pub(super) fn begin(bytes: u64, context: u64) -> Result<Vec<Arc<Region>>, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let largest = (bytes / threads as u64).next_multiple_of(HUGE_PAGE).clamp(MIN_REGION_BYTES, MAX_REGION_BYTES);
@@ -183,7 +195,7 @@ pub(super) fn begin(bytes: u64, context: u64) -> Result<Vec<Arc<Region>>, String
     Ok(regions)
 }
 
-/// Regions to make, in order, by several threads.
+/// Regions that several threads pin, in order.
 struct RegionQueue {
     regions: Vec<Arc<Region>>,
     next: AtomicUsize,
@@ -196,7 +208,7 @@ impl RegionQueue {
         calls::relax_captures();
         while let Some(region) = self.regions.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = if self.has_failed.load(Ordering::Relaxed) {
-                Err((not_given(region.bytes), Code::OUT_OF_MEMORY)) // There is no use in trying further.
+                Err((not_given(region.bytes), Code::OUT_OF_MEMORY)) // Further attempts are useless.
             } else {
                 let made = panics::catch(|| {
                     calls::set_context(context)
@@ -215,25 +227,25 @@ impl RegionQueue {
     }
 }
 
-/// Regions that were being made when this was asked for.
+/// Regions that were not yet pinned when this was created.
 pub struct PendingRegions(pub(super) Vec<Arc<Region>>);
 
 impl PendingRegions {
     pub const EMPTY: Self = Self(Vec::new());
 
-    /// Waits until what is at this place is pinned.
+    /// Waits until the region of `span` is pinned.
     pub fn wait_for(&self, span: Span) -> Result<(), Code> {
         let holds =
             |region: &&Arc<Region>| (region.address..region.address + region.bytes as usize).contains(&span.address);
         self.0.iter().find(holds).map_or(Ok(()), |region| region.wait().map_err(|(_, code)| code))
     }
 
-    /// Waits for all; the first error.
+    /// Waits for all regions; returns the first error.
     pub fn wait(&self) -> Result<(), String> {
         self.0.iter().map(|region| region.wait()).fold(Ok(()), Result::and).map_err(|(what, _)| what)
     }
 
-    /// Why a region could not be made.
+    /// Reason for which a region could not be pinned.
     pub fn failure(&self) -> Option<String> {
         self.0.iter().find_map(|region| match &*region.state.lock() {
             RegionState::Failed(what, _) => Some(what.clone()),
@@ -250,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_copied_waits_until_its_region_is_pinned_and_no_longer() {
-        // GIVEN two regions that are being made
+        // GIVEN two regions that are being pinned
         let regions = [0x1000_0000, 0x2000_0000].map(|address| {
             let making = Mutex::new(RegionState::Making);
             Arc::new(Region { address, bytes: HUGE_PAGE, state: making, settled: Condvar::new() })
@@ -273,9 +285,9 @@ mod tests {
         });
         assert_eq!(pending.failure().as_deref(), Some("no memory"));
         assert_eq!(pending.wait(), Err("no memory".to_owned()));
-        // AND a place in no such region is not waited for
+        // AND nothing waits for a span outside these regions
         assert_eq!(pending.wait_for(Span { address: 0x3000_0000, bytes: 1 }), Ok(()));
-        // The regions are none: nothing to release.
+        // The regions are not mapped: nothing to release.
         regions.into_iter().for_each(std::mem::forget);
         std::mem::forget(pending);
     }

@@ -1,8 +1,10 @@
-//! Places in the arena.
+//! Spans of the arena.
 
 use std::ptr;
 
-/// A piece of the arena: within one region, so that one copy can cover it.
+/// Piece of the arena.
+///
+/// It lies within one region, so that one copy can cover it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub address: usize,
