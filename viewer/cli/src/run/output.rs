@@ -1,4 +1,4 @@
-//! Where traces go: the pattern given to the program, and the files that can come of it.
+//! The location of traces: the pattern given to the program, and the file names that match it.
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -10,10 +10,10 @@ use rustix::fs::{Access, statvfs};
 
 use memlab_base::error::bad_input;
 
-/// The name of a trace where none is asked for.
+/// Default name of a trace.
 const DEFAULT: &str = "memlab-%n-%p.jsonl";
 
-/// A pattern, checked.
+/// A checked pattern.
 #[derive(Clone, Debug)]
 pub struct Output {
     pattern: String,
@@ -22,12 +22,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// What `-o` says, else `MEMLAB_OUTPUT`, else the default name in the working directory.
+    /// Chooses `-o`, else `MEMLAB_OUTPUT`, else the default name in the working directory.
     ///
     /// # Errors
     ///
-    /// If nothing can be written there, or what is there is not to be replaced: a trace only with `force`, anything
-    /// else never.
+    /// If the folder cannot be written, or a file of that name must not be replaced. Traces are replaced only with `force`,
+    /// other files never.
     pub fn choose(option: Option<&Path>, variable: Option<OsString>, force: bool) -> anyhow::Result<Self> {
         let (asked, who) = match (option, variable.filter(|value| !value.is_empty())) {
             (Some(option), _) => (option.to_owned(), "-o"),
