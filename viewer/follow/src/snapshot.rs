@@ -230,7 +230,7 @@ pub struct DeviceSnapshot {
     pub ranges: Vec<RangeView>,
     /// Figures by step.
     pub steps: Vec<StepView>,
-    /// Training values logged for each step; empty if none were logged.
+    /// Training records of these steps; empty if the program writes none.
     pub trainings: Vec<Option<TrainingView>>,
     /// Lines that hold more from step to step.
     pub growth: Vec<GrowthView>,
