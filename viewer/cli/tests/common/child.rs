@@ -6,13 +6,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// The longest life of a child process, and the longest wait: only what hangs takes so long.
+/// The longest life of a child process, and the longest wait. Only a hanging child reaches it.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
-/// The factor of memlab's own limits for answers of others, which a busy machine must not exceed.
+/// Factor for memlab's timeouts, so that a busy machine does not exceed them.
 pub const PATIENCE: (&str, &str) = ("MEMLAB_PATIENCE", "120");
 
-/// Polls until `is` is true. False: it was not within the limit.
+/// Polls until `is` is true; false: the limit was reached first.
 pub fn becomes_true(mut is: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !is() {
