@@ -98,7 +98,7 @@ enum Command {
     Export(export::Options),
 }
 
-/// The command line, for completions and man pages.
+/// Returns the definition of the command line, for completions, man pages and tests.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -159,7 +159,7 @@ fn with_suggestion(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Explains an invalid or out-of-range number in plain words; clap passes on the parser's message.
+/// Rewrites the error for an invalid or out-of-range number. clap only passes on the parser's message.
 fn in_words(error: clap::Error) -> clap::Error {
     let (Some(ContextValue::String(argument)), Some(ContextValue::String(value))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))

@@ -27,7 +27,7 @@ fn a_report_has_colour_on_a_terminal() {
     assert!(text.contains("\u{1b}[1mLines that held most\u{1b}[0m"), "{text:?}");
     // AND every color ends on its line
     assert!(text.lines().all(|line| line.matches("\u{1b}[").count() % 2 == 0), "{text:?}");
-    // AND the text equals that of a pipe of the same width
+    // AND the text equals the output to a pipe of the same width
     let plain = sent(&["sh", "-c", "NO_COLOR=1 exec \"$0\" report {}/run.jsonl", env!("CARGO_BIN_EXE_memlab")]);
     assert!(!plain.contains('\u{1b}') && plain.contains("! Out of memory"), "{plain:?}");
     let mut without = text;

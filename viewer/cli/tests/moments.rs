@@ -475,7 +475,7 @@ fn a_paused_display_loads_the_data_of_other_screens() {
     let map = app.context.segment_map().expect("it was looked up");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
     assert_eq!((blocks, sums(&app)[0]), (allocated, allocated));
-    // AND when the display continues, the new block is there
+    // AND when the display continues, the map has the new block
     press(&mut app, " ");
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], allocated + 5 * GIB);

@@ -127,7 +127,7 @@ def rendezvous(_url, rank=-1, world_size=-1, **_options):
 
 
 def split_group(parent_pg=None, split_ranks=(), timeout=None, pg_options=None, group_desc=None, **_options):
-    """Returns a new group of those ranks of a group that belong with this rank."""
+    """Returns this rank's part of a group, as a new group."""
     group = importlib.import_module("torch.distributed.distributed_c10d")
     this = group.get_rank(parent_pg)
     own = next((ranks for ranks in split_ranks if this in ranks), None)

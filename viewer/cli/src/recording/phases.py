@@ -96,12 +96,12 @@ class Phases:
         timer.start()
 
     def stop_waiting(self):
-        """Stops waiting for an evaluation; the epoch then ends like one without a wait."""
+        """Stops waiting for an evaluation, so that the epoch ends as usual."""
         self.loader, self.steps_left = None, STEPS_LEFT
         self.is_awaited = self.has_evaluated = self.has_new_batch = False
 
     def mark(self, phase, anew=False):
-        """Marks the beginning of a phase. `anew`: even if it is the current one, because a second one may follow it."""
+        """Marks the beginning of a phase. `anew`: even if the same phase is current, as for a second evaluation."""
         if (self.marks and self.marks[-1][1] == phase and not anew) or os.getpid() != self.pid:
             return
         self.marks.append((self.allocations(), phase))

@@ -47,7 +47,7 @@ impl Keyboard {
         }
         let mut bytes = vec![0; 4096];
         let length = rustix::io::read(terminal, &mut bytes).unwrap_or(0);
-        // Poll announced input and the read is empty: the terminal is gone.
+        // An empty read after an announcement of input means that the terminal is gone.
         self.is_open = length > 0;
         bytes.truncate(length);
         bytes

@@ -67,7 +67,7 @@ impl ExitOutcome {
 /// Signals that are forwarded to the program.
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
-/// Interval between searches for new traces. While their writers live, memlab can tell them from those of other runs.
+/// Interval between searches for new traces. While the writers live, their ancestors identify the run.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends. Calls `started` once it runs.

@@ -70,7 +70,7 @@ pub struct Options {
     /// Record GPU time in one of N optimizer steps: recording slows programs whose GPU waits for the host.
     #[arg(long, requires = "time", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     time_every: Option<u64>,
-    /// Keep every GPU operation of the last SECONDS, or of the whole run [default: 5].
+    /// Keep each kernel and copy of the last SECONDS, or of the whole run [default: 5].
     #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
     timeline: Option<String>,
     /// Let memlab place the program's GPU memory, so that you can offload and restore it.

@@ -161,7 +161,7 @@ fn is_within(run: &str, outer: &str) -> bool {
     run.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns a process, its parent, and so on, as far as they still live.
+/// Returns a process and its living ancestors.
 fn ancestors(pid: u32, parent: u32) -> Vec<u32> {
     let mut ancestors = vec![pid, parent];
     // Deeper than any process tree. The bound also ends a loop, which cannot occur.

@@ -23,7 +23,7 @@ const MIN_TOKEN_CHARS: usize = 16;
 #[derive(Clone)]
 pub struct Token {
     word: String,
-    /// True if it was generated here, so that the user must learn it.
+    /// True if it was generated here and must be shown to the user.
     is_new: bool,
 }
 

@@ -29,7 +29,7 @@ pub fn becomes_true(mut is: impl FnMut() -> bool) -> bool {
 ///
 /// # Errors
 ///
-/// Those of the system calls.
+/// If a system call fails.
 pub fn usual_signals() -> io::Result<()> {
     let mut none = std::mem::MaybeUninit::uninit();
     // SAFETY: async-signal-safe system calls on this process; the set is initialised by sigemptyset.

@@ -149,7 +149,7 @@ pub fn outcome_in_short(operation: &Operation) -> String {
     words + &operation.rate().map(|rate| format!(" ({rate})")).unwrap_or_default()
 }
 
-/// Describes an outcome, and the memory that stays on the device: `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`, …
+/// Describes an outcome, `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`, and the memory that stays on the device.
 pub fn outcome(operation: &Operation, moving: &MoveStatus) -> String {
     let mut words = outcome_in_short(operation);
     if operation.kind == OperationKind::Offload && moving.fixed_bytes > 0 {

@@ -22,12 +22,12 @@ pub struct GpuTime {
 }
 
 impl GpuTime {
-    /// Returns no work on the same device.
+    /// Returns zero GPU time on the same device.
     pub fn none(&self) -> Self {
         Self { device_nanoseconds: self.device_nanoseconds, ..Self::default() }
     }
 
-    /// Adds the work of another one on the same device.
+    /// Adds the GPU time of another line or layer on the same device.
     pub fn add(&mut self, other: &Self) {
         self.totals.add(other.totals);
         self.forward_nanoseconds = self.forward_nanoseconds.saturating_add(other.forward_nanoseconds);
