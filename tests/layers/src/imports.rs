@@ -93,8 +93,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the module of a path, and the rest of the path within it. `None` for names from other crates or from `use`
-    /// lines.
+    /// Returns the module of a path, and the rest of the path within it.
+    ///
+    /// `None` for names from other crates or from `use` lines.
     fn resolve<'p>(&self, path: &'p [String]) -> Option<(ModulePath, &'p [String])> {
         let (first, mut rest) = path.split_first()?;
         let child = [self.from.as_slice(), std::slice::from_ref(first)].concat();

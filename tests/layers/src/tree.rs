@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The path of a module within its crate: `["cuda", "calls"]`. The root's path is empty.
+/// The path of a module within its crate: `["cuda", "calls"]`.
+///
+/// The root's path is empty.
 pub type ModulePath = Vec<String>;
 
 /// A module: a file, or a `mod name { … }` within a file.

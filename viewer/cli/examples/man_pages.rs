@@ -46,7 +46,9 @@ fn write(command: &Command, folder: &Path, date: &str) -> io::Result<()> {
     fs::write(folder.join(format!("{name}.1")), without_idle_breaks(&String::from_utf8_lossy(&text)))
 }
 
-/// Removes line breaks that clap_mangen adds beside paragraph breaks. They have no effect and only cause warnings.
+/// Removes line breaks that clap_mangen adds beside paragraph breaks.
+///
+/// They have no effect and only cause warnings.
 fn without_idle_breaks(page: &str) -> String {
     page.replace(".br\n\n.br\n", ".sp\n")
 }

@@ -226,8 +226,9 @@ impl Dashboard {
         self.keys.flush()
     }
 
-    /// Waits until the screen matches, and returns the time. Checks the screen only when it changes, because polling would
-    /// take a core from the dashboard.
+    /// Waits until the screen matches, and returns the time.
+    ///
+    /// Checks the screen only when it changes, because polling would take a core from the dashboard.
     fn wait(&self, what: &str, shows: impl Fn(&str) -> bool) -> io::Result<Duration> {
         const SCREEN_TIMEOUT: Duration = Duration::from_secs(120);
         let started = Instant::now();

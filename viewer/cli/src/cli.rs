@@ -181,7 +181,9 @@ fn in_words(error: clap::Error) -> clap::Error {
     clap::Error::raw(error.kind(), message)
 }
 
-/// Describes a range printed by clap. An end that is the type's maximum is left out.
+/// Describes a range printed by clap.
+///
+/// An end that is the type's maximum is left out.
 fn numbers_in(range: &str) -> String {
     let (from, to) = range.split_once("..").unwrap_or((range, ""));
     match to.trim_start_matches('=').parse::<u64>() {

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use self::check::Check;
 
-/// Runs all checks. Takes a few seconds at most: a driver or a Python that does not answer is skipped.
+/// Runs all checks.
+///
+/// Takes a few seconds at most: a driver or a Python that does not answer is skipped.
 pub fn examine() -> Vec<Check> {
     let root = Path::new("/");
     let pythons = interpreter::in_path();

@@ -69,7 +69,9 @@ impl Recorder {
         self.command.iter().any(|argument| argument.to_string_lossy().contains(placeholder))
     }
 
-    /// Records one batch size. Replaces a simulated card that is too small by a larger one.
+    /// Records one batch size.
+    ///
+    /// Replaces a simulated card that is too small by a larger one.
     ///
     /// # Errors
     ///

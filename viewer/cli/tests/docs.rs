@@ -27,8 +27,9 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the command lines in a page's code blocks, indented or fenced, with their numbers. Lines continued with `\` are
-/// joined. In a block with prompts (`$ `), the other lines are output.
+/// Returns the command lines in a page's code blocks, indented or fenced, with their numbers.
+///
+/// Lines continued with `\` are joined. In a block with prompts (`$ `), the other lines are output.
 fn code(page: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let mut block: Vec<(usize, String)> = Vec::new();
@@ -96,8 +97,9 @@ fn shown() -> Vec<Shown> {
     all
 }
 
-/// Returns the reason why memlab refuses the command line. Also checks memlab commands inside `memlab simulate` and `memlab
-/// run`.
+/// Returns the reason why memlab refuses the command line.
+///
+/// Also checks memlab commands inside `memlab simulate` and `memlab run`.
 fn refusal(words: &[String]) -> Option<String> {
     match memlab_cli::cli::command().try_get_matches_from(words) {
         Err(error) if error.use_stderr() => return Some(error.to_string()),

@@ -1,5 +1,6 @@
-//! `memlab export`: moments, devices, files and errors, on synthetic traces. Traces of real programs, and the readers
-//! of each format, are in `tests/see/test_export.py`.
+//! `memlab export`: moments, devices, files and errors, on synthetic traces.
+//!
+//! Traces of real programs, and the readers of each format, are in `tests/see/test_export.py`.
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -32,7 +32,9 @@ fn page(text: &str) -> String {
     page_of(&read(text))
 }
 
-/// Returns the names of all elements in order, and the text between them. Fails on incorrectly nested markup.
+/// Returns the names of all elements in order, and the text between them.
+///
+/// Fails on incorrectly nested markup.
 fn parse(page: &str) -> (Vec<String>, String) {
     let mut open: Vec<String> = Vec::new();
     let (mut names, mut text) = (Vec::new(), String::new());

@@ -22,7 +22,9 @@ fn memlab(runtime: &Runtime, line: &str) -> (Option<i32>, String, String) {
     ended(&output(&mut runtime.memlab(&line.split_whitespace().collect::<Vec<_>>())))
 }
 
-/// Returns the state of the process in `memlab ps`. Other processes of this user may run too.
+/// Returns the state of the process in `memlab ps`.
+///
+/// Other processes of this user may run too.
 fn state_in_ps(runtime: &Runtime) -> String {
     let (_, out, _) = memlab(runtime, "ps --json");
     let json: Value = serde_json::from_str(&out).expect("JSON");

@@ -24,8 +24,9 @@ use memlab_tui::screens::ranks::RankColumn;
 /// More than the number of traces that all keep their models.
 const RANKS: u32 = 12;
 
-/// A rank of a job on two hosts that trains and ends. Rank 3 keeps 2 GiB of each of its last steps, rank 7 runs out of
-/// memory, and rank 9 ends early.
+/// A rank of a job on two hosts that trains and ends.
+///
+/// Rank 3 keeps 2 GiB of each of its last steps, rank 7 runs out of memory, and rank 9 ends early.
 fn rank(number: u32) -> Story {
     let mut story = Story::begin(5000 + number, Some((number, RANKS)));
     let host = format!("\"host\":\"gpu{}\"", number / 8 + 1);

@@ -370,8 +370,9 @@ fn comparisons_load_while_paused() {
     assert!(app.context.paused && !app.awaits_comparison() && app.steps.comparison(&app.context).is_some());
 }
 
-/// Eight ranks on two hosts, unevenly filled. One lags, one was killed, one has a child, and one cannot write its whole
-/// trace.
+/// Eight ranks on two hosts, unevenly filled.
+///
+/// One lags, one was killed, one has a child, and one cannot write its whole trace.
 fn eight_ranks() -> Vec<ProcessSnapshot> {
     let mut processes = Vec::new();
     for rank in 0..8 {

@@ -1,4 +1,6 @@
-//! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
+//! The background thread that follows traces and publishes snapshots of them.
+//!
+//! The screen never waits for it.
 
 mod build_snapshot;
 mod comparing;
@@ -70,7 +72,9 @@ impl Feed {
         }
     }
 
-    /// Receives snapshots. Only the newest one waits here.
+    /// Receives snapshots.
+    ///
+    /// Only the newest one waits here.
     pub fn snapshots(&self) -> &Receiver<Arc<Snapshot>> {
         &self.snapshots
     }

@@ -5,7 +5,9 @@ use crate::offload::mover::MoveOrder;
 /// A request made by a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UiRequest {
-    /// Leave. No program started here is running.
+    /// Leave.
+    ///
+    /// No program started here is running.
     Quit,
     /// Leave, and give the terminal to the program.
     Detach,

@@ -1,5 +1,6 @@
-//! Data of the screens: plain values taken from the models at one moment. The background thread creates them, and the
-//! screens only read them.
+//! Data of the screens: plain values taken from the models at one moment.
+//!
+//! The background thread creates them, and the screens only read them.
 
 mod calls;
 mod gpu_times;
@@ -28,7 +29,9 @@ use memlab_base::text::missing_events;
 /// All followed processes.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Processes, one per trace, by rank and pid. Empty: no trace yet.
+    /// Processes, one per trace, by rank and pid.
+    ///
+    /// Empty: no trace yet.
     pub processes: Vec<ProcessSnapshot>,
     /// Moment of the live figures; `None`: the latest.
     pub cursor: Option<Cursor>,

@@ -115,8 +115,9 @@ fn write(path: &Path, rank: u64, ranks: u64) -> io::Result<()> {
     out.flush()
 }
 
-/// Runs a command and returns its peak memory in bytes. `getrusage` would count Cargo's children too: with `cargo run`, they
-/// are children of this process.
+/// Runs a command and returns its peak memory in bytes.
+///
+/// `getrusage` would count Cargo's children too: with `cargo run`, they are children of this process.
 fn memory_of(command: &mut Command) -> io::Result<u64> {
     let process = command.spawn()?.id() as libc::pid_t;
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());

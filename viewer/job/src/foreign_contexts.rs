@@ -1,5 +1,6 @@
-//! Finds contexts of ranks on other ranks' devices. Causes: a rank that never called `torch.cuda.set_device`, or a tensor
-//! that landed on the wrong device.
+//! Finds contexts of ranks on other ranks' devices.
+//!
+//! Causes: a rank that never called `torch.cuda.set_device`, or a tensor that landed on the wrong device.
 //!
 //! Two sources show such a context. The driver lists the processes on a device to its owner. The trace of the stray rank has
 //! a device that it hardly uses. Two ranks share a device if host and PCI bus id are equal.

@@ -35,7 +35,9 @@ pub struct Job {
     pub figures: Vec<Figure>,
     /// Ranks that differ from the others, and the memory in which they differ.
     pub differences: Vec<Difference>,
-    /// True if ranks hold different stages of a pipeline. Each is then compared with ranks of the same stages.
+    /// True if ranks hold different stages of a pipeline.
+    ///
+    /// Each is then compared with ranks of the same stages.
     pub has_stages: bool,
     /// First out-of-memory error of the job.
     pub first_oom: Option<FirstOom>,
@@ -62,8 +64,9 @@ pub struct MissingRanks {
 }
 
 impl Job {
-    /// Reads the traces of a job's ranks. `scope`: scope of the compared lines; `None`: library lines, if most ranks' own
-    /// lines only call libraries.
+    /// Reads the traces of a job's ranks.
+    ///
+    /// `scope`: scope of the compared lines; `None`: library lines, if most ranks' own lines only call libraries.
     ///
     /// # Errors
     ///
@@ -94,8 +97,9 @@ impl Job {
         Ok(job)
     }
 
-    /// Compares ranks that were read before, by rank. Reads nothing, so the memory of the others at the first out-of-memory
-    /// error stays unknown.
+    /// Compares ranks that were read before, by rank.
+    ///
+    /// Reads nothing, so the memory of the others at the first out-of-memory error stays unknown.
     pub fn of(ranks: Vec<RankSummary>, scope: Option<Scope>) -> Self {
         let are_libraries = ranks.iter().filter(|rank| rank.scope == Scope::Libraries).count();
         let common = if 2 * are_libraries > ranks.len() { Scope::Libraries } else { Scope::Users };

@@ -25,8 +25,10 @@ impl TraceFile {
     }
 }
 
-/// Returns the ranks of the job that `of` belongs to, by rank. Of several traces of a rank, the newest counts. Traces of
-/// ranks' children do not count. Returns nothing if `of` has no rank.
+/// Returns the ranks of the job that `of` belongs to, by rank.
+///
+/// Of several traces of a rank, the newest counts. Traces of ranks' children do not count. Returns nothing if `of` has no
+/// rank.
 pub fn ranks_of<'f>(of: &Header, among: &'f [TraceFile]) -> Vec<&'f TraceFile> {
     let members: Vec<&TraceFile> = among.iter().filter(|file| is_same_job(of, &file.header)).collect();
     let mut ranks: BTreeMap<Option<u32>, &TraceFile> = BTreeMap::new();

@@ -83,7 +83,9 @@ pub(crate) fn first_oom(ranks: &[RankSummary], clocks: &[HostClock]) -> Option<F
     })
 }
 
-/// Returns the memory of the other ranks at that time. Rereads their traces up to that moment.
+/// Returns the memory of the other ranks at that time.
+///
+/// Rereads their traces up to that moment.
 pub(crate) fn held_by_others(first: &FirstOom, ranks: &[RankSummary], clocks: &[HostClock]) -> Vec<RankAtOom> {
     let others = in_parallel(ranks.len(), |at| {
         let since_begin = i128::from(first.unix_ns) - begin(&ranks[at], clocks);

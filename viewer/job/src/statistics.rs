@@ -1,4 +1,6 @@
-//! Medians. For an even number of values the lower of the middle two, so that the median is the exact value of some rank.
+//! Medians.
+//!
+//! For an even number of values the lower of the middle two, so that the median is the exact value of some rank.
 
 /// Returns the median; 0 without values.
 pub fn median(values: impl IntoIterator<Item = u64>) -> u64 {

@@ -16,8 +16,9 @@ use memlab_trace::{
 use crate::interned::{Interned, Layer};
 use crate::strip::strip;
 
-/// The most lines and layers kept for a device, the largest ones. The others hold less than 1/4000 of the peak each, far
-/// below any reported difference.
+/// The most lines and layers kept for a device, the largest ones.
+///
+/// The others hold less than 1/4000 of the peak each, far below any reported difference.
 const MAX_ROWS: usize = 4096;
 
 /// The most growing lines kept for a device.
@@ -68,7 +69,9 @@ pub struct DeviceSummary {
     pub view: DeviceView,
     /// Bytes of the context at the end of the trace.
     pub context_bytes: u64,
-    /// Bytes by category at the peak. They sum to the use of the device at that time.
+    /// Bytes by category at the peak.
+    ///
+    /// They sum to the use of the device at that time.
     pub categories: CategoryBytes,
     /// Bytes by line at the peak, the largest first.
     pub lines: ByScope<Vec<(Option<Arc<Line>>, u64)>>,
@@ -83,7 +86,9 @@ pub struct DeviceSummary {
 }
 
 impl RankSummary {
-    /// Reads a trace. Calls `progress` about every MiB; if it breaks, returns the summary of the part read so far.
+    /// Reads a trace.
+    ///
+    /// Calls `progress` about every MiB; if it breaks, returns the summary of the part read so far.
     ///
     /// # Errors
     ///
@@ -120,8 +125,10 @@ impl RankSummary {
         }
     }
 
-    /// Updates the totals from a model that need not classify memory or contain all `events`. Attribution at the peak
-    /// (categories, lines, layers) and growing lines keep their last values. The event number of the peak becomes 0.
+    /// Updates the totals from a model that need not classify memory or contain all `events`.
+    ///
+    /// Attribution at the peak (categories, lines, layers) and growing lines keep their last values. The event number of the
+    /// peak becomes 0.
     pub fn update(&mut self, model: &Model, events: u64, skipped_lines: u64) {
         self.end = model.end();
         self.duration = model.time();

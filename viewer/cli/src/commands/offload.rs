@@ -115,7 +115,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The most ranges in a request. Each range takes at most 44 characters of JSON.
+/// The most ranges in a request.
+///
+/// Each range takes at most 44 characters of JSON.
 const MAX_RANGES: usize = 20_000;
 const _: () = assert!(MAX_RANGES * 44 + 200 < MAX_REQUEST_BYTES);
 

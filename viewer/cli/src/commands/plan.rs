@@ -130,7 +130,9 @@ fn card(text: &str) -> Result<Card, String> {
     Ok(Card { name: text.to_owned(), model })
 }
 
-/// Comma-separated numbers. A newtype, because clap would take a `Vec` as several arguments.
+/// Comma-separated numbers.
+///
+/// A newtype, because clap would take a `Vec` as several arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Batches(Vec<u64>);
 
@@ -195,8 +197,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Records the program at three lengths. Returns its requests with all steps at the longest length, and the forecast of
-/// the sequence.
+/// Records the program at three lengths.
+///
+/// Returns its requests with all steps at the longest length, and the forecast of the sequence.
 fn sequence(
     options: &Options,
     lengths: &Lengths,

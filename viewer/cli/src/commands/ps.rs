@@ -135,7 +135,9 @@ fn problem(pid: u32, error: &Unreachable) -> String {
     }
 }
 
-/// Reads totals from the trace of a process that does not report them. Returns nothing if that takes too long.
+/// Reads totals from the trace of a process that does not report them.
+///
+/// Returns nothing if that takes too long.
 fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
     let in_time = || {

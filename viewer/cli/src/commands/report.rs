@@ -91,7 +91,9 @@ fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Su
     Ok(traces.into_iter().map(|(path, moment)| Subject::Trace(path, moment)).collect())
 }
 
-/// Prints the reports, several as a JSON array. Prints nothing if one of them cannot be read.
+/// Prints the reports, several as a JSON array.
+///
+/// Prints nothing if one of them cannot be read.
 fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for subject in subjects {
@@ -142,8 +144,9 @@ fn read_job(traces: &[PathBuf], scope: Option<Scope>) -> anyhow::Result<Job> {
     Ok(progress::announce(&what, || Job::read(traces, scope))?)
 }
 
-/// Writes the report of a trace, a moment or a job to `out` as a page; `-`: standard output. The page includes library lines
-/// for every `scope`.
+/// Writes the report of a trace, a moment or a job to `out` as a page; `-`: standard output.
+///
+/// The page includes library lines for every `scope`.
 fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
     let [subject] = subjects else {
         return Err(bad_input(format!(

@@ -95,7 +95,9 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Reports the address. Standard output gets the address alone, for scripts.
+/// Reports the address.
+///
+/// Standard output gets the address alone, for scripts.
 fn announce(address: SocketAddr, count: usize, access: &Access) {
     output::note(what_is_served(count));
     if !access.is_local() {

@@ -97,8 +97,9 @@ fn writable(name: &'static str, folder: &Path) -> Result<Check, String> {
     }
 }
 
-/// Checks the host's memory, which holds offloaded GPU memory and, pinned, the weights of paged models. `device`: memory of
-/// the largest GPU.
+/// Checks the host's memory, which holds offloaded GPU memory and, pinned, the weights of paged models.
+///
+/// `device`: memory of the largest GPU.
 pub fn memory(root: &Path, device: Option<u64>) -> Check {
     let name = "host memory";
     let Some((bytes, whose)) = available_host_memory(root) else {

@@ -55,7 +55,9 @@ struct Torch {
     folder: String,
 }
 
-/// Returns the interpreters in PATH. One that both names mean appears once.
+/// Returns the interpreters in PATH.
+///
+/// One that both names mean appears once.
 pub fn in_path() -> Vec<Python> {
     let mut pythons: Vec<Python> = Vec::new();
     for name in ["python", "python3"] {
@@ -103,7 +105,9 @@ fn query(name: &str) -> Result<Answer, String> {
     answer.ok_or_else(|| format!("it does not run a script ({status})"))
 }
 
-/// Checks each Python and its PyTorch. `cuda`: the newest CUDA that the driver supports.
+/// Checks each Python and its PyTorch.
+///
+/// `cuda`: the newest CUDA that the driver supports.
 pub fn checks(pythons: &[Python], cuda: Option<(u32, u32)>) -> Vec<Check> {
     if pythons.is_empty() {
         let found = "neither `python` nor `python3` is in PATH: only programs without Python can be recorded";

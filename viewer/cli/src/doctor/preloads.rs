@@ -107,7 +107,9 @@ fn is_ours(library: &str) -> bool {
     file_name(library) == "libmemlab.so" || simulation::is_preloaded_by_simulation(file_name(library))
 }
 
-/// Returns a CUDA function that memlab hooks and that this library names. Tools that hook the function also name it.
+/// Returns a CUDA function that memlab hooks and that this library names.
+///
+/// Tools that hook the function also name it.
 fn hooks_cuda(library: &Path) -> Option<&'static str> {
     let bytes = fs::read(library).ok()?;
     ["cuMemAlloc_v2", "cudaMalloc"].into_iter().find(|name| {

@@ -11,7 +11,9 @@ use super::check::Check;
 
 const NAME: &str = "GPU time";
 
-/// Bit of CAP_SYS_ADMIN. The driver treats its holder as an administrator.
+/// Bit of CAP_SYS_ADMIN.
+///
+/// The driver treats its holder as an administrator.
 const ADMINISTRATOR: u32 = 21;
 
 /// Reason why CUPTI records nothing.
@@ -27,7 +29,9 @@ pub enum Refusal {
     Other(PathBuf, String),
 }
 
-/// Lets CUPTI record kernels for a moment. Uses the first of these files that loads, else the dynamic linker's.
+/// Lets CUPTI record kernels for a moment.
+///
+/// Uses the first of these files that loads, else the dynamic linker's.
 ///
 /// # Errors
 ///

@@ -23,8 +23,9 @@ pub fn is_ended(path: &Path) -> io::Result<bool> {
     says_end(&file, end)
 }
 
-/// Records the end of a trace's process, `time` after its start, unless the trace has one. The process must be dead:
-/// reserved and unwritten bytes are cut off the end of the file.
+/// Records the end of a trace's process, `time` after its start, unless the trace has one.
+///
+/// The process must be dead: reserved and unwritten bytes are cut off the end of the file.
 pub fn append_end(path: &Path, ended: ExitOutcome, time: u64) -> io::Result<bool> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)?;
@@ -53,7 +54,9 @@ pub fn append_end(path: &Path, ended: ExitOutcome, time: u64) -> io::Result<bool
     Ok(true)
 }
 
-/// Largest file that this process may write. A write beyond it would raise SIGXFSZ.
+/// Largest file that this process may write.
+///
+/// A write beyond it would raise SIGXFSZ.
 fn largest_file() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }

@@ -1,4 +1,6 @@
-//! Forwards this terminal's input after a detach. The program's own terminal echoes and edits it.
+//! Forwards this terminal's input after a detach.
+//!
+//! The program's own terminal echoes and edits it.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -15,7 +17,9 @@ pub struct Keyboard {
 }
 
 impl Keyboard {
-    /// Takes the terminal, if standard input is one. Ctrl-C, Ctrl-\\ and Ctrl-Z still raise signals.
+    /// Takes the terminal, if standard input is one.
+    ///
+    /// Ctrl-C, Ctrl-\\ and Ctrl-Z still raise signals.
     pub fn take() -> Option<Self> {
         if !std::io::stdin().is_terminal() {
             return None;
@@ -25,7 +29,9 @@ impl Keyboard {
         Some(keyboard)
     }
 
-    /// Applies the settings again. A shell may have changed them while this process was stopped.
+    /// Applies the settings again.
+    ///
+    /// A shell may have changed them while this process was stopped.
     pub fn apply(&self) {
         let mut settings = self.before.clone();
         settings.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN);

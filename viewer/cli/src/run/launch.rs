@@ -43,8 +43,9 @@ impl ExitOutcome {
         }
     }
 
-    /// Ends this process as the program ended: by the same signal, without a second core file. If the signal does not kill,
-    /// exits with 128 + its number, as shells do.
+    /// Ends this process as the program ended: by the same signal, without a second core file.
+    ///
+    /// If the signal does not kill, exits with 128 + its number, as shells do.
     pub fn exit_like_child(self) -> ! {
         let signal = match self {
             Self::Code(code) => std::process::exit(code),
@@ -67,10 +68,14 @@ impl ExitOutcome {
 /// Signals that are forwarded to the program.
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
-/// Interval between searches for new traces. While the writers live, their ancestors identify the run.
+/// Interval between searches for new traces.
+///
+/// While the writers live, their ancestors identify the run.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Runs `command` in the foreground until it ends. Calls `started` once it runs.
+/// Runs `command` in the foreground until it ends.
+///
+/// Calls `started` once it runs.
 ///
 /// The signals that this process waits for are then blocked, so that threads of `started` inherit the block.
 pub fn run(
@@ -136,7 +141,9 @@ fn wait(pid: Pid) -> Option<ExitOutcome> {
     }
 }
 
-/// Continues this process when someone continues only its child. A stopped process cannot notice that.
+/// Continues this process when someone continues only its child.
+///
+/// A stopped process cannot notice that.
 struct ContinueWatch(Option<Child>);
 
 impl ContinueWatch {

@@ -24,8 +24,9 @@ pub struct NoticeThread {
 }
 
 impl NoticeThread {
-    /// Starts the thread; `None`: no recipient is set, or no thread can be started. `is_quiet`: the terminal shows the
-    /// dashboard.
+    /// Starts the thread; `None`: no recipient is set, or no thread can be started.
+    ///
+    /// `is_quiet`: the terminal shows the dashboard.
     ///
     /// The caller must block all signals that this process waits for, so that the thread does not take them.
     pub fn start(options: &Options, finder: &Arc<Mutex<TraceFinder>>, is_quiet: bool) -> Option<Self> {

@@ -53,8 +53,9 @@ fn open(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl PtyProgram {
-    /// Starts `command` on a new terminal of this size. Standard input is the terminal too, unless it is a pipe or a file,
-    /// which the program then reads.
+    /// Starts `command` on a new terminal of this size.
+    ///
+    /// Standard input is the terminal too, unless it is a pipe or a file, which the program then reads.
     pub fn start(command: &mut Command, rows: u16, columns: u16) -> io::Result<Self> {
         let (master, slave) = open(rows, columns)?;
         let has_input = !io::stdin().is_terminal();
@@ -100,7 +101,9 @@ impl PtyProgram {
         self.takes_input
     }
 
-    /// Forwards typed bytes as far as the program's terminal takes them. A terminal fills up if its program does not read.
+    /// Forwards typed bytes as far as the program's terminal takes them.
+    ///
+    /// A terminal fills up if its program does not read.
     pub fn pass_typed(&mut self) {
         while !self.typed.is_empty() && can_take(&self.master) {
             let (front, _) = self.typed.as_slices();
@@ -117,7 +120,9 @@ impl PtyProgram {
         self.screen.clone()
     }
 
-    /// Prints the last rows of the screen. Later output goes straight to standard output.
+    /// Prints the last rows of the screen.
+    ///
+    /// Later output goes straight to standard output.
     pub fn pass_on(&self, rows: usize) {
         // The reader takes this lock before it chooses the destination, so no output is lost or reordered.
         let mut screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +153,9 @@ impl PtyProgram {
 /// Longest wait for the last output of an ended program.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Bytes forwarded at once. A terminal that takes any bytes takes more than this.
+/// Bytes forwarded at once.
+///
+/// A terminal that takes any bytes takes more than this.
 const WRITE_BYTES: usize = 256;
 
 /// The most typed bytes that wait for the program to read them.
@@ -208,7 +215,9 @@ fn read(mut source: File, screen: &Mutex<ProgramTerminal>, passing: &AtomicBool)
     }
 }
 
-/// Passes the program's output on unchanged. A terminal that is gone must not stop the program: its output is still read.
+/// Passes the program's output on unchanged.
+///
+/// A terminal that is gone must not stop the program: its output is still read.
 #[expect(clippy::disallowed_methods, reason = "without the dashboard, the program prints on the terminal itself")]
 fn pass(printed: &[u8]) {
     let mut stdout = io::stdout().lock();

@@ -59,8 +59,10 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     Ok(ended)
 }
 
-/// Returns the identity of this run, which its traces contain. Programs of one run do not replace each other's traces. A
-/// nested run belongs to the outer one, unless it has another output.
+/// Returns the identity of this run, which its traces contain.
+///
+/// Programs of one run do not replace each other's traces. A nested run belongs to the outer one, unless it has another
+/// output.
 fn run_id(is_within: bool) -> String {
     /// Longest outer identity that a trace's header can hold.
     const MAX_OUTER_BYTES: usize = 64;

@@ -77,7 +77,9 @@ fn typed(traces: &[FoundTrace]) -> String {
     }
 }
 
-/// Records the end of a trace's process. Returns a line for the summary if that failed or the trace was cut.
+/// Records the end of a trace's process.
+///
+/// Returns a line for the summary if that failed or the trace was cut.
 fn noted(trace: &FoundTrace, ended: ExitOutcome, time: u64) -> Option<String> {
     let failure = append_end(&trace.path, ended, time).err();
     let cut = || {

@@ -92,7 +92,9 @@ impl TraceFinder {
         self.found.extract_if(.., |found| !found.path.exists()).collect()
     }
 
-    /// Looks for new traces. Returns all traces found so far, in order of rank and start.
+    /// Looks for new traces.
+    ///
+    /// Returns all traces found so far, in order of rank and start.
     pub fn scan(&mut self) -> &[FoundTrace] {
         let folder = self.output.folder().to_owned();
         self.scan_folder(&folder);

@@ -1,5 +1,6 @@
-//! Connections of `memlab serve`: requests must arrive in time, and answers must be read. Connections without a request make
-//! room for others.
+//! Connections of `memlab serve`: requests must arrive in time, and answers must be read.
+//!
+//! Connections without a request make room for others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -73,7 +73,9 @@ impl Discovery {
     }
 }
 
-/// Locks a mutex, also after a panic elsewhere. All shared values here are replaced as a whole, so they stay valid.
+/// Locks a mutex, also after a panic elsewhere.
+///
+/// All shared values here are replaced as a whole, so they stay valid.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

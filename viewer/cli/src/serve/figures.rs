@@ -1,5 +1,6 @@
-//! Totals of every process, for the metrics and the list of processes. The models keep these totals anyway, so they cost
-//! nothing extra.
+//! Totals of every process, for the metrics and the list of processes.
+//!
+//! The models keep these totals anyway, so they cost nothing extra.
 
 use memlab_trace::{Category, CategoryView, DeviceView, Model};
 

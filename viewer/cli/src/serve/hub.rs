@@ -1,5 +1,7 @@
-//! Answers the routes: figures, page fragments, and moves. The thread that follows the traces answers all questions about
-//! them, one after the other. A waiting request does not block others.
+//! Answers the routes: figures, page fragments, and moves.
+//!
+//! The thread that follows the traces answers all questions about them, one after the other. A waiting request does not
+//! block others.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -27,7 +29,9 @@ const PAGE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Drawing uses at most this fraction of a core (1/N).
 const DRAWING_SHARE_DIVISOR: u32 = 10;
 
-/// Longest wait for the traces' thread. After it, the previous figures are used.
+/// Longest wait for the traces' thread.
+///
+/// After it, the previous figures are used.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time and number limit for ended processes on the page.

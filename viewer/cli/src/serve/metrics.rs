@@ -20,7 +20,9 @@ pub enum Format {
 }
 
 impl Format {
-    /// Chooses the format that the scraper accepts. Prometheus accepts both; `curl` accepts anything and gets the older one.
+    /// Chooses the format that the scraper accepts.
+    ///
+    /// Prometheus accepts both; `curl` accepts anything and gets the older one.
     pub fn wanted(headers: &HeaderMap) -> Self {
         let accept = headers.get_all(header::ACCEPT);
         let wants = accept.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -114,7 +116,9 @@ impl Collector for AllFigures {
 type DeviceGauge = fn(&ProcessFigures, &DeviceFigures) -> Option<u64>;
 type ProcessCounter = fn(&ProcessFigures) -> u64;
 
-/// Returns the current bytes of a live process. An ended process holds nothing, and an unread trace has no figures.
+/// Returns the current bytes of a live process.
+///
+/// An ended process holds nothing, and an unread trace has no figures.
 fn now(process: &ProcessFigures, bytes: u64) -> Option<u64> {
     process.is_live().then_some(bytes)
 }

@@ -38,14 +38,18 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 struct Server {
     hub: Hub,
     access: Access,
-    /// Permits for pages. Other users of this machine have no token and cannot use up the owner's permits.
+    /// Permits for pages.
+    ///
+    /// Other users of this machine have no token and cannot use up the owner's permits.
     own_pages: Arc<Semaphore>,
     guest_pages: Arc<Semaphore>,
 }
 
 type Shared = State<Arc<Server>>;
 
-/// Serves until `stop` is ready. Calls `started` with the number of processes once requests are answered.
+/// Serves until `stop` is ready.
+///
+/// Calls `started` with the number of processes once requests are answered.
 ///
 /// # Errors
 ///
@@ -137,7 +141,9 @@ async fn all_metrics(State(server): Shared, headers: HeaderMap) -> Response {
     }
 }
 
-/// Streams updates. A slow reader gets only the latest.
+/// Streams updates.
+///
+/// A slow reader gets only the latest.
 async fn events(State(server): Shared, headers: HeaderMap) -> Response {
     let is_owner = server.access.is_owner(&headers);
     let places = if is_owner { &server.own_pages } else { &server.guest_pages };

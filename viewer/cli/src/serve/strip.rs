@@ -11,7 +11,9 @@ use memlab_follow::snapshot::ProcessState;
 use memlab_report::page::elements::{name, share, size};
 use memlab_units::format;
 
-/// Draws the list. `location`: the location of a process's memory, as the process reports it.
+/// Draws the list.
+///
+/// `location`: the location of a process's memory, as the process reports it.
 pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>) -> Markup {
     if figures.processes.is_empty() && figures.problems.is_empty() {
         return html! {

@@ -6,7 +6,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// The longest life of a child process, and the longest wait. Only a hanging child reaches it.
+/// The longest life of a child process, and the longest wait.
+///
+/// Only a hanging child reaches it.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
 /// Factor for memlab's timeouts, so that a busy machine does not exceed them.
@@ -107,7 +109,9 @@ pub fn output(command: &mut Command) -> Output {
     output_within(command, LIMIT)
 }
 
-/// Runs a command to its end, within the limit. Its descendants may keep its output open; they are not waited for.
+/// Runs a command to its end, within the limit.
+///
+/// Its descendants may keep its output open; they are not waited for.
 pub fn output_within(command: &mut Command, limit: Duration) -> Output {
     let mut files = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
     let [stdout, stderr] = files.each_ref().map(|file| file.try_clone().expect("copied"));

@@ -6,8 +6,9 @@ use super::roster::Roster;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, ComparisonQuery, Detail, Query};
 
-/// Builds the snapshot that a query asks for. `known` is the previous comparison. Returns `None` if `is_stale` returns true
-/// before the snapshot is complete.
+/// Builds the snapshot that a query asks for.
+///
+/// `known` is the previous comparison. Returns `None` if `is_stale` returns true before the snapshot is complete.
 pub fn build_snapshot(
     roster: &mut Roster,
     query: &Query,

@@ -22,7 +22,9 @@ const MAX_POLL_READS: usize = 4;
 const HISTORY_HALVINGS: usize = 3;
 
 impl FollowedFigures {
-    /// Reads a trace up to now. Stops early once `stop` returns true, and keeps what it has read.
+    /// Reads a trace up to now.
+    ///
+    /// Stops early once `stop` returns true, and keeps what it has read.
     ///
     /// # Errors
     ///
@@ -38,7 +40,9 @@ impl FollowedFigures {
         Ok(followed)
     }
 
-    /// Reads new events. Returns true if any were read.
+    /// Reads new events.
+    ///
+    /// Returns true if any were read.
     ///
     /// # Errors
     ///

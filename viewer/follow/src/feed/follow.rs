@@ -130,8 +130,10 @@ impl Followed {
         self.failure.as_deref()
     }
 
-    /// Moves the past, see [`Followed::models`], to a moment. Returns true if the trace still has that moment; otherwise the
-    /// past is the earliest state that the trace has. `None`: the trace can no longer be read, see [`Followed::failure`].
+    /// Moves the past, see [`Followed::models`], to a moment.
+    ///
+    /// Returns true if the trace still has that moment; otherwise the past is the earliest state that the trace has. `None`:
+    /// the trace can no longer be read, see [`Followed::failure`].
     pub fn seek_past(&mut self, at: SeekTarget) -> Option<bool> {
         self.seek(at, &|| false).map(|sought| sought != SeekOutcome::NotKept)
     }
@@ -157,8 +159,9 @@ impl Followed {
         process
     }
 
-    /// Returns the run with the live figures of an earlier moment. Calls `cancelled` during the seek; returns `None` once it
-    /// returns true.
+    /// Returns the run with the live figures of an earlier moment.
+    ///
+    /// Calls `cancelled` during the seek; returns `None` once it returns true.
     pub fn snapshot_at(
         &mut self,
         cursor: &Cursor,
@@ -177,7 +180,9 @@ impl Followed {
         Some(whole.at(past.replay(), sought == SeekOutcome::NotKept, detail))
     }
 
-    /// Returns the holders of a device's memory at a moment. `None` if `cancelled`.
+    /// Returns the holders of a device's memory at a moment.
+    ///
+    /// `None` if `cancelled`.
     pub fn holdings(
         &mut self,
         device: i32,
@@ -263,7 +268,9 @@ impl Followed {
         }
     }
 
-    /// Reads new events for a limited time. Calls `cancelled` while it reads a compressed trace.
+    /// Reads new events for a limited time.
+    ///
+    /// Calls `cancelled` while it reads a compressed trace.
     pub fn poll(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         self.keep_events_near_the_end();
         let polled = match &mut self.reading {
@@ -318,7 +325,9 @@ impl Followed {
         self.replay.model.end().map(|end| ProcessState::Ended { code: end.code, signal: end.signal })
     }
 
-    /// Updates the state. Returns true if it changed.
+    /// Updates the state.
+    ///
+    /// Returns true if it changed.
     fn update_state(&mut self, more: bool) -> bool {
         if matches!(self.reading, Reading::Done) {
             return false;

@@ -1,4 +1,6 @@
-//! A background thread that follows traces and answers queries on their models. It draws nothing without a query.
+//! A background thread that follows traces and answers queries on their models.
+//!
+//! It draws nothing without a query.
 
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -8,8 +10,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use super::follow::Followed;
 use super::worker::{FIND_INTERVAL, Finder, IDLE_INTERVAL, is_disconnected};
 
-/// Work on the traces between two reads of their files. Traces that it removes are no longer followed, unless the finder
-/// lists them again.
+/// Work on the traces between two reads of their files.
+///
+/// Traces that it removes are no longer followed, unless the finder lists them again.
 pub type ModelQuery = Box<dyn FnOnce(&mut Vec<Followed>) + Send>;
 
 /// The running thread; it ends when this is dropped.
@@ -35,8 +38,9 @@ impl ModelQueries {
         Ok(Self { queries, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Lets the thread call `query` soon, with the traces read up to their current end. Does nothing if the thread has ended
-    /// by a panic, which its hook has reported.
+    /// Lets the thread call `query` soon, with the traces read up to their current end.
+    ///
+    /// Does nothing if the thread has ended by a panic, which its hook has reported.
     pub fn query(&self, query: ModelQuery) {
         let _ = self.queries.send(query);
     }
@@ -78,7 +82,9 @@ impl QueryThread {
         }
     }
 
-    /// Reads new events. Returns true if more can be read.
+    /// Reads new events.
+    ///
+    /// Returns true if more can be read.
     fn poll(&mut self, stop: &Receiver<()>) -> bool {
         let count = self.followed.len();
         let mut more = false;
@@ -89,7 +95,9 @@ impl QueryThread {
         more
     }
 
-    /// Opens new traces. A file that is still empty is retried.
+    /// Opens new traces.
+    ///
+    /// A file that is still empty is retried.
     fn find(&mut self) {
         if self.last_find.is_some_and(|last| last.elapsed() < FIND_INTERVAL) {
             return;

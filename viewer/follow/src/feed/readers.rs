@@ -48,7 +48,9 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Starts the threads. All traces share the names of lines and layers.
+    /// Starts the threads.
+    ///
+    /// All traces share the names of lines and layers.
     pub fn start(names: &Arc<Interned>) -> Self {
         let (orders, to_read) = unbounded::<ReadRequest>();
         let (done_here, done) = unbounded();

@@ -1,5 +1,7 @@
-//! All shown traces. A few traces keep their whole models. In a large job only the ranks viewed last do; the others keep a
-//! summary, which is updated in turns.
+//! All shown traces.
+//!
+//! A few traces keep their whole models. In a large job only the ranks viewed last do; the others keep a summary, which is
+//! updated in turns.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,9 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Opens traces. Of a large number, only the first lines are read here.
+    /// Opens traces.
+    ///
+    /// Of a large number, only the first lines are read here.
     ///
     /// # Errors
     ///
@@ -77,7 +81,9 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Adds a trace, unless it is present or cannot be read yet. Returns true if it was added.
+    /// Adds a trace, unless it is present or cannot be read yet.
+    ///
+    /// Returns true if it was added.
     pub fn add(&mut self, path: &Path) -> bool {
         if self.traces.iter().any(|trace| trace.summary.path() == path) {
             return false;
@@ -158,7 +164,9 @@ impl Roster {
         }
     }
 
-    /// Reads new events for a limited time. Calls `cancelled` while it reads a compressed trace.
+    /// Reads new events for a limited time.
+    ///
+    /// Calls `cancelled` while it reads a compressed trace.
     pub fn poll(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         let mut all = Polled::default();
         let wholes = self.traces.iter().filter(|trace| trace.whole.is_some()).count();
@@ -180,7 +188,9 @@ impl Roster {
         all
     }
 
-    /// Takes the traces that the readers have read. Returns true if any.
+    /// Takes the traces that the readers have read.
+    ///
+    /// Returns true if any.
     fn take_read(&mut self) -> bool {
         let Some(readers) = &self.readers else { return false };
         let done: Vec<_> = readers.done().collect();
@@ -222,7 +232,9 @@ impl Roster {
         }
     }
 
-    /// Follows traces without whole models, one after the other. Returns true if anything changed.
+    /// Follows traces without whole models, one after the other.
+    ///
+    /// Returns true if anything changed.
     fn follow_in_turns(&mut self) -> bool {
         let began = Instant::now();
         if self.round_due.is_some_and(|due| began < due) {
@@ -274,7 +286,9 @@ impl Roster {
         }
     }
 
-    /// Returns the comparison of the job's ranks, if it has two. Recomputed only when due.
+    /// Returns the comparison of the job's ranks, if it has two.
+    ///
+    /// Recomputed only when due.
     pub fn compare_ranks(&mut self, scope: Option<Scope>) -> Option<Arc<Job>> {
         if !self.comparison.is_due(scope) {
             return self.comparison.job();

@@ -159,7 +159,9 @@ impl TraceSummary {
         }
     }
 
-    /// Reads new events of a growing trace. Returns true if anything changed.
+    /// Reads new events of a growing trace.
+    ///
+    /// Returns true if anything changed.
     pub fn poll(&mut self) -> bool {
         let Some(followed) = &mut self.followed else { return false };
         let is_new = match followed.poll() {

@@ -105,7 +105,9 @@ impl Worker {
         true
     }
 
-    /// Opens new traces. A file that is still empty is retried.
+    /// Opens new traces.
+    ///
+    /// A file that is still empty is retried.
     fn find(&mut self) -> bool {
         let Some(finder) = &mut self.finder else { return false };
         if self.last_find.is_some_and(|last| last.elapsed() < FIND_INTERVAL) {

@@ -85,8 +85,9 @@ fn writer(header: &Header) -> Writer {
     }
 }
 
-/// Parses state and start, in clock ticks since boot, from `/proc/<pid>/stat`. The process name in it can contain any
-/// character.
+/// Parses state and start, in clock ticks since boot, from `/proc/<pid>/stat`.
+///
+/// The process name in it can contain any character.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();

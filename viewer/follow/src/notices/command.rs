@@ -17,8 +17,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest time for a command to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Starts a command in a separate process group, so that Ctrl-C on the program does not reach it. Its output goes to
-/// standard error, or nowhere if the terminal shows the dashboard. Standard output belongs to the program.
+/// Starts a command in a separate process group, so that Ctrl-C on the program does not reach it.
+///
+/// Its output goes to standard error, or nowhere if the terminal shows the dashboard. Standard output belongs to the
+/// program.
 pub fn start(command: &OsStr, notice: &Notice, is_quiet: bool) -> io::Result<Child> {
     let printed = || -> io::Result<Stdio> {
         Ok(if is_quiet { Stdio::null() } else { rustix::stdio::stderr().try_clone_to_owned()?.into() })
@@ -42,7 +44,9 @@ pub fn start(command: &OsStr, notice: &Notice, is_quiet: bool) -> io::Result<Chi
     shell.spawn()
 }
 
-/// Writes the notice to a command and waits while `may_run` returns true, then ends it. Returns the error, if any.
+/// Writes the notice to a command and waits while `may_run` returns true, then ends it.
+///
+/// Returns the error, if any.
 pub fn wait(command: &OsStr, mut child: Child, notice: &Notice, may_run: impl Fn() -> bool) -> Result<(), String> {
     let shown = command.to_string_lossy();
     if let Some(mut input) = child.stdin.take() {

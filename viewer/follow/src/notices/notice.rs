@@ -89,7 +89,9 @@ impl Notice {
         variables
     }
 
-    /// JSON for the standard input of a command, and for a webhook. Chats show `text`.
+    /// JSON for the standard input of a command, and for a webhook.
+    ///
+    /// Chats show `text`.
     pub fn json(&self) -> Value {
         let header = &self.process.header;
         let rank = header.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();

@@ -52,7 +52,9 @@ impl ProcessNotices {
         self.looked_for_leaks.is_none_or(|looked| looked.elapsed() >= self.leak_interval)
     }
 
-    /// Returns the notices that are due. `is_over`: the trace is complete.
+    /// Returns the notices that are due.
+    ///
+    /// `is_over`: the trace is complete.
     pub fn due(&mut self, model: &mut Model, is_over: bool) -> Vec<Notice> {
         model.set_scope(None);
         let devices = model.devices();

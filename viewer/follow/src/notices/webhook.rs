@@ -15,7 +15,9 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pauses before each attempt but the first.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
-/// A web address. It may contain a secret, so only its host is ever shown.
+/// A web address.
+///
+/// It may contain a secret, so only its host is ever shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address(Uri);
 
@@ -66,8 +68,9 @@ impl Webhook {
         Self { agent: Agent::new_with_config(config), address: address.clone() }
     }
 
-    /// POSTs `body`. Retries after a pause if the server is unavailable and `may_run` returns true. Returns the error, if
-    /// any.
+    /// POSTs `body`.
+    ///
+    /// Retries after a pause if the server is unavailable and `may_run` returns true. Returns the error, if any.
     pub fn send(&self, body: &Value, may_run: impl Fn() -> bool) -> Result<(), String> {
         let mut pauses = PAUSES.iter();
         loop {

@@ -1,5 +1,7 @@
-//! Moves a process's whole GPU state with the CUDA driver's checkpoint. It moves everything off the device, including the
-//! context, of any CUDA process, and restores it. It is all or nothing, and the driver reports no progress.
+//! Moves a process's whole GPU state with the CUDA driver's checkpoint.
+//!
+//! It moves everything off the device, including the context, of any CUDA process, and restores it. It is all or nothing,
+//! and the driver reports no progress.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -134,7 +136,9 @@ fn hint(error: &DriverError) -> &'static str {
     }
 }
 
-/// Restores the process's memory and lets it continue. A process that is only locked just continues.
+/// Restores the process's memory and lets it continue.
+///
+/// A process that is only locked just continues.
 ///
 /// # Errors
 ///

@@ -182,8 +182,9 @@ impl Process {
         })
     }
 
-    /// Starts to restore everything; returns the operation's number. With `free_host`, the process frees the pinned host
-    /// memory afterwards.
+    /// Starts to restore everything; returns the operation's number.
+    ///
+    /// With `free_host`, the process frees the pinned host memory afterwards.
     ///
     /// # Errors
     ///
@@ -192,7 +193,9 @@ impl Process {
         self.start(&ControlRequest::Restore { timeout, free_host })
     }
 
-    /// Sets the limit of one device or of all. `bytes` None: removes it; `on_limit` None: keeps the action at the limit.
+    /// Sets the limit of one device or of all.
+    ///
+    /// `bytes` None: removes it; `on_limit` None: keeps the action at the limit.
     ///
     /// # Errors
     ///
@@ -301,8 +304,9 @@ pub fn run_state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Returns all traced processes of this user: those that answer, and those whose socket exists without an answer. Removes
-/// sockets of dead processes.
+/// Returns all traced processes of this user: those that answer, and those whose socket exists without an answer.
+///
+/// Removes sockets of dead processes.
 pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
     let mut found: Vec<(u32, PathBuf, PathBuf)> = Vec::new();
     for folder in socket_folders().into_iter().filter(|folder| is_private(folder)) {
@@ -391,7 +395,9 @@ fn listener(socket: &Path) -> Option<u32> {
     u32::try_from(peer.pid).ok().filter(|pid| failed == 0 && *pid > 0)
 }
 
-/// Connects without blocking. A stopped process with a full queue would block.
+/// Connects without blocking.
+///
+/// A stopped process with a full queue would block.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(socket)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,5 +1,6 @@
-//! The background thread that asks the shown processes for the location of their memory, and moves it. The screen never
-//! waits for a process: it sends orders and receives updates.
+//! The background thread that asks the shown processes for the location of their memory, and moves it.
+//!
+//! The screen never waits for a process: it sends orders and receives updates.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -92,7 +93,9 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Starts the thread. It queries no process before [`Mover::watch`].
+    /// Starts the thread.
+    ///
+    /// It queries no process before [`Mover::watch`].
     pub fn start() -> Self {
         let (commands, new_commands) = unbounded();
         let (published, updates) = unbounded();
@@ -305,7 +308,9 @@ impl FollowedProcess {
         self.asked.is_none_or(|asked| asked.elapsed() + Duration::from_millis(5) >= pause)
     }
 
-    /// Queries the process. Returns true if anything changed, and the outcome of a finished order.
+    /// Queries the process.
+    ///
+    /// Returns true if anything changed, and the outcome of a finished order.
     fn query(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
         let answer = match &self.process {
             Some(process) => process.status(),

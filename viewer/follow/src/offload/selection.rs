@@ -26,8 +26,10 @@ pub struct Criteria {
     pub idle_ns: Option<u64>,
 }
 
-/// Returns true if a layer is the wanted one or inside it. As in a filter, part of a name such as `attn` matches anywhere.
-/// Only whole name components match, since the user typed the complete text.
+/// Returns true if a layer is the wanted one or inside it.
+///
+/// As in a filter, part of a name such as `attn` matches anywhere. Only whole name components match, since the user typed
+/// the complete text.
 fn is_in_layer(name: &str, wanted: &str) -> bool {
     format!(".{name}.").contains(&format!(".{wanted}."))
 }

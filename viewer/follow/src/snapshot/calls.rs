@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use memlab_trace::{Call, CallTree, GrowthView, Line};
 
-/// The most calls visited to compute growth, for all lines together. Only malicious traces need more.
+/// The most calls visited to compute growth, for all lines together.
+///
+/// Only malicious traces need more.
 const MAX_VISITED_CALLS: usize = 1 << 22;
 
 /// The call tree of the user's lines, with an index by line.
@@ -47,8 +49,9 @@ impl Calls {
         !self.around(call).any(|parent| self.tree.calls[parent as usize].line == *line)
     }
 
-    /// Growth per step of a call and everything below it. `None`: a growing line below it is also reached through other
-    /// calls, and the growing path is unknown.
+    /// Growth per step of a call and everything below it.
+    ///
+    /// `None`: a growing line below it is also reached through other calls, and the growing path is unknown.
     pub fn growth(&self, call: u32) -> Option<f64> {
         self.growth.get(call as usize).copied().flatten()
     }
@@ -59,8 +62,9 @@ impl Calls {
         std::iter::successors(calls[call as usize].parent, |parent| calls[*parent as usize].parent)
     }
 
-    /// Growth is known by line. It counts for the innermost call that contains all of the line's holders, and for the calls
-    /// around it.
+    /// Growth is known by line.
+    ///
+    /// It counts for the innermost call that contains all of the line's holders, and for the calls around it.
     fn growth_of_calls(&self, growth: &[GrowthView]) -> Vec<Option<f64>> {
         let calls = &self.tree.calls;
         let mut sums = vec![Some(0.0); calls.len()];

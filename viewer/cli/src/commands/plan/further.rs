@@ -13,7 +13,9 @@ use memlab_report::plan::answer::{PlannedCard, choice, search_on};
 /// The most batches recorded because the program does not grow evenly.
 const MAX_BATCHES: usize = 8;
 
-/// The most recordings of the largest batch. Each recording can show that another batch is the largest.
+/// The most recordings of the largest batch.
+///
+/// Each recording can show that another batch is the largest.
 const MAX_ATTEMPTS: usize = 3;
 
 /// The plan options that decide which batches are recorded.
@@ -72,7 +74,9 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Records a batch beyond the others, and returns whether they predicted it. Returns true if the GPU has no room for it.
+/// Records a batch beyond the others, and returns whether they predicted it.
+///
+/// Returns true if the GPU has no room for it.
 fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
@@ -90,7 +94,9 @@ fn record_between(recorder: &mut Recorder, program: &mut Program, batch: u64) ->
     Ok(is_even)
 }
 
-/// Records each batch separately, on simulated cards two at a time. Leaves out batches that do not fit the GPU.
+/// Records each batch separately, on simulated cards two at a time.
+///
+/// Leaves out batches that do not fit the GPU.
 fn record_singles(recorder: &mut Recorder, program: &mut Program, batches: Vec<u64>) -> anyhow::Result<()> {
     if recorder.simulation.is_none() {
         for batch in batches {

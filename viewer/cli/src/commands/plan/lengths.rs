@@ -8,7 +8,9 @@ use memlab_predict::plan::{Family, Recording};
 use crate::recording::{BATCH, LENGTH, Recorder};
 use memlab_base::error::bad_input;
 
-/// Recorded lengths are multiples of this. Kernels round up to it, so sizes between recorded lengths can be interpolated.
+/// Recorded lengths are multiples of this.
+///
+/// Kernels round up to it, so sizes between recorded lengths can be interpolated.
 const LENGTH_UNIT: u64 = 64;
 
 /// The lengths of steps: numbers, or a file of them.

@@ -47,7 +47,9 @@ struct Share {
     wanted: u64,
 }
 
-/// Returns the pages of which at least half of the live bytes are wanted. Blocks may come in any order; they do not overlap.
+/// Returns the pages of which at least half of the live bytes are wanted.
+///
+/// Blocks may come in any order; they do not overlap.
 ///
 /// `page_bytes` must not be 0.
 pub fn whole_pages(blocks: impl IntoIterator<Item = Block>, page_bytes: u64) -> Pages {
