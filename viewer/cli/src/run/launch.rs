@@ -75,9 +75,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends.
 ///
-/// Calls `started` once it runs.
-///
-/// The signals that this process waits for are then blocked, so that threads of `started` inherit the block.
+/// Calls `started` once it runs. The signals that this process waits for are then blocked, so that threads of `started`
+/// inherit the block.
 pub fn run(
     command: &mut Command,
     finder: &Arc<Mutex<TraceFinder>>,
