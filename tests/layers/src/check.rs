@@ -1,4 +1,4 @@
-//! What breaks the rules: imports from a layer above, and circles of files.
+//! Finds violations of the rules: imports from a layer above, and cycles of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::imports::{Import, imports};
 use crate::tree::{ModulePath, Tree};
 
-/// What is wrong with the layers of the crate with this root file, one paragraph each.
+/// Returns the violations in the crate with this root file, one paragraph each.
 pub fn check(root: &Path) -> Vec<String> {
     let tree = Tree::read(root);
     let imports = imports(&tree);
@@ -21,7 +21,7 @@ pub fn check(root: &Path) -> Vec<String> {
     wrong
 }
 
-/// The layers as the root file draws them, the top one first.
+/// The layers drawn in the root file, top layer first.
 struct Drawing {
     layers: Vec<Vec<ModulePath>>,
 }
@@ -46,7 +46,7 @@ impl Drawing {
         Some(Self { layers })
     }
 
-    /// The number of the layer that a module is in, from the top, and the name under which it is drawn.
+    /// Returns the number of a module's layer, from the top, and the name under which it is drawn.
     fn layer<'m>(&self, module: &'m [String]) -> Option<(usize, &'m [String])> {
         (1..=module.len()).rev().map(|length| &module[..length]).find_map(|name| {
             let number = self.layers.iter().position(|layer| layer.iter().any(|drawn| drawn == name))?;
@@ -68,7 +68,7 @@ impl Drawing {
         }
         for import in imports {
             let broken = match (self.layer(&import.from), self.layer(&import.to)) {
-                // The root file is above all.
+                // The root file is above all layers.
                 _ if import.to.is_empty() => true,
                 (Some((from, from_name)), Some((to, to_name))) => to <= from && from_name != to_name,
                 _ => false,
@@ -81,7 +81,7 @@ impl Drawing {
     }
 }
 
-/// Circles of files, each with its imports.
+/// Cycles of files, each with its imports.
 fn circles(tree: &Tree, imports: &[Import]) -> Vec<String> {
     let mut arrows: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
     for import in imports {

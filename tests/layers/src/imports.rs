@@ -1,4 +1,4 @@
-//! Which file imports from which: the `use` lines, and the paths that code writes out.
+//! Finds the imports between files: `use` lines, and full paths in code.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 
 use crate::tree::{Module, ModulePath, Tree, is_for_tests};
 
-/// One place where a file names something of another file of its crate.
+/// A place where a file names an item of another file of its crate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Import {
     /// The importing module.
@@ -16,7 +16,7 @@ pub struct Import {
     pub line: usize,
     /// The module imported from.
     pub to: ModulePath,
-    /// What is imported, as written.
+    /// The imported name, as written.
     pub name: String,
 }
 
@@ -36,14 +36,14 @@ pub fn imports(tree: &Tree) -> Vec<Import> {
 struct Reader<'a> {
     tree: &'a Tree,
     from: &'a ModulePath,
-    /// Modules that a `use` line gave a name: `use crate::cuda;` makes `cuda::calls::free` a path of the crate.
+    /// Modules named by a `use` line: `use crate::cuda;` makes `cuda::calls::free` a path of the crate.
     names: HashMap<String, ModulePath>,
     found: Vec<Import>,
 }
 
 impl Reader<'_> {
     fn read(&mut self, module: &Module) {
-        // First the `use` lines, since code above one may use its names.
+        // `use` lines first, because code above a line may use its names.
         for item in &module.items {
             if let syn::Item::Use(item) = item
                 && !is_for_tests(&item.attrs)
@@ -52,7 +52,7 @@ impl Reader<'_> {
             }
         }
         for item in &module.items {
-            // A module within the module has its own entry in the tree.
+            // A nested module has a separate entry in the tree.
             if !matches!(item, syn::Item::Use(_) | syn::Item::Mod(_)) {
                 self.visit_item(item);
             }
@@ -93,8 +93,9 @@ impl Reader<'_> {
         }
     }
 
-    /// The module that a path leads to, and what is left of the path within it. `None` for what is not of this crate or
-    /// comes into sight by a `use` line.
+    /// Returns the module of a path, and the rest of the path within it.
+    ///
+    /// `None` for names from other crates or from `use` lines.
     fn resolve<'p>(&self, path: &'p [String]) -> Option<(ModulePath, &'p [String])> {
         let (first, mut rest) = path.split_first()?;
         let child = [self.from.as_slice(), std::slice::from_ref(first)].concat();
@@ -120,7 +121,7 @@ impl Reader<'_> {
         Some((module, rest))
     }
 
-    /// Paths in the arguments or the definition of a macro, which are not parsed as code.
+    /// Finds paths in the arguments or the definition of a macro, which are not parsed as code.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<(String, Span)> = Vec::new();
         let mut colons = 0;

@@ -1,7 +1,7 @@
-//! Reads the `use` lines of a crate and checks that its files form layers: no file imports from a file above it, and no
-//! files import from each other in a circle.
+//! Reads the `use` lines of a crate and checks that its files form layers: no file imports from a file above it, and imports
+//! form no cycles.
 //!
-//! A crate draws its layers in the documentation of its `lib.rs` or `main.rs`, the top layer first:
+//! A crate draws its layers in the documentation of its `lib.rs` or `main.rs`, top layer first:
 //!
 //! ````text
 //! //! # Layers
@@ -12,14 +12,14 @@
 //! //! ```
 //! ````
 //!
-//! Modules on one line are one layer and do not import from each other. A name such as `cuda::calls` takes a file out of
-//! the layer of its folder.
+//! Modules on one line form one layer and do not import from each other. A name such as `cuda::calls` moves a file out of
+//! its folder's layer.
 //!
 //! # Layers
 //!
 //! ```text
-//! check      what breaks the rules
-//! imports    which file imports from which
+//! check      violations of the rules
+//! imports    imports between files
 //! tree       the modules of a crate and their files
 //! ```
 

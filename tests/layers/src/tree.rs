@@ -1,19 +1,21 @@
-//! The modules of a crate and the files they are in.
+//! The modules of a crate and their files.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The path of a module within its crate: `["cuda", "calls"]`. The crate's root is empty.
+/// The path of a module within its crate: `["cuda", "calls"]`.
+///
+/// The root's path is empty.
 pub type ModulePath = Vec<String>;
 
-/// One module: a file, or a `mod name { … }` within a file.
+/// A module: a file, or a `mod name { … }` within a file.
 pub struct Module {
     pub file: PathBuf,
     pub items: Vec<syn::Item>,
 }
 
-/// All modules of a crate, without those that are compiled for tests only.
+/// All modules of a crate, except those compiled only for tests.
 pub struct Tree {
     pub modules: BTreeMap<ModulePath, Module>,
 }
@@ -31,7 +33,7 @@ impl Tree {
         tree
     }
 
-    /// The root file of the crate in `folder`, if it has Rust code.
+    /// Returns the root file of the crate in `folder`, if it has Rust code.
     pub fn root_file(folder: &Path) -> Option<PathBuf> {
         ["src/lib.rs", "src/main.rs"].map(|name| folder.join(name)).into_iter().find(|file| file.exists())
     }
@@ -68,7 +70,7 @@ impl Tree {
     }
 }
 
-/// Whether an item is compiled for tests only.
+/// Returns true if an item is compiled only for tests.
 pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")

@@ -1,4 +1,4 @@
-//! The crates of this workspace.
+//! Checks the crates of this workspace.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use layers::check::check;
 use layers::tree::Tree;
 
 fn workspace() -> PathBuf {
-    // Asked at run time: a target folder may be shared by several checkouts.
+    // Read at run time: several checkouts may share a target folder.
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..").canonicalize().unwrap()
 }
 
@@ -19,14 +19,14 @@ fn no_file_of_any_crate_imports_upwards_or_in_a_circle() {
     assert!(members.contains(&"interpose") && members.contains(&"viewer/cli"), "{members:?}");
     let only = std::env::var("LAYERS_OF").ok();
 
-    // WHEN their imports are held against the layers that they draw
+    // WHEN their imports are compared with their drawn layers
     let mut wrong = Vec::new();
     for member in members.iter().filter(|member| only.as_deref().is_none_or(|only| only == **member)) {
         let Some(root) = Tree::root_file(&workspace().join(member)) else { continue };
         wrong.extend(check(&root).into_iter().map(|paragraph| format!("{member}: {paragraph}")));
     }
 
-    // THEN none is broken
+    // THEN no import violates the rules
     let prefix = format!("{}/", workspace().display());
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n").replace(&prefix, ""));
 }

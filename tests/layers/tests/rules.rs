@@ -1,10 +1,10 @@
-//! What the check finds, on small crates made for it.
+//! Tests of the check on small example crates.
 
 use std::fs;
 
 use layers::check::check;
 
-/// What is wrong with a crate of these files; the first is its root.
+/// Returns the violations in a crate of these files; the first is its root.
 fn wrong(files: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     for (name, source) in files {

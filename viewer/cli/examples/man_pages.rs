@@ -35,7 +35,7 @@ fn write(command: &Command, folder: &Path, date: &str) -> io::Result<()> {
         page.render_subcommands_section(&mut text)?;
     }
     if let Some(notes) = command.get_after_help() {
-        // Lines and their spaces as they are: examples stand in columns.
+        // Keep lines and spaces as they are, because examples are aligned in columns.
         let mut roff = Roff::new();
         roff.control("SH", ["NOTES"]).control("nf", []);
         notes.to_string().lines().for_each(|line| {
@@ -46,7 +46,9 @@ fn write(command: &Command, folder: &Path, date: &str) -> io::Result<()> {
     fs::write(folder.join(format!("{name}.1")), without_idle_breaks(&String::from_utf8_lossy(&text)))
 }
 
-/// clap_mangen breaks lines beside the space between paragraphs, too, where that does nothing but give warnings.
+/// Removes line breaks that clap_mangen adds beside paragraph breaks.
+///
+/// They have no effect and only cause warnings.
 fn without_idle_breaks(page: &str) -> String {
     page.replace(".br\n\n.br\n", ".sp\n")
 }

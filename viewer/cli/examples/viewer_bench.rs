@@ -1,13 +1,13 @@
-//! Measures the dashboard's processor time, its latency, and how long it takes to open a large trace.
+//! Measures the dashboard's processor time, its latency, and the time to open a large trace.
 //!
-//! `viewer_bench [SECONDS]` follows a simulated process with a million live blocks and 50,000 events a second, and
-//! prints for each screen the dashboard's share of a core and the time from a key press to the answer on the terminal.
-//! It then opens a finished trace of 1 GB, with 20,000 live blocks, at its peak and prints the time and the memory.
-//! With 0 seconds it only does the second part. `viewer_bench --write FILE` only writes that trace.
+//! `viewer_bench [SECONDS]` follows a simulated process with a million live blocks and 50,000 events a second. For each
+//! screen it prints the dashboard's share of a core, and the time from a key press to the answer on the terminal. It then
+//! opens a finished trace of 1 GB, with 20,000 live blocks, at its peak and prints the time and the memory. With 0 seconds
+//! it only does the second part. `viewer_bench --write FILE` only writes that trace.
 //!
-//! `viewer_bench --ranks [SECONDS]` follows a job of 512 ranks, each with 500 live blocks, that write 50,000 events a second
-//! together, and prints the same for the screen of the ranks and for one of the ranks, and the time until all are read; then the
-//! share of a core while none of them writes.
+//! `viewer_bench --ranks [SECONDS]` follows a job of 512 ranks, each with 500 live blocks, that together write 50,000 events
+//! a second. It prints the same figures for the Ranks screen and for one rank, and the time until all traces are read. Then
+//! it prints the share of a core while no rank writes.
 //!
 //! The dashboard is the release build of this workspace, on a pseudo-terminal of 200 by 60.
 
@@ -26,20 +26,20 @@ use memlab_trace::record::{DriverKind, Step};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 const LIVE: u64 = 1_000_000;
-/// In the finished trace: as many as in the training of a model of about 500 layers.
+/// Live blocks of the finished trace: as in the training of a model of about 500 layers.
 const LIVE_OF_FINISHED: u64 = 20_000;
-/// In the job.
+/// Ranks of the job, and live blocks of each.
 const RANKS: u32 = 512;
 const LIVE_OF_RANK: u64 = 500;
 const EVENTS_PER_SECOND: u64 = 50_000;
 const BLOCK: u64 = 4096;
 const STACKS: u32 = 3_000;
 const LAYERS: u32 = 200;
-/// The key that takes a character back.
+/// The backspace key.
 const ERASE: &str = "\u{7f}";
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const SEGMENT: u64 = 20 << 20;
-/// Keys of the screens, a text that each shows when it is complete, and their names.
+/// Key of each screen, a text that the complete screen shows, and its name.
 const SCREENS: [(&str, &str, &str); 7] = [
     ("1", "Device memory", "Overview"),
     ("2", "allocs/s", "Lines"),
@@ -107,7 +107,7 @@ impl<W: Write> Writer<W> {
                 encode::frame(&mut LineBuffer::<512>::new(), id, file.as_bytes(), Some(id % 900), function.as_bytes())
                     .to_vec();
             out.write_all(&line)?;
-            // Chains of twelve: the depth of a model's forward.
+            // Chains of twelve frames: the depth of a model's forward.
             let parent = if id % 12 == 1 { 0 } else { id - 1 };
             out.write_all(encode::stack(&mut LineBuffer::<128>::new(), id, parent, id))?;
         }
@@ -160,7 +160,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Frees a block and allocates another; a step ends at intervals.
+    /// Frees a block and allocates another; ends a step at intervals.
     fn churn(&mut self) -> io::Result<()> {
         let time = self.started.elapsed().as_nanos() as u64;
         let slot = (self.next.wrapping_mul(7919) % self.ring.len() as u64) as usize;
@@ -181,7 +181,7 @@ impl<W: Write> Writer<W> {
 struct Dashboard {
     child: Box<dyn Child + Send + Sync>,
     keys: Box<dyn Write + Send>,
-    /// What it shows, and who waits for that to change.
+    /// The screen, and a condition that signals its changes.
     screen: Arc<(Mutex<vt100::Parser>, Condvar)>,
     _terminal: Box<dyn MasterPty + Send>,
 }
@@ -226,8 +226,9 @@ impl Dashboard {
         self.keys.flush()
     }
 
-    /// Waits until the screen matches; returns the time. It is looked at when it changes: looking often would take a core from
-    /// the dashboard.
+    /// Waits until the screen matches, and returns the time.
+    ///
+    /// Checks the screen only when it changes, because polling would take a core from the dashboard.
     fn wait(&self, what: &str, shows: impl Fn(&str) -> bool) -> io::Result<Duration> {
         const SCREEN_TIMEOUT: Duration = Duration::from_secs(120);
         let started = Instant::now();
@@ -306,7 +307,7 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
     for (key, words, name) in SCREENS {
         let mut answers = Vec::new();
         for _ in 0..9 {
-            // From another screen to this one.
+            // Switch to this screen from another one.
             dashboard.press(if key == "1" { "7" } else { "1" })?;
             let other = if key == "1" { SCREENS[6].1 } else { SCREENS[0].1 };
             dashboard.wait(other, |text| text.contains(other))?;
@@ -338,7 +339,7 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
     producer.join().map_err(|_| failed("the writer failed"))?
 }
 
-/// A job of many ranks that all write.
+/// Measures a job of many ranks that all write.
 fn job(folder: &Path, seconds: u64) -> io::Result<()> {
     let open = |rank: u32| -> io::Result<Writer<BufWriter<File>>> {
         let out = BufWriter::new(File::create(folder.join(format!("{rank}.jsonl")))?);
@@ -477,7 +478,7 @@ fn open(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Jumps to steps all over the trace, forth and back.
+/// Jumps back and forth to steps all over the trace.
 fn jump(dashboard: &mut Dashboard, screen: &str) -> io::Result<()> {
     let mut answers = Vec::new();
     for step in [2000, 100, 1200, 1900, 40, 700, 1500, 2200, 1000] {

@@ -18,8 +18,8 @@ use memlab_base::{error, output, preload};
 
 /// Where did my GPU memory go, and how do I get it back?
 ///
-/// memlab records every byte of GPU memory that a program takes, by Python line and by layer, and shows it live and
-/// afterwards. The program needs no change.
+/// memlab records every byte of GPU memory that a program allocates, by Python line and by layer. It shows this memory live
+/// and afterwards. The program needs no change.
 #[derive(Debug, Parser)]
 #[command(name = "memlab", version, after_help = EXAMPLES)]
 struct Cli {
@@ -55,7 +55,7 @@ enum Command {
     Run(run::Options),
     /// Show the dashboard on a running program.
     Top(top::Options),
-    /// Show the dashboard on recorded traces, also while they grow.
+    /// Show the dashboard on recorded traces, finished or still growing.
     #[command(after_help = view::help())]
     View(view::Options),
     /// Serve the traced processes of this user to Prometheus and as a live web page.
@@ -73,32 +73,32 @@ enum Command {
     /// Run a command on a simulated GPU, without a real one.
     #[command(after_help = simulate::HELP)]
     Simulate(simulate::Options),
-    /// Tell how much GPU memory a program will take, and the largest batch that fits; needs no GPU.
+    /// Forecast a program's GPU memory and the largest batch that fits; needs no GPU.
     #[command(after_help = plan::HELP)]
     Plan(Box<plan::Options>),
     /// Show the preferences of the dashboard and where they are stored.
     Config(config::Options),
-    /// Say what works on this machine and why not, to paste into a report of a bug.
+    /// Check what works on this machine and explain what does not; paste the output into bug reports.
     #[command(after_help = doctor::HELP)]
     Doctor(doctor::Options),
-    /// Print what a shell has to know to complete this command line.
+    /// Print a script that lets a shell complete memlab's command line.
     #[command(after_help = completions::HELP)]
     Completions(completions::Options),
-    /// Report where the memory of a recorded run was.
+    /// Report where the memory of a recorded run went.
     #[command(after_help = moments_help())]
     Report(report::Options),
-    /// Say what to change in a program so that it takes less memory, as tried on a recorded run.
+    /// Suggest changes that lower a program's memory, each tried on a recorded run.
     #[command(after_help = advise::HELP)]
     Advise(advise::Options),
-    /// Show what changed from one run, or moment, to another.
+    /// Show what changed between two runs or moments.
     #[command(after_help = diff::help())]
     Diff(diff::Options),
-    /// Write a moment of a recorded run, or the run over time, in the format of another program.
+    /// Export a moment of a recorded run, or the run over time, to another program's format.
     #[command(after_help = moments_help())]
     Export(export::Options),
 }
 
-/// The command line, for those who describe it.
+/// Returns the definition of the command line, for completions, man pages and tests.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -136,17 +136,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Names what an unknown subcommand or option may have been meant to be.
+/// Suggests the subcommand or option that was probably meant.
 fn with_suggestion(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {
-        // `-- --ouput` would run a program of that name.
+        // `-- --ouput` would run a program named `--ouput`.
         error.remove(ContextKind::Suggested);
     }
     let unknown = match (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::SuggestedSubcommand)) {
         (Some(ContextValue::String(unknown)), None) => unknown.clone(),
         _ => return error,
     };
-    // clap looks for longer likenesses than one letter.
+    // clap's own suggestions miss names that differ in one letter.
     let command = command();
     let names = command.get_subcommands().map(clap::Command::get_name);
     let near: Vec<_> = names.filter(|name| strsim::osa_distance(name, &unknown) == 1).map(str::to_owned).collect();
@@ -159,7 +159,7 @@ fn with_suggestion(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Explains a value that is no number, or out of its range, where clap passes on the words of a parser.
+/// Rewrites the error for an invalid or out-of-range number. clap only passes on the parser's message.
 fn in_words(error: clap::Error) -> clap::Error {
     let (Some(ContextValue::String(argument)), Some(ContextValue::String(value))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
@@ -181,7 +181,9 @@ fn in_words(error: clap::Error) -> clap::Error {
     clap::Error::raw(error.kind(), message)
 }
 
-/// A range as clap prints it, in words; where it ends with its type's, only the beginning counts.
+/// Describes a range printed by clap.
+///
+/// An end that is the type's maximum is left out.
 fn numbers_in(range: &str) -> String {
     let (from, to) = range.split_once("..").unwrap_or((range, ""));
     match to.trim_start_matches('=').parse::<u64>() {
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
-        // In release, clap does not check that names of groups are unique: a struct's name is that of its group.
+        // Release builds of clap do not check that group names are unique. A struct's name is the name of its group.
         for subcommand in command().get_subcommands() {
             let names: Vec<_> = subcommand.get_groups().map(clap::ArgGroup::get_id).collect();
             let distinct: HashSet<_> = names.iter().collect();
@@ -221,7 +223,7 @@ mod tests {
             |arguments: &[&str]| with_suggestion(Cli::try_parse_from(arguments).unwrap_err()).render().to_string();
         assert!(said(&["memlab", "rn"]).contains("a similar subcommand exists: 'run'"));
         assert!(said(&["memlab", "advice", "a.jsonl"]).contains("'advise'"));
-        // GIVEN a program in place of a subcommand, THEN the one that runs programs is named
+        // GIVEN a program in place of a subcommand, THEN the error suggests `memlab run`
         assert!(said(&["memlab", "sh", "a.sh"]).contains("write `memlab run -- sh`"));
         assert!(!said(&["memlab", "no-such-thing"]).contains("memlab run"));
         // GIVEN an unknown option before the program, THEN it is not taken for the program
@@ -231,7 +233,7 @@ mod tests {
             let said = said(&["memlab", command, wrong, "x", "--", "python"]);
             assert!(said.contains(right) && !said.contains("-- --"), "{said}");
         }
-        // AND what follows the program is the program's
+        // AND options after the program belong to the program
         assert!(Cli::try_parse_from(["memlab", "run", "python", "a.py", "--ouput"]).is_ok());
     }
 
@@ -241,7 +243,7 @@ mod tests {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
             in_words(error).render().to_string().lines().next().unwrap_or_default().to_owned()
         };
-        // GIVEN words in place of a process, a number out of its range, and words in place of a number
+        // GIVEN text in place of a process id, a number out of its range, and text in place of a number
         for command in ["offload", "restore", "limit", "top"] {
             let said = said(&format!("memlab {command} tv.py"));
             assert!(said.ends_with("write the number of a process; `memlab ps` lists them"), "{said}");
@@ -254,7 +256,7 @@ mod tests {
             ("memlab plan --seconds x true", "write a number"),
             ("memlab diff --device x a.jsonl b.jsonl", "write a whole number"),
         ] {
-            // THEN the error says what to write
+            // THEN the error names what to write
             assert!(said(line).ends_with(wanted), "{}", said(line));
         }
     }

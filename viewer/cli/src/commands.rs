@@ -1,4 +1,4 @@
-//! The commands, one file each: arguments and what they do.
+//! The commands, one file each: options and implementation.
 
 pub mod advise;
 pub mod completions;

@@ -1,4 +1,4 @@
-//! What memlab needs of a machine, and what of it is there.
+//! Checks this machine for everything that memlab needs.
 
 pub mod check;
 mod gpu;
@@ -11,7 +11,9 @@ use std::path::Path;
 
 use self::check::Check;
 
-/// Looks at everything. It takes some seconds at most: a driver or a Python that does not answer is not waited for.
+/// Runs all checks.
+///
+/// Takes a few seconds at most: a driver or a Python that does not answer is skipped.
 pub fn examine() -> Vec<Check> {
     let root = Path::new("/");
     let pythons = interpreter::in_path();

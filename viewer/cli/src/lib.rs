@@ -1,5 +1,7 @@
-//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `doctor`, `report`, `advise`,
-//! `serve`, `diff`, `export`, `config`, `completions`, over one dashboard and one model.
+//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `doctor`, `report`,
+//! `advise`, `serve`, `diff`, `export`, `config`, `completions`.
+//!
+//! All of them share one dashboard and one model.
 //!
 //! # Layers
 //!
@@ -7,9 +9,9 @@
 //! cli                                                              the command line, and the exit code
 //! commands                                                         one file per command
 //! recording                                                        running a program for a plan
-//! doctor                                                           what works on this machine; doctor::check: one line of it
-//! run                                                              `memlab run`, which has a folder
-//! serve                                                            `memlab serve`: metrics and a page that follows the processes
+//! doctor                                                           checks of this machine; doctor::check: the result of one
+//! run                                                              `memlab run`
+//! serve                                                            `memlab serve`: Prometheus metrics and a live page
 //! ```
 
 pub mod cli;

@@ -1,4 +1,4 @@
-//! Recording a program for a plan: it runs for a few steps, on a simulated card or on the GPU that is there.
+//! Records a program for a plan: runs it for a few steps, on a simulated card or on the machine's GPU.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -15,13 +15,13 @@ use memlab_base::error::{StartError, bad_input};
 use memlab_base::preload::{find_library, ld_preload};
 use memlab_base::simulation::{Simulation, joined};
 
-/// What is replaced by the batch size in the command.
+/// Placeholder for the batch size in the command.
 pub const BATCH: &str = "{batch}";
 
-/// What is replaced by the length of the samples.
+/// Placeholder for the length of the samples.
 pub const LENGTH: &str = "{length}";
 
-/// Run by Python at its start, and what it imports.
+/// The file that Python runs at its start, and the modules that it imports.
 const STARTUP: [(&str, &str); 5] = [
     ("sitecustomize.py", include_str!("recording/startup.py")),
     ("_memlab_alone.py", include_str!("recording/alone.py")),
@@ -30,50 +30,52 @@ const STARTUP: [(&str, &str); 5] = [
     ("_memlab_lightning.py", include_str!("recording/lightning.py")),
 ];
 
-/// The most of a failed program's output that is shown.
+/// Longest part of a failed program's output to show.
 const SHOWN_OUTPUT_BYTES: u64 = 4000;
 
-/// A command that is recorded.
+/// Records a command at different batch sizes and lengths.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     /// The command, with or without `{batch}` and `{length}`.
     pub command: Vec<OsString>,
-    /// What `{length}` stands for.
+    /// Value of `{length}`.
     pub length: Option<u64>,
-    /// The card that it runs on; `None`: the GPU that is there.
+    /// The simulated card that runs the program; `None`: the machine's GPU.
     pub simulation: Option<Simulation>,
-    /// The program is rank 0 of so many, the others of which are not run; `None`: as a launcher in the command says.
+    /// Number of ranks, of which only rank 0 runs; `None`: as a launcher in the command specifies.
     pub ranks: Option<u32>,
-    /// How many optimizer steps are recorded.
+    /// Number of optimizer steps to record.
     pub steps: u32,
-    /// Whether evaluation and saving are recorded, after the steps.
+    /// True to record evaluation and saving after the steps.
     pub phases: bool,
-    /// After how many seconds the program ends at the latest.
+    /// Longest run of the program, in seconds.
     pub seconds: f64,
-    /// Where traces and output are put.
+    /// Folder of the traces and the output.
     pub folder: PathBuf,
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Running {
     child: Child,
-    /// The batch and the length, as they are said: " at batch 8".
+    /// The batch or the length, as messages show it: " at batch 8".
     at: String,
     trace: PathBuf,
     output: PathBuf,
 }
 
 impl Recorder {
-    /// Whether the command has a placeholder.
+    /// Returns true if the command has the placeholder.
     pub fn takes(&self, placeholder: &str) -> bool {
         self.command.iter().any(|argument| argument.to_string_lossy().contains(placeholder))
     }
 
-    /// Records one batch size. A simulated card that is too small for it is replaced by one that is not.
+    /// Records one batch size.
+    ///
+    /// Replaces a simulated card that is too small by a larger one.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start) and [`Running::finish`]; also if the GPU that is there has no room.
+    /// As [`start`](Self::start) and [`Running::finish`]; also if the machine's GPU has no room.
     pub fn record(&mut self, batch: Option<u64>) -> anyhow::Result<Recording> {
         const LARGE_CARD_BYTES: u64 = 8 << 40;
         let recording = self.start(batch)?.finish()?;
@@ -107,7 +109,7 @@ impl Recorder {
             (None, None) => ("run".to_owned(), String::new()),
         };
         let (trace, output) = (self.folder.join(format!("{name}.jsonl")), self.folder.join(format!("{name}.txt")));
-        // By this name, memlab takes its files for a library's, and shows the program's lines in their place.
+        // memlab treats files below this folder name as library files, and shows the program's lines instead.
         let startup = self.folder.join("startup/site-packages");
         std::fs::create_dir_all(&startup)?;
         STARTUP.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
@@ -124,7 +126,7 @@ impl Recorder {
         command.env("MEMLAB_OUTPUT", &trace).env("MEMLAB_PLAN_STEPS", self.steps.to_string());
         command.env("MEMLAB_PLAN_SECONDS", self.seconds.to_string());
         if self.simulation.is_some() {
-            // What is read back is zeros: a plan names the lines.
+            // Values that the program reads back are zeros, so the plan lists the lines that read them.
             command.env("MEMLAB_READBACKS", "1").env("MEMLAB_PLAN_SIMULATED", "1");
         }
         if self.phases {
@@ -134,7 +136,7 @@ impl Recorder {
             command.env("MEMLAB_PLAN_RANKS", ranks.to_string());
         }
         command.env("PYTHONPATH", joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))));
-        // Sets of strings have the same order in all recordings.
+        // Makes the order of string sets the same in all recordings.
         command.env("PYTHONHASHSEED", "0");
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
@@ -148,7 +150,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If it failed, or used no GPU: what it printed last is said.
+    /// If the program failed or used no GPU. The error includes its last output.
     pub fn finish(mut self) -> anyhow::Result<Recording> {
         let ended = ExitOutcome::of(self.child.wait()?);
         let recording = match Recording::read(&self.trace) {
@@ -188,7 +190,7 @@ impl Drop for Running {
     }
 }
 
-/// The argument with a number in place of each placeholder, if there is one.
+/// Replaces each placeholder in the argument by a number, if one is given.
 fn filled_in(argument: &OsStr, placeholder: &str, number: Option<u64>) -> OsString {
     let Some(number) = number else { return argument.to_owned() };
     let bytes = argument.as_bytes();

@@ -1,4 +1,4 @@
-//! `memlab run`: starts a program with libmemlab.so preloaded and prints at the end where its memory went.
+//! `memlab run`: starts a program with libmemlab.so preloaded and prints a memory summary at its end.
 
 mod created;
 mod ending;

@@ -1,4 +1,4 @@
-//! `memlab serve`: the user's traced processes on this host, for Prometheus and as a page that follows them.
+//! `memlab serve`: this user's traced processes on this host, as Prometheus metrics and a live page.
 //!
 //! ```text
 //! discovery ──── the processes that listen on a control socket, asked every second
@@ -16,7 +16,7 @@
 //! connections ── how many there are, and how long they may take to ask and to read
 //! ```
 //!
-//! All of HTTP runs on one thread, the one that called [`serve`]. Nothing is drawn while no page is open.
+//! One thread, the caller of [`serve`], runs all of HTTP. Nothing is drawn while no page is open.
 
 mod access;
 mod connections;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::child::{alone, output};
 
-/// What the command prints on a recording.
+/// Returns the command's output for a recording.
 fn advised(recording: &str, options: &[&str]) -> String {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/recordings/{recording}.jsonl.zst"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_memlab"));
@@ -15,7 +15,7 @@ fn advised(recording: &str, options: &[&str]) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
-/// GIVEN a recorded training; THEN this is what there is to say.
+/// GIVEN a recorded training; THEN the advice matches its snapshot.
 macro_rules! advice_on {
     ($($test:ident: $recording:literal $(, $option:literal)*;)*) => {$(
         #[test]

@@ -75,7 +75,7 @@ fn a_process_without_memlab_is_checkpointed_and_restored() {
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert_eq!(serde_json::from_str::<serde_json::Value>(&out).expect("JSON")["state"], "running");
     assert!(driver.calls().ends_with("restore unlock") && driver.state() == "0", "{}", driver.calls());
-    // AND then there is nothing to restore
+    // AND then nothing is left to restore
     let (code, _, err) = driver.memlab(&runtime, &format!("restore {pid}"));
     assert_eq!(code, Some(2));
     assert!(err.contains("is not traced"), "{err}");
@@ -90,7 +90,7 @@ fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let why_not = Some("it was started without --offload".to_owned());
     let requests = Movable { why_not, ..Movable::new(4_200_201) }.listen(&runtime);
-    // WHEN it is offloaded THEN the driver does it, memlab says so, and the process is notified
+    // WHEN it is offloaded THEN the driver does it, memlab reports that, and the process is notified
     let (code, out, err) = driver.memlab(&runtime, "offload 4200201");
     assert_eq!(code, Some(0), "{err}");
     assert!(err.contains("started without --offload: using the CUDA driver's checkpoint"), "{err}");

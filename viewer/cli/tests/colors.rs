@@ -1,4 +1,4 @@
-//! Colours of `memlab report`: on a terminal only.
+//! Colors of `memlab report`: on a terminal only.
 
 use crate::common::child::{alone, output};
 use crate::common::session::Session;
@@ -6,7 +6,7 @@ use crate::common::trained;
 
 const REPORT: &[&str] = &["report", "{}/run.jsonl"];
 
-/// The bytes that the report of a run that ended with an out-of-memory writes to a terminal.
+/// Returns the bytes that a report writes to a terminal, for a run that ended with an out-of-memory error.
 fn sent(arguments: &[&str]) -> String {
     let mut story = trained(4);
     story.out_of_memory(0);
@@ -25,9 +25,9 @@ fn a_report_has_colour_on_a_terminal() {
     let text = sent(REPORT);
     assert!(text.contains("\u{1b}[1;31m! Out of memory\u{1b}[0m"), "{text:?}");
     assert!(text.contains("\u{1b}[1mLines that held most\u{1b}[0m"), "{text:?}");
-    // AND every colour ends on its line
+    // AND every color ends on its line
     assert!(text.lines().all(|line| line.matches("\u{1b}[").count() % 2 == 0), "{text:?}");
-    // AND the text is that of a pipe of the same width
+    // AND the text equals the output to a pipe of the same width
     let plain = sent(&["sh", "-c", "NO_COLOR=1 exec \"$0\" report {}/run.jsonl", env!("CARGO_BIN_EXE_memlab")]);
     assert!(!plain.contains('\u{1b}') && plain.contains("! Out of memory"), "{plain:?}");
     let mut without = text;

@@ -109,7 +109,7 @@ fn signals_are_passed_on() {
     for (signal, name) in
         [(libc::SIGINT, "INT"), (libc::SIGTERM, "TERM"), (libc::SIGHUP, "HUP"), (libc::SIGUSR1, "USR1")]
     {
-        // GIVEN a program that says that it is ready
+        // GIVEN a program that reports when it is ready
         let folder = folder();
         let script = format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done");
         let (mut child, _watchdog) = start(memlab(&folder, &["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()));
@@ -185,7 +185,7 @@ fn the_trace_of_a_killed_program_has_the_signal() {
     let folder = folder();
     let output = run(&folder, &format!("{TRACED} head -c 100000 /dev/zero >> \"$trace\"; kill -9 $$"));
     assert_eq!(output.status.signal(), Some(9));
-    // THEN the trace ends with the signal, and the summary has it
+    // THEN the trace ends with the signal, and the summary names it
     let text = errors(&output);
     assert!(text.contains("killed by SIGKILL"), "{text}");
     let trace = std::fs::read_dir(folder.path()).expect("readable").next().expect("a trace").expect("readable").path();
@@ -320,7 +320,7 @@ fn damaged_traces_are_shown_without_the_damaged_lines() {
     text.insert_str(text.find("[\"a\"").expect("an event"), "garbage\n[\"a\",x]\n");
     text.truncate(text.len() - 9);
     std::fs::write(folder.path().join("t.jsonl"), text).expect("written");
-    // WHEN it is shown THEN the readable part is there, and the rest is counted
+    // WHEN it is shown THEN the readable part is shown, and the other lines are counted
     let output = output(&mut memlab(&folder, &["view", "--once", "--size", "100x30", "t.jsonl"]));
     let screen = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(screen.contains("2 unreadable lines skipped") && screen.contains("train.py"), "{screen}");
@@ -428,9 +428,9 @@ fn ps_does_not_wait_for_processes_that_do_not_answer() {
         }
         assert_eq!(libc::waitpid(dead, std::ptr::null_mut(), 0), dead);
     }
-    // WHEN ps runs, with the patience that it has for users
+    // WHEN ps runs, with the timeouts that users get
     let output = output(memlab(&folder, &["ps"]).env("XDG_RUNTIME_DIR", runtime.path()).env_remove(PATIENCE.0));
-    // THEN the first two are in the list, with a reason and a remedy, and the socket of the last is removed
+    // THEN the first two are listed, with a reason and a remedy, and the socket of the last is removed
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && !text.contains("4200003"), "{text}");
     let problem = format!("process {busy} does not answer: it is busy, or hangs: look again later");
@@ -487,13 +487,13 @@ fn names_in_a_trace_do_not_steer_the_terminal() {
         // WHEN a command prints it
         let printed = output(&mut memlab(&folder, &arguments));
         let text = String::from_utf8_lossy(&printed.stdout) + String::from_utf8_lossy(&printed.stderr);
-        // THEN it shows the names, and no character of theirs that a terminal obeys
+        // THEN it shows the names, without their control characters
         assert!(text.len() > 100, "{arguments:?}: {text}");
         assert!(!text.contains(|character| character != '\n' && is_unsafe(character)), "{arguments:?}: {text}");
     }
 }
 
-/// Standard error of `memlab run` for a program in a folder of its own, which has a CUDA driver if `has_driver`.
+/// Standard error of `memlab run` for a program in a separate folder; with a CUDA driver if `has_driver`.
 fn summary(script: &str, has_driver: bool) -> String {
     let folder = folder();
     let driver = folder.path().join("driver");
@@ -515,13 +515,13 @@ fn the_summary_gives_the_reason_why_there_is_no_trace() {
     let without = summary("true", false);
     assert!(without.starts_with(&format!("{none}: this machine has no CUDA driver")), "{without}");
     assert!(without.contains("`memlab doctor`") && without.contains("`memlab simulate`"), "{without}");
-    // AND programs whose trace, or its folder, is deleted
+    // AND programs whose trace or its folder is deleted
     for (script, reason) in [
         (format!("{TRACED} rm $trace"), "its trace traces/t.jsonl was deleted"),
         (format!("{TRACED} rm -r $(dirname $trace)"), "its trace traces/t.jsonl was deleted"),
         ("rmdir $(dirname $MEMLAB_OUTPUT)".to_owned(), "the folder of its trace, traces, was deleted"),
     ] {
-        // THEN the summary says that, and not that no memory was allocated
+        // THEN the summary reports the deletion, and not that no memory was allocated
         let summary = summary(&script, true);
         assert_eq!(summary.lines().count(), 1, "{summary}");
         assert!(summary.contains(reason) && !summary.contains("no CUDA memory"), "{summary}");
@@ -532,7 +532,7 @@ fn the_summary_gives_the_reason_why_there_is_no_trace() {
 fn a_program_that_replaces_itself_is_not_a_full_disk() {
     // GIVEN a program that stops using CUDA with an exec
     let summary = summary(&format!("{TRACED} exec true"), true);
-    // THEN the summary says so, and blames no disk
+    // THEN the summary names the exec, and does not blame the disk
     assert!(summary.contains("the program replaced itself (exec)") && !summary.contains("disk"), "{summary}");
 }
 
@@ -547,7 +547,7 @@ fn a_missing_program_is_named_before_anything_starts() {
             ("/etc", 126, "is a folder, not a program".to_owned()),
             ("train", 127, format!("`memlab {command} -- python train` or `memlab {command} -- ./train`")),
         ] {
-            // THEN the error says what is wrong with it, and what to write
+            // THEN the error names the problem and the correct command
             let output = output(&mut memlab(&folder, &[command, "--", program]));
             assert_eq!(output.status.code(), Some(code), "{command}: {}", errors(&output));
             assert!(errors(&output).contains(&reason), "{command}: {}", errors(&output));

@@ -1,4 +1,4 @@
-//! The commands in the docs are ones that `memlab` takes, and those that only read a trace do what the docs say.
+//! Checks that `memlab` accepts the commands in the docs, and that commands that only read a trace run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use regex::Regex;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// A command of a page: where it is, and its words from `memlab` on.
+/// A command of a page: its place, and its words from `memlab` on.
 struct Shown {
     place: String,
     words: Vec<String>,
@@ -27,8 +27,9 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The commands' lines in a page's code blocks, indented or fenced, with their numbers; what a `\` continues is one line. In
-/// a block with prompts (`$ `), the other lines are what commands print.
+/// Returns the command lines in a page's code blocks, indented or fenced, with their numbers.
+///
+/// Lines continued with `\` are joined. In a block with prompts (`$ `), the other lines are output.
 fn code(page: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let mut block: Vec<(usize, String)> = Vec::new();
@@ -59,7 +60,7 @@ fn commands_of_block(block: Vec<(usize, String)>) -> Vec<(usize, String)> {
     block.into_iter().filter(|(_, line)| !has_prompts || line.starts_with("$ ")).collect()
 }
 
-/// What a page says in its text, outside of code blocks, as `memlab …`.
+/// Returns the mentions of `memlab …` in a page's text, outside of code blocks.
 fn mentions(page: &str) -> Vec<Vec<String>> {
     let text: Vec<&str> = page.split("```").step_by(2).collect();
     let text: Vec<&str> = text.iter().flat_map(|text| text.lines()).filter(|line| !line.starts_with("    ")).collect();
@@ -71,7 +72,7 @@ fn mentions(page: &str) -> Vec<Vec<String>> {
 /// The commands in a line of code: `$ memlab …`, `A=b memlab …`, `memlab … && memlab …`.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let line = line.strip_prefix("$ ").unwrap_or(line);
-    // What is said about a command stands behind two spaces, or behind `#`.
+    // A remark about a command follows two spaces or `#`.
     let line = line.split("  ").next().unwrap_or(line);
     let Some(words) = shlex::split(line) else { return Vec::new() };
     let ends = |word: &String| ["&&", "|", ";", ">", "&", "2>", "#"].contains(&word.as_str());
@@ -96,12 +97,14 @@ fn shown() -> Vec<Shown> {
     all
 }
 
-/// Why the command line refuses it; also what `memlab simulate` and `memlab run` start, if that is memlab again.
+/// Returns the reason why memlab refuses the command line.
+///
+/// Also checks memlab commands inside `memlab simulate` and `memlab run`.
 fn refusal(words: &[String]) -> Option<String> {
     match memlab_cli::cli::command().try_get_matches_from(words) {
         Err(error) if error.use_stderr() => return Some(error.to_string()),
         Ok(matches) => {
-            // `memlab run` takes an option that it does not know for the program.
+            // `memlab run` passes an unknown option to the program.
             let started = matches.subcommand().and_then(|(_, of_it)| of_it.try_get_raw("command").ok()?);
             let option = started.and_then(|mut words| words.next()).map(|word| word.to_string_lossy());
             if let Some(option) = option.filter(|option| option.starts_with('-')) {
@@ -115,7 +118,7 @@ fn refusal(words: &[String]) -> Option<String> {
 
 #[test]
 fn the_docs_show_commands_that_there_are() {
-    // GIVEN all commands in the docs; each command of memlab is among them
+    // GIVEN all commands in the docs, which include each command of memlab
     let shown = shown();
     let spoken: Vec<String> = pages()
         .iter()
@@ -127,7 +130,7 @@ fn the_docs_show_commands_that_there_are() {
     let missing: Vec<&str> =
         command.get_subcommands().map(clap::Command::get_name).filter(|name| !used.contains(name)).collect();
     assert!(missing.is_empty(), "the docs show no {missing:?}");
-    // THEN memlab takes each, with its options
+    // THEN memlab accepts each, with its options
     let wrong: Vec<String> = shown
         .iter()
         .filter_map(|Shown { place, words }| Some(format!("{place}: {}\n  {}", words.join(" "), refusal(words)?)))
@@ -137,7 +140,7 @@ fn the_docs_show_commands_that_there_are() {
 
 #[test]
 fn the_docs_speak_of_commands_and_options_that_there_are() {
-    // GIVEN what the docs' text says of the command line, with arguments or without
+    // GIVEN the mentions of the command line in the docs' text, with arguments or without
     let mut wrong = Vec::new();
     let mut spoken = 0;
     for page in pages() {
@@ -178,7 +181,7 @@ fn commands_of_the_docs_that_read_a_trace_read_it() {
         if !(READERS.contains(&words[1].as_str()) || is_once) || !done.insert(words.clone()) {
             continue;
         }
-        // What docs call the folder of a job that hosts share.
+        // The docs' names for a job's folder that hosts share.
         let here = |word: &String| word.replace("/shared/traces", "job").replace("$folder", "job");
         let words: Vec<String> =
             words.iter().map(here).map(|word| steps.replace_all(&word, "step:1").into_owned()).collect();
@@ -193,7 +196,7 @@ fn commands_of_the_docs_that_read_a_trace_read_it() {
         }
         let mut command = Command::new(env!("CARGO_BIN_EXE_memlab"));
         alone(command.args(&words[1..]).current_dir(&folder).env_remove("MEMLAB_OUTPUT"));
-        // THEN each command does it
+        // THEN each command succeeds
         let output = output(&mut command);
         if !output.status.success() {
             wrong.push(format!("{place}: {}\n  {}", words.join(" "), String::from_utf8_lossy(&output.stderr)));

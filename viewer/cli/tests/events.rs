@@ -1,4 +1,4 @@
-//! The events.
+//! The events screen.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ fn missing_events_have_a_reason() {
     });
 }
 
-/// The same with `count` more blocks, each a KiB larger.
+/// The same with `count` more blocks, each a KiB larger than the previous one.
 fn with_more(count: u64) -> Story {
     let mut story = eventful();
     for index in 0..count {
@@ -78,11 +78,11 @@ fn selected_number(app: &mut App) -> u64 {
 fn the_newest_event_is_on_top_until_the_cursor_leaves_it() {
     let mut app = on_events(&with_more(5), ProcessState::Recording);
     let first = selected_number(&mut app);
-    // GIVEN the cursor on the first row WHEN events come THEN it is on the newest
+    // GIVEN the cursor on the first row WHEN events arrive THEN it is on the newest
     send(&mut app, &with_more(8));
     assert_eq!(selected_number(&mut app), first + 3);
     assert!(screen(&mut app).contains("newest on top"));
-    // GIVEN the cursor on another one WHEN events come THEN it stays there, and so does the screen
+    // GIVEN the cursor on another row WHEN events arrive THEN it stays there, and so does the screen
     press(&mut app, "jj");
     assert_eq!(selected_number(&mut app), first + 1);
     let row_of = |app: &mut App, words: &str| {
@@ -95,7 +95,7 @@ fn the_newest_event_is_on_top_until_the_cursor_leaves_it() {
     let before = row_of(&mut app, &words);
     send(&mut app, &with_more(300));
     assert_eq!((selected_number(&mut app), row_of(&mut app, &words)), (first + 1, before));
-    // AND it moves from there, also if new events have not been drawn yet
+    // AND it moves from there, even if new events have not been drawn yet
     send(&mut app, &with_more(500));
     press(&mut app, "k");
     assert_eq!(selected_number(&mut app), first + 2);
@@ -115,7 +115,7 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
     let time = app.events.items(&app.context)[app.events.table.selected].event.time;
-    // GIVEN events that came since the last drawing WHEN Enter is pressed THEN the moment is that of the event on the
+    // GIVEN events that arrived since the last drawing WHEN Enter is pressed THEN the moment is that of the event on the
     // screen
     send(&mut app, &with_more(40));
     press(&mut app, "\n");

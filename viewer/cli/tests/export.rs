@@ -1,5 +1,6 @@
-//! `memlab export`: moments, devices, files and errors, on synthetic traces. Traces of real programs, and the readers
-//! of each format, are in `tests/see/test_export.py`.
+//! `memlab export`: moments, devices, files and errors, on synthetic traces.
+//!
+//! Traces of real programs, and the readers of each format, are in `tests/see/test_export.py`.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -61,12 +62,12 @@ fn json(folder: &TempDir, arguments: &[&str]) -> Value {
 #[test]
 fn everything_at_the_peak_as_json() {
     let value = json(&folder(), &[]);
-    // GIVEN the peak of the device with the highest
+    // GIVEN the peak of the device with the highest peak
     assert_eq!(
         value["moment"],
         serde_json::json!({"at": "peak", "time_ns": 4_000_000_000_u64, "events": 8, "steps_ended": 1})
     );
-    // THEN blocks have their final category, with later names
+    // THEN blocks have their final category and later names
     let segment = &value["segments"][0];
     assert_eq!((&segment["address"], &segment["free_bytes"]), (&65536.into(), &(2_097_152 - 6144).into()));
     assert_eq!(
@@ -80,7 +81,7 @@ fn everything_at_the_peak_as_json() {
     assert_eq!(value["stacks"], serde_json::json!([[0, 1]]));
     assert_eq!(value["frames"][1], serde_json::json!({"file": "/gpt/train.py", "line": 3, "function": "main"}));
     assert_eq!(value["stray_blocks"][0]["stack"], Value::Null);
-    // AND the sums are there, including the context, which the driver reported later
+    // AND the sums are correct, including the context, which the driver reported later
     let categories: Vec<String> = value["categories"]
         .as_array()
         .unwrap()
@@ -102,7 +103,7 @@ fn everything_at_the_peak_as_json() {
     assert_eq!(value["devices"][1]["used_bytes"], 3_000_000);
     let layers = value["layers"].as_array().unwrap();
     let layers: Vec<_> = layers.iter().map(|row| (&row["device"], &row["live_bytes"])).collect();
-    // Outside of any layer, and in one.
+    // Outside any layer, and inside one.
     assert_eq!(layers[..2], [(&0.into(), &1024.into()), (&1.into(), &6144.into())]);
     assert_eq!(
         value["driver"][1],
@@ -174,7 +175,7 @@ fn stacks_as_a_flamegraph() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // At the peak of the device with the highest, at another moment, and on another device.
+    // At the highest peak of any device, at another moment, and on another device.
     let at_peak = picture(&[]);
     assert!(at_peak.starts_with("<?xml") && at_peak.contains("train.py: cuda:1 allocated at the peak"));
     assert!(at_peak.contains("linear") && at_peak.contains("6.00 KiB"), "{at_peak}");
@@ -252,7 +253,7 @@ fn condensed_moments_are_refused() {
     );
     assert!(export(&folder, &["c.jsonl", "--format", "json", "-o", "-", "--at", "end"]).status.success());
     assert!(export(&folder, &["c.jsonl", "--format", "perfetto", "-o", "-"]).status.success());
-    // AND the model's own figures of the peak are still exported
+    // AND the model's figures of the peak are still exported
     for (format, total) in [("flamegraph", "6.00 KiB"), ("speedscope", "\"endValue\":6144")] {
         let output = export(&folder, &["c.jsonl", "--format", format, "-o", "-"]);
         assert!(String::from_utf8(output.stdout).unwrap().contains(total), "{format}");

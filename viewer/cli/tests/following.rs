@@ -44,7 +44,7 @@ fn a_growing_trace_is_followed_to_its_end() {
     append(&path, &text[cut..]);
     let after = wait(&feed, |process| process.steps_ended == 3);
     assert!(after.events_read > before.events_read);
-    // WHEN it ends THEN the state is that of the end
+    // WHEN it ends THEN the state is the recorded end
     append(&path, "[\"end\",99000000000,3,null]\n");
     wait(&feed, |process| process.state == ProcessState::Ended { code: Some(3), signal: None });
 }
@@ -62,7 +62,7 @@ fn new_traces_are_found_once_they_have_a_header() {
         found.clone()
     };
     let feed = Feed::start(Source::Appearing(Box::new(finder)));
-    // WHEN the feed has looked at the empty file, and published what it found THEN that is nothing
+    // WHEN the feed has read the empty file THEN the published snapshot is empty
     assert!(becomes_true(|| looks.load(Ordering::SeqCst) > 2));
     assert!(feed.snapshots().try_recv().ok().is_none_or(|snapshot| snapshot.processes.is_empty()));
     append(&paths[0], &of_this_process(1).text);

@@ -32,7 +32,9 @@ fn page(text: &str) -> String {
     page_of(&read(text))
 }
 
-/// The names of all elements in their order, and the text between them. Fails on markup that is not nested properly.
+/// Returns the names of all elements in order, and the text between them.
+///
+/// Fails on incorrectly nested markup.
 fn parse(page: &str) -> (Vec<String>, String) {
     let mut open: Vec<String> = Vec::new();
     let (mut names, mut text) = (Vec::new(), String::new());
@@ -75,7 +77,7 @@ fn between<'p>(page: &'p str, from: &str, to: &str) -> &'p str {
     after.split_once(to).unwrap_or_else(|| panic!("no {to}")).0
 }
 
-/// A run that ends with an out-of-memory.
+/// A run that ends with an out-of-memory error.
 fn dying() -> String {
     let mut story = trained(6);
     story.out_of_memory(0);
@@ -104,7 +106,7 @@ fn a_page_is_complete_and_fetches_nothing() {
     ] {
         assert!(text.contains(said), "{said}");
     }
-    // THEN it has no URLs but the names of XML namespaces
+    // THEN it has no URLs except the names of XML namespaces
     let bare = page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
     for elsewhere in ["http:", "https:", "//cdn", " src=", "@import", "url("] {
         assert!(!bare.contains(elsewhere), "{elsewhere}");
@@ -130,7 +132,7 @@ fn the_figures_add_up() {
     let held: u64 = lines.split("<tr>").filter_map(|row| numbers(row, "<td", "data-v").first().copied()).sum();
     assert_eq!(held, device.peak_allocated_bytes);
     let outermost: u64 = numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum();
-    // Twice more in the two flamegraphs, whose first frame is the total.
+    // The same bytes appear twice more, in two flamegraphs whose first frame is the total.
     assert_eq!(outermost, 3 * device.peak_allocated_bytes);
     // A branch of the tree is the sum of its children.
     let tree = between(&page, "<div class=\"tree\">", "every layer by itself");
@@ -140,10 +142,10 @@ fn the_figures_add_up() {
 
 #[test]
 fn the_table_of_steps_has_what_a_training_says() {
-    // GIVEN a run of which a training tells the first step, in words that steer browsers
+    // GIVEN a run whose training records its first step, with words that contain markup
     let told = r#"{"trained":0,"epoch":0,"batch":0,"samples":300,"duration":1000000000,"loss":2.5,"way":"<b>replay","pieces":4,"offloaded":1073741824}"#;
     let story = common::trained(3).text;
-    // WHEN the page is made with it and without THEN there are columns for it, or not
+    // WHEN the page is written with and without that record THEN only the first page has its columns
     let page_of = |text: &str| page(text);
     let (with, without) = (page_of(&(story.clone() + told + "\n")), page_of(&story));
     for shown in [">samples a second<", "data-v=\"2.5\">2.500</td>", "4 pieces, &lt;b&gt;replay", ">1.00 GiB<"] {
@@ -232,7 +234,7 @@ fn the_page_of_a_big_run_is_small() {
     // WHEN the page is written
     let page = page(&story.text);
     parse(&page);
-    // THEN it is small enough to mail, and says what it left out
+    // THEN it is small enough to mail, and names the omitted parts
     assert!(page.len() < 5_000_000, "{}", page.len());
     for left_out in ["more rows with", "left out: see --json", "calls are too small to draw", "smaller layers"] {
         assert!(page.contains(left_out), "{left_out}");
@@ -302,7 +304,7 @@ fn the_command_writes_one_page_and_replaces_no_trace() {
 
 #[test]
 fn the_page_of_a_moment_adds_up() {
-    // GIVEN a run that ends with an out-of-memory
+    // GIVEN a run that ends with an out-of-memory error
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     std::fs::write(folder.join("a.jsonl"), dying()).unwrap();
@@ -349,7 +351,7 @@ fn the_page_of_a_moment_adds_up() {
 
 #[test]
 fn a_page_replaces_pages_and_nothing_else() {
-    // GIVEN a trace, and files that may have the page's name by mistake
+    // GIVEN a trace, and files that could be given as the page's name by mistake
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("train.jsonl"), trained(2).text).unwrap();
@@ -360,14 +362,14 @@ fn a_page_replaces_pages_and_nothing_else() {
     std::fs::write(at("train.py"), "import torch\n").unwrap();
     std::fs::write(at("index.html"), "<!DOCTYPE html><title>Ada</title>").unwrap();
     for name in ["train.py", "index.html"] {
-        // WHEN it is to be written there, THEN that is refused, with what to do, AND the file is as it was
+        // WHEN the page would replace the file THEN memlab refuses with advice, AND the file is unchanged
         let before = std::fs::read(at(name)).unwrap();
         let Output { status, stderr, .. } = report(name);
         let text = String::from_utf8_lossy(&stderr);
         assert!(status.code() == Some(2) && text.contains("name another file, or remove it"), "{text}");
         assert_eq!(std::fs::read(at(name)).unwrap(), before);
     }
-    // AND a page is replaced, and an empty file
+    // AND an existing page or an empty file is replaced
     std::fs::write(at("a.html"), "").unwrap();
     assert!(report("a.html").status.success() && report("a.html").status.success());
     assert!(std::fs::read_to_string(at("a.html")).unwrap().contains("memlab report</title>"));

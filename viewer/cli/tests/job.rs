@@ -1,4 +1,4 @@
-//! `memlab report` of the ranks of a job, as text, as JSON and as a page.
+//! `memlab report` on the ranks of a job, as text, as JSON and as a page.
 
 use std::path::Path;
 
@@ -54,7 +54,8 @@ fn rank(rank: u32, of: u32) -> Story {
     story
 }
 
-/// Eight ranks, of which rank 5 keeps batches and runs out of memory, rank 2 is on its device as well, and rank 7 has no trace.
+/// Eight ranks: rank 5 keeps batches and runs out of memory, rank 2 also has a context on rank 5's device, and rank 7 has no
+/// trace.
 fn failing() -> Vec<Story> {
     let mut ranks: Vec<Story> = (0..7).map(|number| rank(number, 8)).collect();
     for _ in 0..3 {
@@ -63,7 +64,7 @@ fn failing() -> Vec<Story> {
     ranks[5].out_of_memory(0);
     ranks[5].line(r#"{"others":0,"processes":[[4302,536870912]]}"#);
     for (number, story) in ranks.iter_mut().enumerate() {
-        // Each on its own card.
+        // Each rank has a separate card.
         story.text = story.text.replace("1B:00", &format!("1B:0{number}"));
         let code = if number == 5 { "1" } else { "null" };
         story.end(code, if number == 5 { "null" } else { "15" });
@@ -90,7 +91,7 @@ fn json_has_the_same_figures() {
     // GIVEN that job WHEN it is written as JSON
     let job = job_of(&failing());
     let json = json_of(&job);
-    // THEN ranks, figures and the out-of-memory are there
+    // THEN it contains ranks, figures and the out-of-memory error
     let numbers: Vec<u64> =
         json["ranks"].as_array().unwrap().iter().map(|rank| rank["rank"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
@@ -111,7 +112,7 @@ fn json_has_the_same_figures() {
     let kinds: Vec<&str> =
         json["findings"].as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["out_of_memory", "difference", "stray_context"]);
-    // AND categories sum to what was used at the peak
+    // AND categories sum to the use at the peak
     for rank in json["ranks"].as_array().unwrap() {
         let device = &rank["devices"][0];
         let sum: u64 =
@@ -122,7 +123,8 @@ fn json_has_the_same_figures() {
 
 #[test]
 fn ranks_of_a_pipeline_are_compared_within_their_stage() {
-    // GIVEN two stages on four ranks each, of which the second holds more, and rank 6 of it more than the others
+    // GIVEN two stages on four ranks each; the second stage holds more, and rank 6 holds more than the other ranks of its
+    // stage
     let mut ranks: Vec<Story> = (0..8).map(|number| rank(number, 8)).collect();
     for (number, story) in ranks.iter_mut().enumerate() {
         story.line(&format!(r#"{{"mesh":[["pp",{},2],["dp",{},4]]}}"#, number / 4, number % 4));
@@ -136,7 +138,7 @@ fn ranks_of_a_pipeline_are_compared_within_their_stage() {
         story.end("0", "null");
     }
     let job = job_of(&ranks);
-    // THEN only that rank differs, by what it holds more than its stage
+    // THEN only that rank differs, by its excess over its stage
     let text = text_of(&job, 110);
     snapshot("job-stages", &text);
     let json = json_of(&job);
@@ -179,7 +181,7 @@ fn the_page_of_many_ranks_stays_small() {
 
 #[test]
 fn two_ranks_are_both() {
-    // GIVEN the only two ranks of a job THEN what they share is said of both
+    // GIVEN the only two ranks of a job THEN the report calls them "both ranks"
     let text = text_of(&job_of(&[rank(0, 2), rank(1, 2)]), 100);
     assert!(text.contains("both ranks: ") && !text.contains("all 2"), "{text}");
 }

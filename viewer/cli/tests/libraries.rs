@@ -82,7 +82,7 @@ fn findings_and_errors_name_the_shown_lines() {
     let users = memlab(&folder, "report --libraries=never a.jsonl");
     assert!(!users.contains("hub/") && users.contains("train.py:7 main asked for 700 MiB"), "{users}");
     assert!(users.contains("train.py:7 main holds 8.00 MiB more"), "{users}");
-    // AND JSON has both for an error
+    // AND JSON has both lines for an error
     let json: Value = serde_json::from_str(&memlab(&folder, "report --json a.jsonl")).unwrap();
     let oom = &json["ooms"][0];
     assert_eq!((&oom["line"], &oom["library_line"]["line"]), (&7.into(), &90.into()));
@@ -105,7 +105,7 @@ fn moments_exports_and_comparisons_show_the_lines_of_the_report() {
     both("report a.jsonl@step:3", "hub/trainer.py:50  Trainer.train", "train.py:7  main");
     both("export a.jsonl --format csv -o -", "hub/trainer.py,50,", "/job/train.py,7,");
     both("diff a.jsonl@step:3 a.jsonl@step:9", "hub/trainer.py:50", "train.py:7");
-    // AND JSON has both, and says which are shown
+    // AND JSON has both, and names the scope of the shown lines
     for (command, shown) in [
         ("export a.jsonl --format json -o -", "library_lines"),
         ("diff --json a.jsonl@step:3 a.jsonl@step:9", "library_lines"),

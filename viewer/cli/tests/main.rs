@@ -1,6 +1,6 @@
 //! The memlab command: its screens, its output, its commands.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! One program holds all integration tests of the crate, because each program would link the whole crate again.
 
 mod advise;
 mod checkpoint;

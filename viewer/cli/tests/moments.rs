@@ -120,7 +120,7 @@ fn the_memory_map_at_the_peak_has_the_blocks_of_the_peak() {
     let map = app.context.segment_map().expect("it has come");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
     assert_eq!(blocks, app.context.device().expect("there is one").totals.peak_allocated_bytes);
-    // AND the events shown are those before it
+    // AND the shown events precede the moment
     press(&mut app, "6");
     opened.show(&mut app);
     let peak_time = app.context.device().expect("there is one").totals.peak_time;
@@ -170,7 +170,7 @@ fn arrows_move_by_columns_and_clicks_set_the_moment() {
     assert_eq!(app.context.cursor_time(), Some(clicked + 10 * width));
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], sums(&app)[1]);
-    // AND the same in the strip of another screen
+    // AND the same happens in the strip of another screen
     press(&mut app, "2");
     opened.show(&mut app);
     let screen = draw(&mut app);
@@ -196,9 +196,9 @@ fn the_chart_zooms_around_the_moment_shown() {
     // GIVEN the peak WHEN the chart zooms in
     press(&mut app, "p++");
     let (from, to) = span(&mut app);
-    // THEN a quarter of the run is shown, with the peak in it
+    // THEN a quarter of the run is shown, including the peak
     assert!(from < peak && peak < to && (to - from) / 1000 <= end / 4000 + 1, "{from} {peak} {to} of {end}");
-    // AND a click in it does not scroll it, and a cursor that leaves it does
+    // AND a click inside does not scroll the chart, and a cursor that leaves it does
     click(&mut app, (60, 10));
     assert_eq!(span(&mut app), (from, to));
     press(&mut app, "t0.1s\n");
@@ -288,7 +288,7 @@ fn lines_open_to_callers_and_the_tree_to_callees() {
 
 #[test]
 fn calls_have_the_figures_of_lines() {
-    // GIVEN a line that keeps 4 MiB more after every step, called from one place, and another called from two
+    // GIVEN a line that keeps 4 MiB more after every step, called from one place, and another line called from two places
     let mut story = Story::begin(4242, None);
     story.device(0, 8 << 30);
     for (stack, parent, frame) in [(51, 1, 4), (52, 5, 4), (53, 1, 6)] {
@@ -321,11 +321,11 @@ fn calls_have_the_figures_of_lines() {
     assert_eq!(figures(&app), rows(&expected));
     let screen = draw(&mut app).join("\n");
     assert!(screen.contains("allocates nothing itself; with what it calls: now 36.0 MiB in 18 blocks"), "{screen}");
-    // AND so has a moment of the past
+    // AND a moment of the past has the same
     press(&mut app, "tstep 2\n");
     opened.show(&mut app);
     assert_eq!(figures(&app)[0], rows(&[(12, 9, "+6.00 MiB")])[0]);
-    // AND callers
+    // AND callers have the same
     press(&mut app, "⎋cj");
     opened.show(&mut app);
     press(&mut app, "l");
@@ -374,7 +374,7 @@ fn the_moment_shown_is_always_in_the_header() {
     for (keys, words) in [("p", "at the peak"), ("t2.5s\n", "at 2.50 s"), ("tstep 1\n", "at ")] {
         press(&mut app, keys);
         for columns in [60, 80, 100, 120, 200] {
-            // Also while it is loading.
+            // Also while loading.
             let screen = draw_at(&mut app, (columns, 24));
             assert!(screen[..2].iter().any(|row| row.contains(words)), "{columns}: {}", screen[..2].join("\n"));
         }
@@ -408,7 +408,7 @@ fn the_tree_of_modules_opens_and_adds_up() {
     assert_eq!(own, closed);
     let all: u64 = app.layers.items(&app.context).iter().map(|item| item.figures().live_bytes).sum();
     assert_eq!(all, sums(&app)[0]);
-    // AND with nested bytes included, the outermost has the sum of its modules
+    // AND with nested bytes included, the outermost module has the sum of its modules
     press(&mut app, "i");
     let outermost = app
         .layers
@@ -458,7 +458,7 @@ fn a_paused_display_follows_the_cursor() {
 
 #[test]
 fn a_paused_display_loads_the_data_of_other_screens() {
-    // GIVEN a display that is paused at the end of the second step, while the run continues
+    // GIVEN a display paused at the end of the second step, while the run continues
     let mut story = trained(2);
     story.text = story.text.replace(&(30 * GIB).to_string(), &(300 * GIB).to_string());
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
@@ -475,7 +475,7 @@ fn a_paused_display_loads_the_data_of_other_screens() {
     let map = app.context.segment_map().expect("it was looked up");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
     assert_eq!((blocks, sums(&app)[0]), (allocated, allocated));
-    // AND when the display continues, the new block is there
+    // AND when the display continues, the map has the new block
     press(&mut app, " ");
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], allocated + 5 * GIB);
@@ -483,7 +483,7 @@ fn a_paused_display_loads_the_data_of_other_screens() {
 
 #[test]
 fn unordered_times_do_not_move_a_moment() {
-    // GIVEN a thread whose allocation has a later time than the end of the step that follows it in the trace
+    // GIVEN a thread whose allocation has a later time than the step end that follows it in the trace
     let mut story = Story::begin(4242, None);
     story.device(0, 8 << 30);
     story.line(r#"["a",1000000,1,0,4096,1048576,1,0,0]"#);
@@ -494,12 +494,12 @@ fn unordered_times_do_not_move_a_moment() {
     story.line(r#"["step",4000000,1,1]"#);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
-    // WHEN the step's end is shown THEN its figures are those of the table of steps
+    // WHEN the step's end is shown THEN its figures equal those in the table of steps
     press(&mut app, "tstep 0\n");
     opened.show(&mut app);
     let kept = app.context.device().expect("there is one").steps[0].allocated_bytes_at_end;
     assert_eq!((sums(&app)[0], kept), (8 * MIB, 8 * MIB));
-    // AND so is the comparison with the next
+    // AND so do those of the comparison with the next step
     press(&mut app, "5");
     opened.show(&mut app);
     let comparison = app.steps.comparison(&app.context).expect("it has come");
@@ -510,7 +510,7 @@ fn unordered_times_do_not_move_a_moment() {
 
 #[test]
 fn the_source_is_shown_with_bytes_in_its_margin() {
-    // GIVEN a trace of a script that is on this machine
+    // GIVEN a trace of a script that exists on this machine
     let folder = tempfile::tempdir().expect("a temporary folder");
     let script = folder.path().join("train.py");
     let source: String = (1..=100).map(|line| format!("line_{line} = {line}\n")).collect();
@@ -524,7 +524,7 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
     let screen = draw(&mut app);
     let (_, row) = find(&screen, "line_88 = 88");
     assert!(screen[usize::from(row)].contains("GiB"), "{}", screen.join("\n"));
-    // WHEN the file is edited THEN the view says so, and shows the lines in the trace
+    // WHEN the file is edited THEN the view reports the change, and shows the lines from the trace
     press(&mut app, "⎋");
     story.line(&format!(r#"{{"source":"{}","line":88,"text":"loss.backward()"}}"#, script.to_string_lossy()));
     std::fs::write(&script, "# nothing is where it was\n".repeat(90)).expect("written");
@@ -542,7 +542,7 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
         screen.contains("88  loss.backward()") && screen.contains("these are the lines that the trace has"),
         "{screen}"
     );
-    // AND a missing file, or a line without one, is reported
+    // AND a missing file is reported
     press(&mut app, "⎋/model.py:74\n\n");
     assert!(draw(&mut app).join("\n").contains("not on this machine"));
 }

@@ -9,7 +9,7 @@ use crate::common::{GIB, MIB, Story, trained};
 use memlab_base::text::is_unsafe;
 use serde_json::{Value, json};
 
-/// More than a process can have.
+/// Larger than any real process id.
 const PID: u32 = 4_200_101;
 
 /// The exit code, standard output and standard error.
@@ -22,7 +22,9 @@ fn memlab(runtime: &Runtime, line: &str) -> (Option<i32>, String, String) {
     ended(&output(&mut runtime.memlab(&line.split_whitespace().collect::<Vec<_>>())))
 }
 
-/// The state of the process in `memlab ps`; other processes of this user may run, too.
+/// Returns the state of the process in `memlab ps`.
+///
+/// Other processes of this user may run too.
 fn state_in_ps(runtime: &Runtime) -> String {
     let (_, out, _) = memlab(runtime, "ps --json");
     let json: Value = serde_json::from_str(&out).expect("JSON");
@@ -45,7 +47,7 @@ fn everything_is_offloaded_and_restored() {
     );
     // AND ps shows it
     assert_eq!(state_in_ps(&runtime), "offloaded 4.00 GiB");
-    // WHEN it is restored THEN the output says so
+    // WHEN it is restored THEN the output reports that
     let (code, out, _) = memlab(&runtime, &format!("restore {PID} --free-host"));
     assert_eq!((code, out.as_str()), (Some(0), "restored 4.00 GiB in 0.21 s (21.5 GB/s)\n"));
     // AND the requests are the documented ones
@@ -119,7 +121,7 @@ fn ctrl_c_detaches_and_the_operation_completes() {
     // SAFETY: a signal to a child of this test that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let (code, out, err) = ended(&child.wait_with_output().expect("it ends"));
-    // THEN memlab says that the operation continues, and it does
+    // THEN memlab reports that the operation continues, and it does
     assert_eq!((code, out.as_str()), (Some(130), ""));
     assert!(err.contains("detached: the operation continues in train.py"), "{err}");
     assert_eq!(state_in_ps(&runtime), "offloading 33 %");
@@ -141,8 +143,7 @@ fn restore_waits_for_room_on_request() {
     };
     let runtime = Runtime::new();
     let requests = offloaded(full()).listen(&runtime);
-    // WHEN it is restored THEN that fails; with --wait the reason is printed once, and it is repeated until there is
-    // room
+    // WHEN it is restored THEN that fails; with --wait, memlab prints the reason once and retries until the device has room
     let (code, _, err) = memlab(&runtime, &format!("restore {PID}"));
     assert_eq!(code, Some(1));
     assert!(err.contains("lacks 2 GiB") && !err.contains("trying again"), "{err}");
@@ -151,7 +152,7 @@ fn restore_waits_for_room_on_request() {
     assert_eq!(serde_json::from_str::<Value>(&out).expect("one JSON")["operation"]["phase"], "done");
     assert_eq!((err.matches("lacks 2 GiB").count(), err.matches("trying again").count()), (1, 1), "{err}");
     assert_eq!(requests.count("restore"), 3);
-    // AND another failure is not repeated
+    // AND another failure is not retried
     let runtime = Runtime::new();
     let requests = offloaded(vec![("the copy failed".into(), false)]).listen(&runtime);
     assert_eq!(memlab(&runtime, &format!("restore {PID} --wait")).0, Some(1));
@@ -277,7 +278,7 @@ fn hostile_replies_are_harmless() {
             ["offload", "offload --category gradient", "offload --json", "restore", "restore --json", "limit"]
                 .map(|command| format!("{command} {PID}"));
         for line in of_process.into_iter().chain(["ps", "ps --json"].map(str::to_owned)) {
-            // WHEN it is asked THEN memlab ends without a panic, and prints no control characters
+            // WHEN a command asks it THEN memlab ends without a panic, and prints no control characters
             let (code, out, err) = memlab(&runtime, &line);
             let short: String = reply.chars().take(200).collect();
             assert!(matches!(code, Some(0..=2)), "{line}: {short}: {code:?} {err}");
@@ -332,7 +333,7 @@ fn categories_and_layers_can_be_moved() {
     std::fs::write(&trace, trained(2).text).expect("written");
     let note = Some("1 range is not memlab's to move: it stayed\u{1b}[2J".to_owned());
     let requests = Movable { trace, note, device_bytes: 30 * GIB, ..Movable::new(PID) }.listen(&runtime);
-    // WHEN parameters of one layer are selected THEN their pages are requested, and the output says what was moved
+    // WHEN parameters of one layer are selected THEN their pages are requested, and the output describes the move
     let (code, out, err) = memlab(&runtime, &format!("offload {PID} --category parameter --layer h.1.mlp"));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert_eq!(
@@ -376,7 +377,8 @@ fn many_ranges_take_several_requests() {
     }
     std::fs::write(&trace, text).expect("written");
     let requests = Movable { trace, steps: 1, device_bytes: u64::MAX, ..Movable::new(PID) }.listen(&runtime);
-    // WHEN it is moved THEN no request is too long, each is sent after the last is done, and all pages are requested
+    // WHEN it is moved THEN no request is too long, each request follows the end of the previous one, and all pages are
+    // requested
     let (code, out, err) = memlab(&runtime, &format!("offload {PID} --category parameter"));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out, "moved 97.7 GiB (97.7 GiB of parameter)\n");

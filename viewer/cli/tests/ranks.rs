@@ -1,4 +1,4 @@
-//! A job of more ranks than models are kept of: summaries, models of those looked at, and the screen of the ranks.
+//! A job with more ranks than kept models: summaries, models of the ranks viewed last, and the Ranks screen.
 
 use crate::common;
 use std::fs::OpenOptions;
@@ -21,11 +21,12 @@ use memlab_tui::context::ShownMoment;
 use memlab_tui::screen::Screen;
 use memlab_tui::screens::ranks::RankColumn;
 
-/// More than are all kept whole.
+/// More than the number of traces that all keep their models.
 const RANKS: u32 = 12;
 
-/// A rank of a job on two hosts that trains and ends. Rank 3 keeps 2 GiB of each of its last steps, rank 7 runs out of memory, rank 9
-/// ends early.
+/// A rank of a job on two hosts that trains and ends.
+///
+/// Rank 3 keeps 2 GiB of each of its last steps, rank 7 runs out of memory, and rank 9 ends early.
 fn rank(number: u32) -> Story {
     let mut story = Story::begin(5000 + number, Some((number, RANKS)));
     let host = format!("\"host\":\"gpu{}\"", number / 8 + 1);
@@ -66,7 +67,7 @@ fn read_to_end(roster: &mut Roster) {
     roster.read_to_end(&mut |_| ControlFlow::Continue(()));
 }
 
-/// The figures of a rank that a summary has too.
+/// Figures of a rank that a summary also has.
 fn figures(process: &ProcessSnapshot) -> impl PartialEq + std::fmt::Debug + use<> {
     let devices: Vec<_> =
         process.devices.iter().map(|device| (device.totals.clone(), device.growth_per_step)).collect();
@@ -84,7 +85,7 @@ fn order(app: &App) -> Vec<u32> {
 
 #[test]
 fn a_summary_has_the_figures_of_the_whole_model() {
-    // GIVEN a job with more ranks than models are kept of
+    // GIVEN a job with more ranks than kept models
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stories = ranks();
     let write = |(number, story): (usize, &Story)| {
@@ -94,7 +95,7 @@ fn a_summary_has_the_figures_of_the_whole_model() {
     };
     let paths: Vec<PathBuf> = stories.iter().enumerate().map(write).collect();
     let mut roster = Roster::open(&paths).expect("traces");
-    // WHEN it was read THEN no model is left, and every rank has the figures and the course that its model has
+    // WHEN it has been read THEN no model is left, and every rank has the figures and the strip of its model
     read_to_end(&mut roster);
     let snapshot = shown(&mut roster);
     assert_eq!(snapshot.processes.len(), RANKS as usize);
@@ -106,7 +107,7 @@ fn a_summary_has_the_figures_of_the_whole_model() {
         assert!(process.devices[0].lines.is_empty());
     }
     assert_eq!(snapshot.job.as_ref().map(|job| job.ranks.len()), Some(RANKS as usize));
-    // WHEN ranks are looked at one after the other THEN each has a model with its lines, and only a few have one
+    // WHEN ranks are viewed one after the other THEN each has a model with its lines, and only a few have one
     for path in &paths {
         roster.set_front(Some(path));
         read_to_end(&mut roster);
@@ -116,7 +117,7 @@ fn a_summary_has_the_figures_of_the_whole_model() {
         let whole = snapshot.processes.iter().filter(|process| !process.is_summary).count();
         assert!((1..=3).contains(&whole), "{whole} models");
     }
-    // AND the others have their figures still
+    // AND the others still have their figures
     for (process, story) in std::iter::zip(&shown(&mut roster).processes, &stories) {
         assert_eq!(figures(process), figures(&story.process(process.state)));
     }
@@ -127,7 +128,7 @@ fn append(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).expect("written");
 }
 
-/// Follows until the figures of all ranks are those of `stories`.
+/// Follows the traces until a snapshot matches.
 fn wait_for(roster: &mut Roster, what: &str, is: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let mut last = None;
     let is_there = becomes_true(|| {
@@ -153,7 +154,7 @@ fn ranks_that_write_are_followed_in_turns() {
     let before = wait_for(&mut roster, "all read", |snapshot| {
         snapshot.processes.iter().all(|process| process.state == ProcessState::Recording)
     });
-    // WHEN they write on THEN the figures of each follow, to the byte
+    // WHEN they continue to write THEN the figures of each follow, to the byte
     for (path, story) in std::iter::zip(&paths, &stories) {
         append(path, &story.text[cut(story)..]);
     }
@@ -163,13 +164,13 @@ fn ranks_that_write_are_followed_in_turns() {
     for ((before, after), story) in std::iter::zip(&before.processes, &after.processes).zip(&stories) {
         assert!(after.is_summary && after.time > before.time);
         let truth = story.process(after.state);
-        // Which event made the peak is known to models only.
+        // Only models have the number of the peak's event.
         let totals = |process: &ProcessSnapshot| DeviceView { peak_event: 0, ..process.devices[0].totals.clone() };
         assert_eq!(totals(after), totals(&truth));
         let counts = |process: &ProcessSnapshot| (process.steps_ended, process.oom_count, process.events_read);
         assert_eq!(counts(after), counts(&truth));
     }
-    // AND once they are read again, the lines that the peak consists of are compared too
+    // AND once they are reread, the lines at the peak are compared too
     let job = wait_for(&mut roster, "rank 3 compared", |snapshot| {
         let differs = snapshot.job.iter().flat_map(|job| &job.differences);
         differs.filter(|difference| difference.ranks.iter().any(|rank| rank.at == 3)).count() > 1
@@ -196,7 +197,8 @@ fn the_screen_of_a_job() {
         press(&mut app, "jjj");
         app
     });
-    // WHEN sorted by the peak, what is over the median, growth and out-of-memories THEN the rank that it is about comes first
+    // WHEN sorted by the peak, the excess over the median, growth or out-of-memory errors THEN the rank concerned comes
+    // first
     let mut firsts = Vec::new();
     for column in [RankColumn::Peak, RankColumn::OverMedian, RankColumn::Growth, RankColumn::Ooms, RankColumn::State] {
         press(&mut app, "s");
@@ -204,10 +206,10 @@ fn the_screen_of_a_job() {
         firsts.push(order(&app)[0]);
     }
     assert_eq!(firsts, [3, 3, 3, 7, 7]);
-    // AND the other way round by steps, the one that ended first
+    // AND in the opposite order by steps, the rank that ended first
     press(&mut app, "ssS");
     assert_eq!((app.ranks.table.sort, order(&app)[0]), (RankColumn::Steps, 9));
-    // AND a filter keeps those of a host
+    // AND a filter keeps the ranks of a host
     app.context.set_filter("gpu2").expect("a filter");
     assert_eq!(order(&app).len(), 4);
 }
@@ -216,7 +218,7 @@ fn the_screen_of_a_job() {
 fn a_rank_is_opened_and_left() {
     let stories = ranks();
     let (mut app, mut files) = opened(&stories);
-    // WHEN a rank is chosen of which no model is kept THEN the screen says that it is opened, and then shows it
+    // WHEN a rank without a model is chosen THEN the screen shows that it is being opened, and then its data
     press(&mut app, "jjjjj\n");
     assert_eq!(
         (app.screen, app.context.process().and_then(|process| process.header.rank)),
@@ -227,7 +229,7 @@ fn a_rank_is_opened_and_left() {
     files.show(&mut app);
     let screen = common::dashboard::screen(&mut app);
     assert!(screen.contains("Device memory") && screen.contains("rank 5/12"), "{screen}");
-    // WHEN going back THEN the cursor is where it was
+    // WHEN the user goes back THEN the cursor is where it was
     press(&mut app, "b");
     assert_eq!(app.screen, Screen::Ranks);
     let rank = app.ranks.selected_process(&app.context).and_then(|process| process.header.rank);
@@ -236,7 +238,7 @@ fn a_rank_is_opened_and_left() {
 
 #[test]
 fn the_cursor_stays_on_its_rank_while_others_come() {
-    // GIVEN the cursor on the rank that peaks highest so far, and another rank in front
+    // GIVEN the cursor on the rank with the highest peak so far, and another rank in front
     let process = |number: u32| {
         let mut process = rank(number).process(ProcessState::Recording);
         process.path = format!("/home/ada/{number}.jsonl").into();
@@ -253,7 +255,7 @@ fn the_cursor_stays_on_its_rank_while_others_come() {
     press(&mut app, "d");
     press(&mut app, "jj");
     common::dashboard::screen(&mut app);
-    // WHEN ranks come before it THEN both stay where they were
+    // WHEN new ranks sort before them THEN both stay where they were
     show(&mut app, &[0, 1, 2, 3, 4, 5, 6]);
     let selected = app.ranks.selected_process(&app.context).and_then(|process| process.header.rank);
     let front = app.context.process().and_then(|process| process.header.rank);
@@ -262,7 +264,7 @@ fn the_cursor_stays_on_its_rank_while_others_come() {
 
 #[test]
 fn a_moment_of_a_rank_without_a_model_is_told_about() {
-    // GIVEN a moment of the first step WHEN it is shown THEN ranks without a model say so, and those with one are exact
+    // GIVEN a moment of the first step WHEN it is shown THEN ranks without a model are marked, and those with one are exact
     let stories = ranks();
     let (mut app, mut files) = opened(&stories);
     app.context.go_to_time(300_000_000);
@@ -270,7 +272,7 @@ fn a_moment_of_a_rank_without_a_model_is_told_about() {
     assert_eq!(app.context.moment, ShownMoment::Cursor);
     let items = app.ranks.items(&app.context);
     assert!(!items[0].is_about && items[5].is_about);
-    // The most of about 60 ms, in which the model is moved to the device.
+    // The largest value of about 60 ms, in which the model is moved to the device.
     let (exact, about) = (items[0].allocated_bytes, items[5].allocated_bytes);
     assert!(about >= exact && about - exact <= 2 * GIB, "{exact} {about}");
     assert!(exact >= 512 * MIB);
@@ -287,10 +289,10 @@ fn a_folder_of_ranks_opens_on_them() {
         }
     };
     let mut session = Session::start_with(&["view", "{}/job"], &stories[0], fill);
-    // THEN the ranks are in front, read, with what is to be looked at
+    // THEN the Ranks screen is in front, fully read, with its findings
     session.wait_for("rank 3 peaks highest");
     session.wait_for("1 out of memory");
-    // AND Enter and b lead into a rank and back
+    // AND Enter opens a rank, and b returns
     session.press("jjj");
     session.wait_for("It grows");
     session.press("\r");

@@ -1,4 +1,4 @@
-//! `memlab report` of a run that leaks until it is out of memory, as text and as JSON.
+//! `memlab report` on a run that leaks until it is out of memory, as text and as JSON.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -185,14 +185,14 @@ fn a_healthy_run_has_no_findings() {
 
 #[test]
 fn a_training_is_reported_by_epoch_and_by_step() {
-    // GIVEN a run that says what it did in its steps, of two epochs
+    // GIVEN a run that records its training steps, of two epochs
     let told = [
         r#"{"trained":0,"epoch":0,"batch":0,"samples":300,"duration":1000000000,"loss":3.0,"way":"micro-batches","pieces":4,"offloaded":0}"#,
         r#"{"trained":1,"epoch":0,"batch":1,"samples":100,"duration":1000000000,"loss":1.0,"way":"micro-batches","pieces":4,"offloaded":0}"#,
         r#"{"trained":2,"epoch":1,"batch":0,"samples":400,"duration":500000000,"loss":"NaN","way":"lockstep","pieces":8,"offloaded":1073741824}"#,
     ];
     let loaded = read("told.jsonl", &(Training::new().run(4, false) + &told.join("\n") + "\n"));
-    // THEN the text has its epochs, with the mean over samples
+    // THEN the text has a row for each epoch, with the mean over samples
     let text = text_of(&loaded, 110);
     let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("The training")).take(4).collect();
     assert_eq!(
@@ -204,7 +204,7 @@ fn a_training_is_reported_by_epoch_and_by_step() {
             "      1      1    NaN      400        800   1.00 GiB  8 pieces, lockstep",
         ]
     );
-    // AND the JSON its steps: nothing of the last one, and no number for a loss that is none
+    // AND the JSON has its steps: no values for the last one, and no number for a loss that is not one
     let report: Value = serde_json::from_str(&json_of(&loaded)).unwrap();
     let steps = report["steps"].as_array().unwrap();
     let first = &steps[0];

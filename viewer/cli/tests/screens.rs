@@ -104,7 +104,7 @@ fn paused_at_the_peak() {
         // GIVEN a run that is paused and shown at its peak
         let mut app = live(6);
         press(&mut app, " p");
-        // WHEN more events come THEN the screen does not change
+        // WHEN more events arrive THEN the screen does not change
         app.on_snapshot(Arc::new(snapshot(vec![trained(12).process(ProcessState::Recording)])));
         app.on_tick(START + 99_000_000_000);
         app
@@ -141,7 +141,7 @@ fn two_devices_and_two_ranks() {
         let mut second = Story::begin(4243, Some((1, 2)));
         second.train(0, 3);
         let mut app = app_on(vec![first.process(ProcessState::Recording), second.process(ProcessState::Recording)], 20);
-        // WHEN the next device is selected twice THEN the second rank's is shown
+        // WHEN the next device is selected twice THEN the second rank's device is shown
         press(&mut app, "dd");
         app
     });
@@ -184,7 +184,7 @@ fn table_of_layers_filtered() {
     });
 }
 
-/// A training whose steps are ranges, and what is outside of them.
+/// A training whose steps are ranges, with memory outside them.
 fn in_ranges() -> Story {
     let mut story = Story::begin(4242, None);
     story.device(0, 141 * GIB);
@@ -212,7 +212,7 @@ fn table_of_ranges() {
     assert_looks("ranges", |_| {
         // GIVEN a program that names ranges
         let mut app = app_on(vec![in_ranges().process(ProcessState::Recording)], 5);
-        // WHEN they are shown in place of the layers, and one that holds another is closed
+        // WHEN they replace the layers on the screen, and a range that contains another is closed
         press(&mut app, "3ajjh");
         app
     });
@@ -245,11 +245,11 @@ fn help_and_the_leave_question() {
         press(&mut app, "?");
         app
     });
-    // On a small screen the rest of it is reached by scrolling.
+    // On a small screen, the rest is reached by scrolling.
     assert_looks("help-end", |size| {
         let mut app = live(2);
         press(&mut app, "?");
-        // The scroll range is known once it is drawn.
+        // The scroll range is known only after drawing.
         draw(&mut app, size);
         press(&mut app, "G");
         app
@@ -330,7 +330,7 @@ fn asked(app: &mut App, key: char) -> Option<UiRequest> {
 
 #[test]
 fn offloading_requires_confirmation_and_restoring_does_not() {
-    // GIVEN a process with its memory on the device WHEN o is pressed THEN there is a question, and n closes it
+    // GIVEN a process with its memory on the device WHEN o is pressed THEN a question appears, and n closes it
     let mut app = with_move_status(live(2), resident());
     assert_eq!(asked(&mut app, 'o'), None);
     assert!(matches!(app.overlay, Some(Overlay::Offload(_))));
@@ -342,7 +342,7 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     let Some(UiRequest::Move(order)) = asked(&mut app, 'y') else { panic!() };
     assert_eq!((order.of.pid, order.kind, order.by_driver), (4242, OperationKind::Offload, false));
     assert_eq!(asked(&mut app, 'y'), None);
-    // AND there is nothing to restore yet
+    // AND nothing can be restored yet
     assert_eq!(asked(&mut app, 'r'), None);
     assert!(
         app.context.notice.as_ref().is_some_and(|notice| notice.contains("nothing of train.py")),
@@ -384,7 +384,7 @@ fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
 
 #[test]
 fn impossible_moves_are_explained() {
-    // GIVEN a program that has ended, as in `memlab view` WHEN keys request a move THEN a notice says so
+    // GIVEN a program that has ended, as in `memlab view` WHEN keys request a move THEN a notice refuses it
     let mut story = trained(2);
     story.end("0", "null");
     let mut app = app_on(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })], 5);
@@ -394,7 +394,7 @@ fn impossible_moves_are_explained() {
     }
     // AND its status is not queried
     assert_eq!(app.watched(), []);
-    // GIVEN one that has not answered, one that cannot be moved, and no process
+    // GIVEN a process that has not answered, one that cannot be moved, and no process
     let mut app = live(2);
     assert_eq!(app.watched()[0].trace_id, "5f3c9a1be07d4c22");
     asked(&mut app, 'o');
@@ -536,7 +536,7 @@ fn categories_are_stacked_over_time() {
         press(&mut app, "c");
         app
     });
-    // AND in colour each category has its own, from bottom to top
+    // AND in color each category has a different color, from bottom to top
     let mut app = live(6);
     press(&mut app, "c");
     let terminal = draw(&mut app, (120, 40));

@@ -120,7 +120,7 @@ fn keys_move_over_the_map() {
     assert_eq!(here(&app), (5, false, 64 * KIB));
     press(&mut app, "g");
     assert_eq!(here(&app), (0, true, 200));
-    // f goes from hole to hole by address, and starts again after the last
+    // f goes from hole to hole by address, and wraps around after the last
     let map = app.context.segment_map().expect("it is there").clone();
     let holes = |segment| pieces(segment).filter(|piece| piece.block.is_none()).map(|piece| piece.address);
     let holes: Vec<u64> = map.segments.iter().flat_map(holes).collect();
@@ -187,7 +187,7 @@ fn the_cursor_stays_when_the_map_changes() {
     let mut app = on_segments(&mapped(), ProcessState::Recording);
     press(&mut app, "jjjll");
     let address = app.segments.selected_piece(&app.context).expect("a piece").address;
-    // WHEN it and the one before it are freed THEN the cursor is on the resulting hole
+    // WHEN it and the previous block are freed THEN the cursor is on the resulting hole
     let mut later = mapped();
     later.line(&format!(r#"["f",900000000,1,0,{}]"#, address - 192 * MIB));
     let process = later.process_in(ProcessState::Recording, Detail::Segments);
@@ -206,12 +206,12 @@ fn the_map_shows_the_selected_moment() {
     let mut opened = Opened::new(&[&story]);
     let mut app = app_on(Vec::new());
     app.screen = Screen::Segments;
-    // WHEN it is opened THEN the map is that of the peak, with its blocks
+    // WHEN it is opened THEN the map shows the peak, with its blocks
     opened.show(&mut app);
     assert_eq!(app.context.moment, ShownMoment::Peak);
     let picture = screen(&mut app);
     assert!(picture.contains("Memory map at the peak") && picture.contains("256 MiB"), "{picture}");
-    // AND at the end it has none
+    // AND at the end it has no blocks
     press(&mut app, "p");
     opened.show(&mut app);
     assert!(screen(&mut app).contains("0 B in 0 blocks"));
@@ -231,7 +231,7 @@ proptest! {
         let mut app = on_map(Some(map.clone()));
         app.context.units = Units::Bytes;
         press(&mut app, &keys);
-        // WHEN it is drawn THEN the figures are those of the model
+        // WHEN it is drawn THEN the figures equal those of the model
         let picture = screen(&mut app);
         let blocks: usize = map.segments.iter().map(|segment| segment.blocks.len()).sum();
         let plural = |count: usize, word: &str| format!("{} {word}{}", grouped(count as u64), if count == 1 { "" } else { "s" });

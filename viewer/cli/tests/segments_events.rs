@@ -1,4 +1,4 @@
-//! Any names, sizes, keys and figures on the memory map and the events.
+//! Arbitrary names, sizes, keys and figures on the memory map and the events.
 
 use crate::common::dashboard::{SIZES, app_on, press, terminal};
 use crate::common::hostile;

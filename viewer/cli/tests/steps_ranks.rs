@@ -1,4 +1,4 @@
-//! The screens of steps and of ranks, and their parts on the overview.
+//! The Steps and Ranks screens, and their parts on the overview.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn app_on(screen: Screen, processes: Vec<ProcessSnapshot>) -> App {
     app
 }
 
-/// A run in which every step leaves memory from `data/loader.py`, each more than the one before.
+/// A run in which every step leaves memory from `data/loader.py`, more each time.
 fn leaking(steps: u64) -> Story {
     leaving(steps, |index| (index + 1) * 16 * MIB)
 }
@@ -131,7 +131,7 @@ fn steps_of_a_live_run() {
     assert_looks("steps-live", &mut opened(Screen::Steps, &[&leaking(40)]).0);
 }
 
-/// A run of two models in turn, whose training says what it did in its steps: of the last one not yet.
+/// A run of two models in turn, whose training records all its steps but the last.
 fn told(steps: u64) -> Story {
     let mut story = leaking(steps);
     for step in 0..steps - 1 {
@@ -153,7 +153,7 @@ fn a_training_tells_of_its_steps() {
     press(&mut app, "j");
     files.show(&mut app);
     assert_looks("steps-training", &mut app);
-    // WHEN sorted by the loss, the largest first THEN one that is no number comes first, and one not known last
+    // WHEN sorted by the loss, the largest first THEN a loss that is not a number comes first, and an unknown one last
     let rows = screen(&mut app, (120, 40));
     let (x, y) = find(&rows, "loss");
     click(&mut app, x, y);
@@ -162,7 +162,7 @@ fn a_training_tells_of_its_steps() {
     // AND a file of the rows has these columns
     let file = app.steps.rows(&app.context).expect("a table").json();
     assert!(file.contains("\"loss\":") && file.contains("\"samples_per_second\":"), "{file}");
-    // BUT without such a training nothing is different
+    // BUT without such a training nothing changes
     let (app, _files) = opened(Screen::Steps, &[&leaking(4)]);
     let file = app.steps.rows(&app.context).expect("a table").json();
     assert!(!file.contains("loss") && !file.contains("samples") && !file.contains("offloaded"), "{file}");
@@ -172,7 +172,7 @@ fn a_training_tells_of_its_steps() {
 fn growth_keeps_its_colour_as_a_leak_grows() {
     // GIVEN a leak of the same size after every step
     let (mut app, _files) = opened(Screen::Steps, &[&leaving(40, |_| 96 * MIB)]);
-    // THEN each step's growth looks the same, also when it is small compared to the total
+    // THEN each step's growth looks the same, even if it is small compared to the total
     let rows = screen(&mut app, (120, 40));
     let (x, y) = find(&rows, "+96.0 MiB");
     let terminal = draw(&mut app, (120, 40));
@@ -196,7 +196,7 @@ fn two_marked_steps_are_compared() {
     // THEN the comparison is of the two, the earlier one first
     let (before, after) = app.steps.compared_steps(&app.context).expect("two steps");
     assert_eq!((before.map(|before| before.index), after.index), (Some(6), 10));
-    // AND without marks it is of the one under the cursor and the one before it
+    // AND without marks it is between the step under the cursor and the previous one
     press(&mut app, "M");
     let (before, after) = app.steps.compared_steps(&app.context).expect("two steps");
     assert_eq!((before.map(|before| before.index), after.index), (Some(5), 6));
@@ -218,7 +218,7 @@ fn the_steps_follow_the_chosen_moment() {
     press(&mut app, "j");
     draw(&mut app, (120, 40));
     assert_eq!(compared(&app), 3);
-    // AND the peak is a moment too, which every screen describes with the same words
+    // AND the peak is also a moment, which every screen describes with the same words
     app.context.show(ShownMoment::Peak);
     let rows = screen(&mut app, (120, 40)).join("\n");
     let peak = app.steps.items(&app.context).into_iter().find(|item| item.is_shown).expect("it is shown");
@@ -242,7 +242,7 @@ fn the_first_step_is_compared_with_the_start() {
 
 #[test]
 fn an_out_of_memory_is_shown_at_its_step() {
-    // GIVEN one that was caught in step 2, and one that ended the run in a step without an end
+    // GIVEN an out-of-memory error caught in step 2, and one that ended the run in a step without an end
     let mut story = trained(4);
     before_step(&mut story, 2, |time| format!(r#"["oom",{time},1,0,{},{},{},4,22]"#, 130 * GIB, 29 * GIB, 30 * GIB));
     story.out_of_memory(0);
@@ -289,7 +289,7 @@ fn changes_sum_to_the_models_figures() {
         let allocated = (before.map_or(0, |before| before.allocated_bytes_at_end), after.allocated_bytes_at_end);
         assert_eq!((lines.before, lines.after), allocated);
         assert_eq!((layers.before, layers.after), allocated);
-        // AND categories to the used bytes, as on the overview at that moment
+        // AND categories sum to the used bytes, as on the overview at that moment
         app.context.go_to_time(after.end_time);
         app.screen = Screen::Overview;
         files.show(&mut app);
@@ -315,13 +315,13 @@ fn the_cursor_stays_on_its_step_while_others_end() {
     assert_eq!(selected(&mut app), Some(4));
     app.on_snapshot(at(7));
     assert_eq!(selected(&mut app), Some(6));
-    // GIVEN a cursor on a step WHEN others end THEN it stays there
+    // GIVEN the cursor on a step WHEN others end THEN it stays there
     press(&mut app, "jj");
     assert_eq!(selected(&mut app), Some(4));
     app.on_snapshot(at(20));
     assert_eq!(app.steps.compared_steps(&app.context).map(|(_, after)| after.index), Some(4), "before it is drawn");
     assert_eq!(selected(&mut app), Some(4));
-    // AND when they are sorted by another column
+    // AND it stays when the steps are sorted by another column
     press(&mut app, "S");
     assert_eq!(selected(&mut app), Some(4));
     press(&mut app, "j");
@@ -343,7 +343,7 @@ fn a_comparison_stays_until_the_next_is_loaded() {
     other.train(0, 3);
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6), &other]);
     find(&screen(&mut app, (120, 40)), "What grew: step 4 → step 5");
-    // WHEN the cursor moves THEN it stays under its own title, and the screen says that the next is loading
+    // WHEN the cursor moves THEN it stays under its title, and the screen shows that the next one is loading
     press(&mut app, "jj");
     let rows = screen(&mut app, (120, 40));
     find(&rows, "What grew: step 4 → step 5");
@@ -370,8 +370,9 @@ fn comparisons_load_while_paused() {
     assert!(app.context.paused && !app.awaits_comparison() && app.steps.comparison(&app.context).is_some());
 }
 
-/// Eight ranks on two hosts, unevenly filled; one lags, one was killed, one has a child, one cannot write its whole
-/// trace.
+/// Eight ranks on two hosts, unevenly filled.
+///
+/// One lags, one was killed, one has a child, and one cannot write its whole trace.
 fn eight_ranks() -> Vec<ProcessSnapshot> {
     let mut processes = Vec::new();
     for rank in 0..8 {
@@ -453,7 +454,7 @@ fn ranks_side_by_side_on_the_overview() {
         let rows = screen(&mut app, (80, 24));
         assert!(rows[2..].iter().any(|row| row.contains(&name)), "{name}\n{}", rows.join("\n"));
     }
-    // AND at the peak each shows its own
+    // AND at the peak each rank shows its own peak
     press(&mut app, "p");
     let rows = screen(&mut app, (120, 40));
     find(&rows, "Ranks, each at its peak");
@@ -461,7 +462,7 @@ fn ranks_side_by_side_on_the_overview() {
 
 #[test]
 fn clicking_a_step_on_the_overview_selects_its_end() {
-    // GIVEN many steps in two columns each
+    // GIVEN more steps than columns, two steps per column
     let (mut app, mut files) = opened(Screen::Overview, &[&leaking(150)]);
     let rows = screen(&mut app, (120, 40));
     let (_, top) = find(&rows, "Peak by step");

@@ -8,7 +8,7 @@ use crate::common::process::{Movable, Runtime};
 use crate::common::session::{Session, harmless_library};
 use crate::common::{Story, of_this_process, trained};
 
-/// Finds bytes in those for a terminal.
+/// Returns true if the terminal's bytes contain these bytes.
 fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle)
 }
@@ -50,7 +50,7 @@ fn advice_is_shown_over_the_screen() {
     // GIVEN a finished run on the screen
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
-    // WHEN advice is asked for THEN changes are tried, and what came of them is shown
+    // WHEN advice is requested THEN changes are tried, and their results are shown
     session.press("A");
     session.wait_for("at the peak of cuda:0");
     // AND any other key leads back
@@ -68,11 +68,11 @@ fn the_mouse_selects_and_the_time_cursor_moves() {
     // WHEN a tab is clicked, as an SGR mouse report
     session.press("\x1b[<0;19;2M\x1b[<0;19;2m");
     session.wait_for("allocs/s");
-    // AND the strip at the bottom THEN the moment is shown and loaded
+    // AND the strip at the bottom THEN that moment is loaded and shown
     session.press("\x1b[<0;60;39M\x1b[<0;60;39m");
     session.wait_for(" then");
     session.wait_until("the moment found", |text| text.contains(" at 2.") && !text.contains("looking it up"));
-    // WHEN a step is typed, and the next is selected
+    // WHEN a step is typed, and the next one is selected
     session.press("tstep 2\r");
     session.wait_for("after step 2");
     session.press("n");
@@ -102,7 +102,7 @@ fn the_screen_can_be_exported_to_files() {
         session.press(key);
         session.wait_for(&format!("written to {name}"));
     }
-    // AND a second time beside the first
+    // AND a second time into a file beside the first
     session.press("ec");
     session.wait_for("written to memlab-lines-4242-1.csv");
     let folder = session.folder.path();
@@ -270,7 +270,7 @@ fn a_closed_terminal_ends_the_view() {
             let length = master.read(&mut buffer).expect("memlab draws");
             seen.extend_from_slice(&buffer[..length]);
         }
-        // WHEN the terminal is closed THEN they end, and do not spin
+        // WHEN the terminal is closed THEN they end without a busy loop
         drop(master);
         let has_ended = becomes_true(|| child.try_wait().expect("the child can be waited for").is_some());
         assert!(has_ended, "{arguments:?} continues without a terminal");
@@ -293,7 +293,7 @@ fn written(story: &Story, runtime: &Runtime) -> std::path::PathBuf {
     trace
 }
 
-/// Presses `o` until the process has answered and there is a question.
+/// Presses `o` until the process has answered and the question appears.
 fn ask_to_offload(session: &mut Session) {
     let (question, too_soon) = ("to host memory?", "has not answered yet");
     loop {
@@ -320,7 +320,7 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
     let requests = process.listen(&runtime);
     let mut session = Session::start_in(&runtime, &["top", &pid.to_string()], &story);
     session.wait_for("Device memory");
-    // WHEN it is to be offloaded THEN there is a question
+    // WHEN it should be offloaded THEN a question appears
     ask_to_offload(&mut session);
     session.wait_for(&format!("offload 4.00 GiB of train.py (PID {pid}) to host memory?"));
     session.press("n");
@@ -334,14 +334,14 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
     session.press("2");
     session.wait_for("allocs/s");
     session.wait_for("offloading 33 %");
-    // WHEN it is done THEN a notice says so, and every screen shows it
+    // WHEN it is done THEN a notice reports it, and every screen shows it
     go_on.store(true, std::sync::atomic::Ordering::Relaxed);
     session.wait_for("offloaded 4.00 GiB in 0.21 s (21.5 GB/s)");
     for key in ["1", "3", "4", "5", "6", "7", "8"] {
         session.press(key);
         session.wait_for("OFFLOADED 4.00 GiB – r restores");
     }
-    // WHEN it is restored THEN the same
+    // WHEN it is restored THEN the same happens
     session.press("r");
     session.wait_for("restored 4.00 GiB");
     session.wait_until("no word of it", |text| !text.contains("OFFLOADED"));
@@ -352,7 +352,7 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
 
 #[test]
 fn top_waits_for_a_process() {
-    // GIVEN a process that is not traced (without a name, any traced process would match, also one of another test)
+    // GIVEN a process that is not traced (without a name, any traced process would match, even one of another test)
     let pid = std::process::id();
     let story = of_this_process(4);
     let runtime = Runtime::new();
@@ -441,7 +441,7 @@ fn a_live_program_is_watched_to_its_end() {
     session.wait_for("exit code 7");
     session.wait_for("last");
     session.press("q");
-    // AND then its last output is on the normal screen, and its exit code is memlab's
+    // AND its last output is then on the normal screen, and memlab returns its exit code
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (7, true));
     assert!(text.contains("first") && text.contains("last") && text.contains("no CUDA memory was allocated"), "{text}");
@@ -517,14 +517,14 @@ fn input_reaches_a_live_program_in_the_pane_and_after_a_detach() {
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", ASKS], &finished());
     session.press("9");
     session.wait_for("first?");
-    // WHEN Enter is pressed on its screen THEN keys go to the program, also those with a meaning in memlab
+    // WHEN Enter is pressed on its screen THEN keys go to the program, even those with a meaning in memlab
     session.press("\r");
     session.wait_for("typing to the program");
     session.press("quit 1\x7f2\r");
     session.wait_for("got <quit 2>");
     session.press("\x1b");
     session.wait_until("memlab's keys", |text| !text.contains("typing to the program"));
-    // AND after a detach it gets what is typed on the terminal
+    // AND after a detach it gets the input of the terminal
     session.press("q");
     session.wait_for("still running");
     session.press("d");
@@ -533,7 +533,7 @@ fn input_reaches_a_live_program_in_the_pane_and_after_a_detach() {
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (5, true));
     assert!(text.contains("then <and this>"), "{text}");
-    // The program's terminal echoes; ours must not echo again.
+    // The program's terminal echoes. This terminal must not echo again.
     assert_eq!(text.matches("and this").count(), 2, "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! GPU time on the dashboard: a column of the lines and the layers, and a screen of its own.
+//! GPU time on the dashboard: a column of the lines and the layers, and a separate screen.
 
 use crate::common::dashboard::{app_on, assert_looks, press, screen};
 use crate::common::{Opened, Story, timed, trained};
@@ -30,11 +30,11 @@ fn click(app: &mut App, words: &str) {
 
 #[test]
 fn lines_and_layers_have_a_column_of_gpu_time() {
-    // GIVEN a trace with GPU time; WHEN lines are sorted by it; THEN the one that holds no memory is there too
+    // GIVEN a trace with GPU time; WHEN lines are sorted by it; THEN the line without memory is shown too
     assert_looks("timed-lines", || pressed(&timed(6), "2ss").0);
-    // AND a closed layer has the time of those inside it
+    // AND a closed layer has the time of the layers inside it
     assert_looks("timed-layers", || pressed(&timed(6), "3ssj").0);
-    // AND a file has it
+    // AND an exported file has it
     let (app, _opened) = pressed(&timed(6), "2");
     let rows = app.lines.rows(&app.context).expect("a table").json();
     assert!(rows.contains(r#""gpu_time_ns": 124900000"#), "{rows}");
@@ -42,27 +42,27 @@ fn lines_and_layers_have_a_column_of_gpu_time() {
 
 #[test]
 fn without_gpu_time_there_is_no_column() {
-    // GIVEN a trace without; WHEN lines are sorted by each column after the other
+    // GIVEN a trace without GPU time; WHEN lines are sorted by one column after the other
     let (mut app, _opened) = pressed(&trained(3), "2");
     for _ in 0..12 {
         press(&mut app, "s");
-        // THEN never by one that is not there
+        // THEN the sort never uses the missing column
         assert_ne!(app.lines.table.sort, LineColumn::GpuTime);
     }
     assert!(!screen(&mut app).contains("GPU time"));
     assert!(!app.lines.rows(&app.context).expect("a table").csv().contains("GPU time"));
-    // AND the screen of time says how to get it
+    // AND the screen of time explains how to record it
     assert_looks("time-none", || pressed(&trained(3), "8").0);
 }
 
 #[test]
 fn where_the_gpus_time_goes() {
-    // GIVEN a trace with GPU time; WHEN its screen is shown, the keys on the layers, the kernels, the copies of a filter
+    // GIVEN a trace with GPU time; WHEN its screen is shown, with the keys on the layers, the kernels, the filtered copies
     assert_looks("time", || pressed(&timed(6), "8z").0);
     assert_looks("time-kernels", || pressed(&timed(6), "8cj").0);
     assert_looks("time-copies", || pressed(&timed(6), "8cc/kind:copy\n").0);
     assert!(screen(&mut pressed(&timed(6), "8").0).contains("GPU busy 75 % · waits for the host 22 %"));
-    // AND at another moment; THEN it is still that of the run
+    // AND at another moment; THEN it still covers the run
     let (mut app, _opened) = pressed(&timed(6), "8p");
     let at_peak = screen(&mut app);
     assert!(at_peak.contains("GPU time 155 ms") && at_peak.contains("sm90_xmma_gemm_bf16"), "{at_peak}");
@@ -73,7 +73,7 @@ fn where_the_gpus_time_goes() {
 
 #[test]
 fn time_follows_the_program() {
-    // GIVEN the screen of time of a program that runs
+    // GIVEN the screen of time of a running program
     let mut story = timed(2);
     let (mut app, mut opened) = pressed(&story, "8");
     assert!(screen(&mut app).contains("GPU time 155 ms"));
@@ -93,11 +93,11 @@ fn the_mouse_moves_between_the_tables() {
     assert_eq!((app.screen, app.time.focus), (Screen::Time, TimeTable::Copies));
     let names: Vec<String> = app.time.copy_items(&app.context).into_iter().map(|row| row.kernel.name).collect();
     assert_eq!(names, ["fill", "pinned to device"]);
-    // AND a file has the table that the keys move
+    // AND an exported file has the table that the keys move in
     let rows = app.time.rows(&app.context).expect("a table").json();
     assert!(rows.contains(r#""share_of_link": 0.25"#), "{rows}");
     assert!(rows.contains(r#""name": "pinned to device""#) && !rows.contains("gemm"), "{rows}");
-    // AND a click on a row takes the keys to its table
+    // AND a click on a row moves the keys to its table
     click(&mut app, "sm90_xmma");
     assert_eq!(app.time.focus, TimeTable::Kernels);
 }

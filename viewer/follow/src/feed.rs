@@ -1,4 +1,6 @@
-//! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
+//! The background thread that follows traces and publishes snapshots of them.
+//!
+//! The screen never waits for it.
 
 mod build_snapshot;
 mod comparing;
@@ -26,7 +28,7 @@ use self::worker::Worker;
 use crate::snapshot::Snapshot;
 use memlab_base::query::Query;
 
-/// What is followed.
+/// Source of the traces.
 pub enum Source {
     /// Traces already opened.
     Traces(Roster),
@@ -45,7 +47,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to follow.
+    /// Starts to follow the traces.
     pub fn start(source: Source) -> Self {
         let (queries, new_queries) = unbounded();
         let (stop, stopped) = bounded(0);
@@ -61,16 +63,18 @@ impl Feed {
         Self { queries, query: Query::default(), snapshots, stop: Some(stop), thread: thread.ok() }
     }
 
-    /// Sets what the next snapshots are to show.
+    /// Sets the query for the next snapshots.
     pub fn set_query(&mut self, query: Query) {
         if self.query != query {
             self.query = query.clone();
-            // Without the thread, which its panic hook reports, no snapshots come.
+            // The thread is gone only after a panic, which its hook reports. No snapshots arrive then.
             let _ = self.queries.send(query);
         }
     }
 
-    /// The snapshots. Only the newest one waits here.
+    /// Receives snapshots.
+    ///
+    /// Only the newest one waits here.
     pub fn snapshots(&self) -> &Receiver<Arc<Snapshot>> {
         &self.snapshots
     }
@@ -80,7 +84,7 @@ impl Drop for Feed {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! feed                                                             the thread that follows traces
-//! notices                                                          telling somebody while a program runs
-//! request                                                          what is asked of the threads
+//! notices                                                          notifications about a running program
+//! request                                                          requests from keys to the dashboard's loop
 //! offload                                                          moving GPU memory to the host: the thread of the dashboard
-//! snapshot                                                         what screens show, as plain values
+//! snapshot                                                         data for the screens, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                                                 the socket of a traced process
 //! offload::cuda_driver

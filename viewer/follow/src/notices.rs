@@ -1,5 +1,5 @@
-//! Notices: what a person or a program is told while a recorded program runs, because it ran out of memory, leaks, or
-//! leaves little free.
+//! Notices to a person or a program while a recorded program runs: it ran out of memory, leaks, or leaves little memory
+//! free.
 
 mod command;
 mod delivery;

@@ -1,5 +1,5 @@
-//! Moving the GPU memory of running programs to host memory and back: the control socket of traced processes, the CUDA
-//! driver's checkpoint, and which pages to move.
+//! Moves the GPU memory of running programs to host memory and back: the control socket of traced processes, the CUDA
+//! driver's checkpoint, and the selection of pages.
 
 pub mod checkpoint;
 pub mod control;

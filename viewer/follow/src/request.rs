@@ -1,11 +1,13 @@
-//! What the dashboard asks of the loop that owns the terminal and the program.
+//! Requests of the dashboard to the loop that owns the terminal and the program.
 
 use crate::offload::mover::MoveOrder;
 
-/// What a key asks for.
+/// A request made by a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UiRequest {
-    /// Leave. No program runs that was started here.
+    /// Leave.
+    ///
+    /// No program started here is running.
     Quit,
     /// Leave, and give the terminal to the program.
     Detach,
@@ -23,13 +25,13 @@ pub enum UiRequest {
     Move(MoveOrder),
 }
 
-/// How the screen is written to a file.
+/// File format of an exported screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportKind {
     /// The table as comma-separated values.
     Csv,
     /// The table as JSON.
     Json,
-    /// The screen as a picture.
+    /// The screen as an SVG picture.
     Svg,
 }

@@ -1,5 +1,6 @@
-//! What a screen shows: plain values taken from the models at one moment. The background thread makes them, the
-//! screen only reads them.
+//! Data of the screens: plain values taken from the models at one moment.
+//!
+//! The background thread creates them, and the screens only read them.
 
 mod calls;
 mod gpu_times;
@@ -25,31 +26,33 @@ use memlab_base::query::{Comparison, Cursor, Detail};
 use memlab_base::ranges::range_name;
 use memlab_base::text::missing_events;
 
-/// All processes that are followed.
+/// All followed processes.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// One for each trace, by rank and pid. Empty: no trace yet.
+    /// Processes, one per trace, by rank and pid.
+    ///
+    /// Empty: no trace yet.
     pub processes: Vec<ProcessSnapshot>,
-    /// The moment whose live figures these are; `None`: the latest.
+    /// Moment of the live figures; `None`: the latest.
     pub cursor: Option<Cursor>,
-    /// What there is in detail.
+    /// Level of detail.
     pub detail: Detail,
-    /// The trace that has the detail; `None`: all.
+    /// The trace with the detail; `None`: all.
     pub trace: Option<PathBuf>,
-    /// Two moments side by side, if that was wanted.
+    /// Comparison of two moments, if requested.
     pub comparison: Option<Arc<Comparison>>,
-    /// The ranks of the job compared; `None`: there are no two, or none was read yet.
+    /// Comparison of the job's ranks; `None`: fewer than two ranks, or none read yet.
     pub job: Option<Arc<Job>>,
 }
 
-/// Whether the process still writes its trace.
+/// State of the process that writes the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProcessState {
-    /// What was written before the viewer came is being read.
+    /// The part written before the viewer started is being read.
     Opening {
         /// Bytes read.
         read: u64,
-        /// Bytes there are.
+        /// Bytes in the file.
         total: u64,
     },
     /// The process runs.
@@ -57,21 +60,21 @@ pub enum ProcessState {
     Recording,
     /// The process is stopped (SIGSTOP, SIGTSTP, a debugger).
     Stopped,
-    /// The process ended and said so, or its launcher did.
+    /// The process ended, and it or its launcher recorded the end.
     Ended {
-        /// Its exit code.
+        /// Exit code.
         code: Option<i32>,
-        /// The signal that ended it.
+        /// Signal that ended it.
         signal: Option<i32>,
     },
-    /// The process is gone, and how it ended is not known.
+    /// The process is gone for an unknown reason.
     Killed,
-    /// The trace cannot be read any further; nothing more is known of the process.
+    /// The trace cannot be read any further, so the process's state is unknown.
     Unreadable,
 }
 
 impl ProcessState {
-    /// In a word or two.
+    /// The state in one or two words.
     pub fn short(self) -> String {
         match self {
             Self::Opening { read, total } => format!("opening {}", memlab_units::format::percent(read, total)),
@@ -85,7 +88,7 @@ impl ProcessState {
         }
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if the trace is complete.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Ended { .. } | Self::Killed | Self::Unreadable)
     }
@@ -94,89 +97,89 @@ impl ProcessState {
 /// One traced process.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSnapshot {
-    /// Its trace.
+    /// Path of its trace.
     pub path: PathBuf,
-    /// Who it is.
+    /// Identity of the process.
     pub header: Header,
-    /// Whether it still writes.
+    /// State of the process.
     pub state: ProcessState,
-    /// The latest event's time: nanoseconds since the trace's start.
+    /// Time of the latest event, in nanoseconds since the trace's start.
     pub time: u64,
     /// Events read so far.
     pub events_read: u64,
-    /// Optimizer steps ended.
+    /// Completed optimizer steps.
     pub steps_ended: u64,
-    /// The phase of its latest event.
+    /// Phase of the latest event.
     pub phase: Phase,
-    /// Its devices, by index.
+    /// Devices, by index.
     pub devices: Vec<DeviceSnapshot>,
-    /// Out-of-memories, the first ones.
+    /// The first out-of-memory errors.
     pub ooms: Vec<OomView>,
-    /// How many there were.
+    /// Number of out-of-memory errors.
     pub oom_count: u64,
-    /// The text of source lines, as far as the trace has it.
+    /// Text of source lines, as far as the trace contains it.
     pub sources: Arc<Sources>,
-    /// The findings, the most urgent first.
+    /// Findings, most urgent first.
     pub findings: Vec<Finding>,
-    /// Whose lines are shown.
+    /// Scope of the shown lines.
     pub scope: Scope,
-    /// The user's line that only calls libraries, where theirs are shown.
+    /// The user's line that only calls libraries, if library lines are shown.
     pub dominant_library_call: Option<Arc<Line>>,
-    /// What memlab could not do in this process.
+    /// Failures of memlab in this process.
     pub warnings: Vec<String>,
-    /// Lines of the trace that could not be read.
+    /// Number of unreadable lines of the trace.
     pub skipped_lines: u64,
-    /// Why the trace cannot be read any further.
+    /// Reason why the trace cannot be read any further.
     pub failure: Option<String>,
-    /// The moment whose live figures the devices show; `None`: the latest.
+    /// Moment of the devices' live figures; `None`: the latest.
     pub shown_at: Option<ShownAt>,
-    /// The latest events up to that moment, the oldest first; empty if they were not wanted.
+    /// Latest events up to that moment, oldest first; empty if not requested.
     pub events: Arc<[EventView]>,
-    /// The names of the ids in `events` and `segments`.
+    /// Names of the ids in `events` and `segments`.
     pub names: Arc<SnapshotNames>,
-    /// Only its figures are known: no whole model is kept of it, since another is in front.
+    /// True if only figures are known: another trace is in front, and this one has no whole model.
     pub is_summary: bool,
 }
 
-/// A moment of the past, as it was found.
+/// A past moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShownAt {
-    /// When: nanoseconds since the trace's start.
+    /// Nanoseconds since the trace's start.
     pub time: u64,
-    /// Optimizer steps ended by then.
+    /// Optimizer steps completed by then.
     pub steps_ended: u64,
-    /// What it was doing.
+    /// Phase of the process.
     pub phase: Phase,
-    /// The trace no longer has the moment that was wanted: this is the earliest it has.
+    /// True if the trace no longer has the requested moment, and this is the earliest one.
     pub is_earliest: bool,
 }
 
 /// A frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFrame {
-    /// Where it is.
+    /// Source line.
     pub line: Arc<Line>,
-    /// Whose code it runs.
+    /// Owner of the code.
     pub origin: CodeOrigin,
 }
 
-/// The names of ids.
+/// Names of ids.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotNames {
-    /// The frames of stacks, innermost first.
+    /// Frames of stacks, innermost first.
     pub stacks: HashMap<u32, Vec<StackFrame>>,
-    /// The lines stacks belong to; absent: none.
+    /// Lines of stacks; absent: none.
     pub lines: HashMap<u32, Arc<Line>>,
-    /// Layers' qualified names.
+    /// Qualified names of layers.
     pub layers: HashMap<u32, Arc<str>>,
-    /// Ranges with those around them.
+    /// Ranges with the ranges around them.
     pub ranges: HashMap<u32, String>,
-    /// Threads' names.
+    /// Names of threads.
     pub threads: HashMap<u32, String>,
 }
 
 impl SnapshotNames {
-    /// Notes what these stacks and layers are called.
+    /// Adds the names of a stack and a layer.
     fn note(&mut self, model: &Model, stack: u32, layer: u32) {
         if stack != 0 && !self.stacks.contains_key(&stack) {
             let frames = std::iter::zip(model.frames(stack), model.frame_origins(stack));
@@ -194,16 +197,16 @@ impl SnapshotNames {
     }
 }
 
-/// What one line holds, and how that grows.
+/// Figures of one line, with its growth.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineFigures {
-    /// What it allocated itself.
+    /// Memory that the line allocated itself.
     pub own: LineView,
-    /// It and all it called; `None` unless that was wanted.
+    /// Memory of the line and everything it called; `None` unless requested.
     pub inclusive: Option<AllocationTotals>,
-    /// How much more it holds after each step, by the trend over the run; `None`: that of this call is not known.
+    /// Growth per step, by the trend over the run; `None`: unknown for this call.
     pub growth_per_step: Option<f64>,
-    /// Blocks allocated a second: recently while it runs, over the run afterwards.
+    /// Blocks allocated per second: recently while the program runs, over the run afterwards.
     pub allocations_per_second: f64,
 }
 
@@ -214,38 +217,38 @@ pub struct DeviceSnapshot {
     pub totals: DeviceView,
     /// Memory over time.
     pub timeline: Timeline,
-    /// The most allocated in equal parts of the run so far; empty: not known.
+    /// Largest allocated bytes in equal parts of the run so far; empty: unknown.
     pub strip: Vec<u64>,
-    /// How much more it holds after each step, of lines that grow steadily; `None`: no whole model was read yet.
+    /// Growth per step of steadily growing lines; `None`: no whole model read yet.
     pub growth_per_step: Option<f64>,
-    /// By category.
+    /// Figures by category.
     pub categories: Vec<CategoryView>,
-    /// By line; with those that only had the GPU do something.
+    /// Figures by line, including lines that only used GPU time.
     pub lines: Vec<LineFigures>,
-    /// By layer; only those that hold or held something, or had the GPU do something.
+    /// Figures by layer; only layers that held memory or used GPU time.
     pub layers: Vec<LayerView>,
-    /// What ran on the device over the run; `None` if that was not recorded.
+    /// GPU work on the device over the run; `None` if not recorded.
     pub times: Option<Arc<GpuTimes>>,
-    /// By range; nothing if the program names none.
+    /// Figures by range; empty if the program names none.
     pub ranges: Vec<RangeView>,
-    /// By step.
+    /// Figures by step.
     pub steps: Vec<StepView>,
-    /// What a training says of each of these; empty if it says nothing.
+    /// Training records of these steps; empty if the program writes none.
     pub trainings: Vec<Option<TrainingView>>,
-    /// Which lines hold more from step to step.
+    /// Lines that hold more from step to step.
     pub growth: Vec<GrowthView>,
-    /// Driver memory that is not PyTorch's.
+    /// Driver memory outside PyTorch.
     pub driver: Vec<DriverView>,
-    /// The call tree; `None` unless that was wanted.
+    /// The call tree; `None` unless requested.
     pub calls: Option<Arc<Calls>>,
-    /// Which lines, layers and categories belong together; `None` unless that was wanted.
+    /// Related lines, layers and categories; `None` unless requested.
     pub relations: Option<Arc<Relations>>,
-    /// The memory map; `None` unless that was wanted.
+    /// The memory map; `None` unless requested.
     pub segments: Option<Arc<SegmentMap>>,
 }
 
 impl ProcessSnapshot {
-    /// What `replay` shows now.
+    /// Takes a snapshot of `replay`.
     pub fn of(replay: &Replay, path: &Path, state: ProcessState, detail: Detail) -> Self {
         let model = &replay.model;
         let mut process = Self {
@@ -270,7 +273,7 @@ impl ProcessSnapshot {
         process
     }
 
-    /// The figures of a run of which no model is kept.
+    /// Builds the snapshot of a run that has only a summary.
     pub fn of_summary(summary: &RankSummary, state: ProcessState) -> Self {
         Self {
             path: summary.path.clone(),
@@ -290,7 +293,7 @@ impl ProcessSnapshot {
         }
     }
 
-    /// Shows what was allocated around a moment, as the memory over time tells: the most in one part of the run.
+    /// Shows the memory allocated around a moment: the largest value in one part of the timeline.
     pub fn show_about(&mut self, time: u64, summary: Option<&RankSummary>) {
         for device in &mut self.devices {
             let part = |part: u64| (part as usize).min(device.strip.len().saturating_sub(1));
@@ -304,7 +307,7 @@ impl ProcessSnapshot {
         self.shown_at = Some(ShownAt { time, steps_ended, phase: self.phase, is_earliest: false });
     }
 
-    /// The same run with the live figures of an earlier moment.
+    /// Returns the same run with the live figures of an earlier moment.
     pub fn at(mut self, earlier: &Replay, is_earliest: bool, detail: Detail) -> Self {
         let model = &earlier.model;
         let past = Self::of(earlier, &self.path, self.state, detail);
@@ -342,7 +345,7 @@ impl ProcessSnapshot {
         self.names = Arc::new(names);
     }
 
-    /// The end of the time axis: the present while it runs, the latest event afterwards.
+    /// End of the time axis: the present while it runs, the latest event afterwards.
     pub fn until(&self, now_unix_ns: u64) -> u64 {
         match self.state {
             ProcessState::Recording => self.time.max(now_unix_ns.saturating_sub(self.header.start_unix_ns)),
@@ -351,18 +354,18 @@ impl ProcessSnapshot {
     }
 }
 
-/// How much more lines hold after each step.
+/// Growth per step of all steadily growing lines.
 fn steady_growth(growth: &[GrowthView]) -> f64 {
     growth.iter().filter(|line| line.is_steady).map(|line| line.bytes_per_step.max(0.0)).sum()
 }
 
-/// The user's line that only calls libraries, on any device, where the lines of libraries are shown.
+/// The user's line that only calls libraries, on any device, if library lines are shown.
 fn dominant_library_call(model: &Model) -> Option<Arc<Line>> {
     let mut devices = model.devices().into_iter().filter(|_| model.scope() == Scope::Libraries);
     devices.find_map(|device| model.dominant_library_call(device.index))
 }
 
-/// The lines that hold memory, then those that only had the GPU do something.
+/// Lines that hold memory, then those that only used GPU time.
 fn lines_with(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LineView> {
     let mut lines = model.lines(device);
     let holding: HashSet<Option<Arc<Line>>> = lines.iter().map(|view| view.line.clone()).collect();
@@ -374,7 +377,7 @@ fn lines_with(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<Lin
     lines
 }
 
-/// The layers that hold memory, then those that only had the GPU do something.
+/// Layers that hold memory, then those that only used GPU time.
 fn layers_with(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<LayerView> {
     let mut layers = model.layers(device);
     let holding: HashSet<_> = layers.iter().map(|view| (view.root, view.name.clone())).collect();
@@ -431,7 +434,7 @@ impl DeviceSnapshot {
         }
     }
 
-    /// The figures of a device without what they are made of.
+    /// Figures of a device without their attribution.
     fn of_summary(device: &DeviceSummary, scope: Scope) -> Self {
         Self {
             totals: device.view.clone(),
@@ -441,7 +444,7 @@ impl DeviceSnapshot {
         }
     }
 
-    /// Takes over what was live at an earlier moment; what concerns the whole run stays.
+    /// Takes over the live figures of an earlier moment; figures of the whole run stay.
     fn show(&mut self, past: &Self) {
         let (totals, earlier) = (&mut self.totals, &past.totals);
         totals.allocated_bytes = earlier.allocated_bytes;
@@ -457,7 +460,7 @@ impl DeviceSnapshot {
         self.show_layers(past);
         self.show_ranges(past);
         self.driver.clone_from(&past.driver);
-        // Growth is that of the run, as in the table.
+        // Growth covers the run, as in the table.
         self.calls = past.calls.as_ref().map(|calls| Arc::new(calls.with_growth(&self.growth)));
         self.relations.clone_from(&past.relations);
         self.segments.clone_from(&past.segments);
@@ -476,7 +479,7 @@ impl DeviceSnapshot {
                 inclusive.live_blocks = earlier.map_or(0, |earlier| earlier.live_blocks);
             }
         }
-        // Lines that got another name since, as those of stacks whose frames were not known yet.
+        // Lines renamed since, for example of stacks whose frames were not known yet.
         let renamed = earlier.into_values().filter(|row| row.own.live_bytes > 0);
         self.lines.extend(renamed.map(|row| LineFigures {
             own: LineView { live_bytes_at_peak: 0, peak_live_bytes: 0, backward_bytes_at_peak: 0, ..row.own.clone() },
@@ -501,7 +504,7 @@ impl DeviceSnapshot {
         for row in &mut self.ranges {
             (row.live_bytes, row.live_blocks) = match earlier.get(&row.path) {
                 Some(held) => *held,
-                // Before the first range, everything is in none.
+                // Before the first range, all memory belongs to none.
                 None if earlier.is_empty() && row.path.is_empty() => {
                     (past.totals.allocated_bytes, past.totals.live_blocks)
                 }
@@ -510,19 +513,19 @@ impl DeviceSnapshot {
         }
     }
 
-    /// The index of the step that contains a time, if that step has ended.
+    /// Index of the step that contains a time, if that step has ended.
     pub fn step_at(&self, time: u64) -> Option<usize> {
         let index = self.steps.partition_point(|step| step.end_time < time);
         (index < self.steps.len()).then_some(index)
     }
 
-    /// Steps a second over the latest few steps.
+    /// Steps per second over the latest few steps.
     pub fn steps_per_second(&self) -> Option<f64> {
         steps_per_second(&self.steps)
     }
 }
 
-/// Steps a second over the latest few of these.
+/// Steps per second over the latest few of these steps.
 pub fn steps_per_second(steps: &[StepView]) -> Option<f64> {
     let recent = &steps[steps.len().saturating_sub(16)..];
     let (first, last) = (recent.first()?, recent.last()?);

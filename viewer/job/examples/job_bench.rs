@@ -1,8 +1,9 @@
-//! Measures `memlab report` of a job with many ranks.
+//! Measures `memlab report` on a job with many ranks.
 //!
-//! `job_bench [RANKS]` writes a trace for each of 512 ranks into a temporary folder (a training of 20 steps with 250 layers, on
-//! 60 lines, of which rank 3 keeps tensors and rank 7 runs out of memory), and prints how long the release build of this workspace takes
-//! to report it as text, as JSON and as a page, and the most memory that it had. `job_bench --write FOLDER` only writes the traces.
+//! `job_bench [RANKS]` writes a trace for each of 512 ranks into a temporary folder. Each trace is a training of 20 steps
+//! with 250 layers, on 60 lines. Rank 3 keeps tensors, and rank 7 runs out of memory. The benchmark prints the time of the
+//! workspace's release build to report the job as text, as JSON and as a page, and its peak memory. `job_bench --write
+//! FOLDER` only writes the traces.
 
 #![expect(clippy::disallowed_macros, reason = "it prints its own figures")]
 
@@ -48,7 +49,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a trace for each rank; returns their bytes.
+/// Writes a trace for each rank and returns their total size.
 fn write_all(folder: &Path, ranks: u64) -> io::Result<u64> {
     let mut bytes = 0;
     for rank in 0..ranks {
@@ -114,8 +115,9 @@ fn write(path: &Path, rank: u64, ranks: u64) -> io::Result<()> {
     out.flush()
 }
 
-/// Runs a command, and returns the most memory that it had, in bytes. (What `getrusage` says of children counts Cargo's too: with
-/// `cargo run` they were this same process's.)
+/// Runs a command and returns its peak memory in bytes.
+///
+/// `getrusage` would count Cargo's children too: with `cargo run`, they are children of this process.
 fn memory_of(command: &mut Command) -> io::Result<u64> {
     let process = command.spawn()?.id() as libc::pid_t;
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());

@@ -1,28 +1,28 @@
-//! Clocks of hosts, set by the optimizer steps that their ranks ended together.
+//! Aligns the clocks of hosts with the optimizer steps that their ranks completed together.
 //!
-//! A trace has no event of a collective, but in a synchronous training all ranks end a step soon after they exchanged its
-//! gradients. If hosts differ on when the same steps ended by more than a step takes, their clocks differ, and the median of the
-//! differences says by how much. A smaller difference can be the program's own (stages of a pipeline end a step one after the
-//! other): then the clocks stay as they are.
+//! A trace has no event for a collective. In a synchronous training, all ranks end a step soon after they exchanged its
+//! gradients. If hosts disagree on the ends of the same steps by more than a step's duration, their clocks differ, by the
+//! median of the differences. A smaller difference can come from the program (stages of a pipeline end a step one after the
+//! other). The clocks then stay as they are.
 
 use std::collections::BTreeMap;
 
 use crate::statistics::median;
 use crate::summary::RankSummary;
 
-/// Clocks are compared if hosts have at least this many ends of steps in common.
+/// Smallest number of common step ends needed to compare clocks.
 const MIN_COMMON_STEPS: usize = 3;
 
-/// By how much the clock of a host is ahead of that of the first rank's.
+/// Offset of a host's clock from the clock of the first rank's host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostClock {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// Nanoseconds ahead; 0 if the difference is not known to be one of the clocks.
+    /// Nanoseconds ahead; 0 if the difference is not known to come from the clocks.
     pub ahead_ns: i64,
 }
 
-/// The clock of each host, that of the first rank's host first.
+/// Returns the clock of each host, first the host of the first rank.
 pub(crate) fn clocks(ranks: &[RankSummary]) -> Vec<HostClock> {
     let mut ends: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
     let mut hosts: Vec<&str> = Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn clocks(ranks: &[RankSummary]) -> Vec<HostClock> {
     hosts.iter().map(|host| HostClock { host: (*host).to_owned(), ahead_ns: ahead(host) }).collect()
 }
 
-/// By how much `other` is ahead of `first`, if it is a difference of clocks.
+/// Returns the lead of `other` over `first`, if it comes from the clocks.
 fn ahead_by(first: &BTreeMap<u64, u64>, other: &BTreeMap<u64, u64>) -> i64 {
     let mut differences: Vec<i128> =
         first.iter().filter_map(|(step, time)| Some(i128::from(*other.get(step)?) - i128::from(*time))).collect();

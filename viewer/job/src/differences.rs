@@ -1,9 +1,9 @@
-//! Which ranks hold more or less than the others at their peaks, and in what.
+//! Finds ranks that hold more or less than the others at their peaks, and attributes the difference.
 //!
-//! A rank differs if its bytes are further from the median over ranks than three times what is usual (the median of all such
-//! distances), and by at least a hundredth of the median peak. One rank that is far off moves neither median. Where ranks differ
-//! by their task, distances are large everywhere, and nothing is said. Ranks that hold different stages of a pipeline are not
-//! compared with each other, if the program says which they hold.
+//! A rank differs if its distance from the median over ranks exceeds three times the median distance, and at least a
+//! hundredth of the median peak. A single outlier moves neither median. If ranks differ by task, distances are large
+//! everywhere, and nothing is reported. Ranks with different stages of a pipeline are not compared with each other, if the
+//! program names their stages.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,60 +16,60 @@ use crate::interned::Layer;
 use crate::statistics::{median, tolerance};
 use crate::summary::{DeviceSummary, RankSummary};
 
-/// A difference is at least this part of the median peak.
+/// Smallest reported difference, as a fraction (1/N) of the median peak.
 const MIN_DIFFERENCE_DIVISOR: u64 = 100;
 
 /// Memory that is compared between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ComparedMemory {
-    /// All that PyTorch allocated.
+    /// All memory allocated by PyTorch.
     Peak,
     /// Memory of a category.
     Category(Category),
-    /// What a line allocated; `None`: no Python frame.
+    /// Memory allocated by a line; `None`: no Python frame.
     Line(Option<Arc<Line>>),
-    /// What a layer allocated, without those inside it.
+    /// Memory allocated by a layer, without the layers inside it.
     Layer(Arc<Layer>),
 }
 
-/// What a rank holds of something.
+/// Bytes held by a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankBytes {
-    /// The place of the rank in [`Job::ranks`](crate::Job::ranks).
+    /// Index of the rank in [`Job::ranks`](crate::Job::ranks).
     pub at: usize,
-    /// What it holds.
+    /// Bytes held.
     pub bytes: u64,
 }
 
-/// Something of which some ranks hold more than the others, or less.
+/// Memory of which some ranks hold more or less than the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Of what.
+    /// The compared memory.
     pub held: ComparedMemory,
-    /// The median over all ranks, or over those at the same stages.
+    /// Median over all ranks, or over those with the same stages.
     pub median_bytes: u64,
-    /// The ranks that hold more, or those that hold less; the most different first.
+    /// Ranks that hold more, or ranks that hold less; the most different first.
     pub ranks: Vec<RankBytes>,
 }
 
 impl Difference {
-    /// By how much the most different rank differs.
+    /// Returns the difference of the most different rank, in bytes.
     pub fn bytes(&self) -> u64 {
         self.ranks.first().map_or(0, |rank| rank.bytes.abs_diff(self.median_bytes))
     }
 
-    /// Whether it is more.
+    /// Returns true if these ranks hold more.
     pub fn is_more(&self) -> bool {
         self.ranks.first().is_some_and(|rank| rank.bytes > self.median_bytes)
     }
 }
 
-/// Whether ranks hold different stages of a pipeline.
+/// Returns true if ranks hold different stages of a pipeline.
 pub(crate) fn have_stages(ranks: &[RankSummary]) -> bool {
     ranks.iter().any(|rank| rank.stages.stages != ranks[0].stages.stages)
 }
 
-/// All differences: of peaks, then of categories, lines and layers, each time the largest first.
+/// Returns all differences: of peaks, then of categories, lines and layers, each the largest first.
 pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference> {
     let mut by_stages: BTreeMap<&[u32], Vec<(usize, &DeviceSummary)>> = BTreeMap::new();
     for (at, rank) in ranks.iter().enumerate() {
@@ -82,12 +82,12 @@ pub(crate) fn differences(ranks: &[RankSummary], scope: Scope) -> Vec<Difference
         all
     });
     let mut kinds = kinds.unwrap_or_default();
-    // Those of one group are in order already, and stay so.
+    // The sort is stable, so the order within a group stays.
     kinds.iter_mut().for_each(|kind| kind.sort_by_key(|found| Reverse(found.bytes())));
     kinds.concat()
 }
 
-/// The differences among ranks with the same task: of peaks, categories, lines and layers.
+/// Returns the differences among ranks with the same task: of peaks, categories, lines and layers.
 fn within_task(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Difference>; 4] {
     let least =
         (median(devices.iter().map(|(_, device)| device.view.peak_allocated_bytes)) / MIN_DIFFERENCE_DIVISOR).max(1);
@@ -101,7 +101,7 @@ fn within_task(devices: &[(usize, &DeviceSummary)], scope: Scope) -> [Vec<Differ
     ]
 }
 
-/// The differences of one kind.
+/// Returns the differences of one kind.
 fn among<K: Clone + Eq + Hash + Ord>(
     devices: &[(usize, &DeviceSummary)],
     least: u64,
@@ -114,7 +114,7 @@ fn among<K: Clone + Eq + Hash + Ord>(
             by_name.entry(name).or_default().push((place, bytes));
         }
     }
-    // What is small everywhere differs by little.
+    // Memory that is small everywhere cannot differ by much.
     by_name.retain(|_, rows| rows.iter().any(|(_, bytes)| *bytes >= least));
     let mut found: Vec<(K, Difference)> = Vec::new();
     for (name, rows) in by_name {

@@ -1,35 +1,35 @@
-//! The least, the median and the most of each figure.
+//! Minimum, median and maximum of each figure over ranks.
 
 use memlab_trace::Scope;
 
 use crate::statistics::median;
 use crate::summary::RankSummary;
 
-/// What is compared, of the device that each rank fills most.
+/// A compared figure of each rank's fullest device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureKind {
-    /// The peak of what PyTorch allocated.
+    /// Peak of PyTorch's allocated bytes.
     Allocated,
-    /// The peak of what its allocator reserved.
+    /// Peak of the allocator's reserved bytes.
     Reserved,
-    /// The peak of the whole device's use: reserved, libraries, context, other processes.
+    /// Peak of the whole device's use: reserved, libraries, context, other processes.
     Used,
-    /// The context.
+    /// Bytes of the context.
     Context,
-    /// Allocated at the end.
+    /// Bytes allocated at the end.
     AtEnd,
-    /// How much more is held after each step.
+    /// Growth of held bytes per step.
     GrowthPerStep,
-    /// Optimizer steps ended, which are no bytes.
+    /// Completed optimizer steps, a count rather than bytes.
     Steps,
 }
 
 impl FigureKind {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 7] =
         [Self::Allocated, Self::Reserved, Self::Used, Self::Context, Self::AtEnd, Self::GrowthPerStep, Self::Steps];
 
-    /// Its name in reports' JSON.
+    /// Name in the JSON of reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allocated => "peak_allocated_bytes",
@@ -42,7 +42,7 @@ impl FigureKind {
         }
     }
 
-    /// The figure of a rank; `None`: the rank has no device.
+    /// Returns the figure of a rank; `None`: the rank has no device.
     pub fn of(self, rank: &RankSummary, scope: Scope) -> Option<u64> {
         let device = rank.own_device()?;
         Some(match self {
@@ -57,29 +57,29 @@ impl FigureKind {
     }
 }
 
-/// What a rank has of a figure.
+/// Value of a figure for one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankValue {
-    /// The place of the rank in [`Job::ranks`](crate::Job::ranks).
+    /// Index of the rank in [`Job::ranks`](crate::Job::ranks).
     pub at: usize,
-    /// Its figure.
+    /// The value.
     pub value: u64,
 }
 
 /// A figure over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Which.
+    /// Kind of the figure.
     pub kind: FigureKind,
-    /// The first rank with the least.
+    /// The first rank with the minimum.
     pub least: RankValue,
-    /// The median; of an even number of ranks the lower of the two in the middle.
+    /// The median; for an even number of ranks, the lower of the middle two.
     pub median: u64,
-    /// The first rank with the most.
+    /// The first rank with the maximum.
     pub most: RankValue,
 }
 
-/// All figures that are not 0 everywhere; nothing if no rank has a device.
+/// Returns all figures that are not 0 everywhere; nothing if no rank has a device.
 pub(crate) fn figures(ranks: &[RankSummary], scope: Scope) -> Vec<Figure> {
     let figure = |kind: FigureKind| {
         let value = |(at, rank)| Some(RankValue { at, value: FigureKind::of(kind, rank, scope)? });

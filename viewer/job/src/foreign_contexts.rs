@@ -1,8 +1,9 @@
-//! Contexts of ranks on devices that are not theirs: a rank that never called `torch.cuda.set_device`, or a tensor that landed on
-//! the wrong device.
+//! Finds contexts of ranks on other ranks' devices.
 //!
-//! Two things show one: the driver tells the rank whose device it is which processes are there, and the trace of the rank that
-//! strayed has a device that it hardly uses. A device is the same for two ranks if host and PCI bus id are.
+//! Causes: a rank that never called `torch.cuda.set_device`, or a tensor that landed on the wrong device.
+//!
+//! Two sources show such a context. The driver lists the processes on a device to its owner. The trace of the stray rank has
+//! a device that it hardly uses. Two ranks share a device if host and PCI bus id are equal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use memlab_trace::Line;
 
 use crate::summary::{DeviceSummary, RankSummary};
 
-/// A device is hardly used if at most one part in so many of what is allocated on the rank's own is allocated there.
+/// A device is hardly used if its allocations are at most 1/N of those on the rank's own device.
 const UNUSED_SHARE_DIVISOR: u64 = 100;
 
-/// A context of a rank on a device that is not its own.
+/// A context of a rank on another device than its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignContext {
-    /// Whose context it is, by its place in [`Job::ranks`](crate::Job::ranks).
+    /// The rank with the context, as index in [`Job::ranks`](crate::Job::ranks).
     pub at: usize,
-    /// A rank whose own device it is; `None`: it is no rank's.
+    /// A rank that owns the device; `None`: no rank does.
     pub owner: Option<usize>,
-    /// The device, as its owner counts; without an owner as the rank that strayed does.
+    /// The device, in the numbering of its owner, or without an owner in that of the stray rank.
     pub device: i32,
-    /// The most that it was seen to hold there.
+    /// Largest bytes that the rank was seen to hold there.
     pub bytes: u64,
-    /// The line that allocated most there, if any did.
+    /// The line that allocated most there, if any.
     pub line: Option<Arc<Line>>,
 }
 
@@ -37,7 +38,7 @@ fn card<'r>(rank: &'r RankSummary, device: &DeviceSummary) -> Card<'r> {
     (&rank.header.host, view.bus_id.clone().unwrap_or_else(|| format!("#{}", view.index)))
 }
 
-/// All of them, the largest first.
+/// Returns all foreign contexts, the largest first.
 pub(crate) fn foreign_contexts(ranks: &[RankSummary]) -> Vec<ForeignContext> {
     let mut owners: BTreeMap<Card<'_>, usize> = BTreeMap::new();
     let mut pids: BTreeMap<(&str, u32), usize> = BTreeMap::new();
@@ -66,7 +67,7 @@ pub(crate) fn foreign_contexts(ranks: &[RankSummary]) -> Vec<ForeignContext> {
         let Some(own) = rank.own_device() else { continue };
         for device in rank.devices.iter().filter(|device| device.view.index != own.view.index) {
             let view = &device.view;
-            // Where processes are not told apart, the context is everybody's.
+            // Without figures per process, the context bytes belong to all processes together.
             let bytes =
                 if view.process_is_known { device.context_bytes } else { 0 }.saturating_add(view.peak_reserved_bytes);
             if view.peak_allocated_bytes > own.view.peak_allocated_bytes / UNUSED_SHARE_DIVISOR || bytes == 0 {

@@ -1,14 +1,14 @@
-//! Names of lines and layers: ranks run the same code, so one copy of each name serves them all.
+//! Shared names of lines and layers: ranks run the same code, so all of them use one copy of each name.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memlab_trace::{LayerView, Line};
 
-/// A layer, by the names that it has in every rank.
+/// A layer, identified by names that are equal in every rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layer {
-    /// The name of its outermost module, as in [`LayerView`].
+    /// Name of its outermost module, as in [`LayerView`].
     pub root: Option<Arc<str>>,
     /// Its qualified name there; `None`: outside any layer.
     pub name: Option<Arc<str>>,
@@ -16,7 +16,7 @@ pub struct Layer {
     pub class: Option<Arc<str>>,
 }
 
-/// The names met so far.
+/// The names found so far.
 #[derive(Default)]
 pub struct Interned {
     lines: Mutex<HashSet<Arc<Line>>>,

@@ -1,4 +1,4 @@
-//! A job: its ranks, and what comes of comparing them.
+//! A job: its ranks, and the results of comparing them.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -21,53 +21,56 @@ const NAMED_RANKS: usize = 16;
 /// The ranks of one job.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its ranks, by number.
+    /// Ranks, by number.
     pub ranks: Vec<RankSummary>,
     /// Traces that could not be read.
     pub unreadable: Vec<Unreadable>,
     /// Ranks without a trace.
     pub missing: MissingRanks,
-    /// Whose lines are compared.
+    /// Scope of the compared lines.
     pub scope: Scope,
-    /// The clock of each host, the first rank's first.
+    /// Clock of each host, first the host of the first rank.
     pub clocks: Vec<HostClock>,
-    /// The least, the median and the most of each figure.
+    /// Minimum, median and maximum of each figure.
     pub figures: Vec<Figure>,
-    /// Which ranks differ from the others, and in what.
+    /// Ranks that differ from the others, and the memory in which they differ.
     pub differences: Vec<Difference>,
-    /// Whether ranks hold different stages of a pipeline: then each is compared with those at the same ones.
+    /// True if ranks hold different stages of a pipeline.
+    ///
+    /// Each is then compared with ranks of the same stages.
     pub has_stages: bool,
-    /// Who ran out of memory first.
+    /// First out-of-memory error of the job.
     pub first_oom: Option<FirstOom>,
-    /// Contexts on devices of others, the largest first.
+    /// Contexts on other ranks' devices, the largest first.
     pub stray_contexts: Vec<ForeignContext>,
 }
 
-/// A trace that could not be read, and why.
+/// A trace that could not be read, and the reason.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
-    /// The file.
+    /// Path of the trace.
     pub path: PathBuf,
     /// The reason.
     pub why: String,
 }
 
-/// Ranks that the job has and that have no trace.
+/// Ranks of the job without a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MissingRanks {
-    /// How many.
+    /// Number of missing ranks.
     pub count: u64,
-    /// The first of them.
+    /// The first missing ranks.
     pub first: Vec<u32>,
 }
 
 impl Job {
-    /// Reads the traces of a job's ranks. `scope`: whose lines are compared; `None`: the libraries' where most ranks' own lines
-    /// only call them.
+    /// Reads the traces of a job's ranks.
+    ///
+    /// `scope`: scope of the compared lines; `None`: library lines, if most ranks' own lines only call libraries.
     ///
     /// # Errors
     ///
-    /// If none of them can be read: what is wrong with the first.
+    /// If no trace can be read: the error of the first.
     pub fn read(traces: &[PathBuf], scope: Option<Scope>) -> Result<Self, ReadError> {
         let names = Interned::default();
         let read = in_parallel(traces.len(), |number| {
@@ -94,7 +97,9 @@ impl Job {
         Ok(job)
     }
 
-    /// Compares ranks that were read before, by rank. Nothing is read: what the others held at the first out-of-memory stays open.
+    /// Compares ranks that were read before, by rank.
+    ///
+    /// Reads nothing, so the memory of the others at the first out-of-memory error stays unknown.
     pub fn of(ranks: Vec<RankSummary>, scope: Option<Scope>) -> Self {
         let are_libraries = ranks.iter().filter(|rank| rank.scope == Scope::Libraries).count();
         let common = if 2 * are_libraries > ranks.len() { Scope::Libraries } else { Scope::Users };
@@ -114,18 +119,18 @@ impl Job {
         }
     }
 
-    /// The figure of this kind; `None`: it is 0 everywhere.
+    /// Returns the figure of this kind; `None`: it is 0 everywhere.
     pub fn figure(&self, kind: FigureKind) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.kind == kind)
     }
 
-    /// When a rank began, by the clock of the first rank's host: nanoseconds since 1970.
+    /// Start of a rank by the clock of the first rank's host, in nanoseconds since 1970.
     pub fn begin_unix_ns(&self, rank: &RankSummary) -> u64 {
         let ahead = self.clocks.iter().find(|clock| clock.host == rank.header.host).map_or(0, |clock| clock.ahead_ns);
         rank.header.start_unix_ns.saturating_add_signed(ahead.saturating_neg())
     }
 
-    /// From when to when its ranks ran, by the clock of the first rank's host: nanoseconds since 1970.
+    /// Start and end of the job by the clock of the first rank's host, in nanoseconds since 1970.
     pub fn span_unix_ns(&self) -> (u64, u64) {
         let begin = self.ranks.iter().map(|rank| self.begin_unix_ns(rank)).min().unwrap_or(0);
         let end = self.ranks.iter().map(|rank| self.begin_unix_ns(rank).saturating_add(rank.duration)).max();

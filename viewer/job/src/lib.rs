@@ -1,19 +1,19 @@
-//! The ranks of one job side by side.
+//! Compares the ranks of one job.
 //!
-//! Each trace is read once and leaves a [`RankSummary`]: a job of 512 ranks is never 512 models in memory. [`Job`] compares the
-//! summaries: which rank has how much, which ones differ from the others and in what, and who ran out of memory first. This
-//! crate knows nothing of terminals and of processes.
+//! Each trace is read once and leaves a [`RankSummary`], so a job of 512 ranks never keeps 512 models in memory. [`Job`]
+//! compares the summaries: the memory of each rank, the ranks that differ and the memory in which they differ, and the first
+//! rank out of memory. This crate knows nothing of terminals and processes.
 //!
 //! # Layers
 //!
 //! ```text
-//! job                                       all of it, from files
-//! ooms                                      who ran out of memory first, and what the others held then
-//! clocks, differences, figures, foreign_contexts    clocks of hosts; what differs; spread; contexts on others' devices
+//! job                                       the whole comparison, from files
+//! ooms                                      the first rank out of memory, and the memory of the others at that time
+//! clocks, differences, figures, foreign_contexts    clocks of hosts; differences; spread; contexts on others' devices
 //! statistics                                medians
-//! summary                                   what is kept of a rank
-//! interned, strip                           names that ranks share; memory over time in a few figures
-//! members, parallel                         which traces are of one job; several readers
+//! summary                                   the stored figures of a rank
+//! interned, strip                           names shared by ranks; memory over time in a few figures
+//! members, parallel                         grouping traces into jobs; parallel readers
 //! ```
 
 #![warn(missing_docs, clippy::missing_errors_doc)]

@@ -1,4 +1,4 @@
-//! Which traces are of the ranks of one job.
+//! Groups traces into the ranks of one job.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -6,27 +6,29 @@ use std::path::{Path, PathBuf};
 use memlab_trace::read_header_at;
 use memlab_trace::record::Header;
 
-/// Ranks of one job begin within this time, in nanoseconds.
+/// Largest spread of the start times of one job's ranks, in nanoseconds.
 const MAX_START_SPREAD_NS: u64 = 600_000_000_000;
 
-/// A trace by its first line.
+/// A trace, known by its first line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceFile {
-    /// The file.
+    /// Path of the trace.
     pub path: PathBuf,
     /// Its first line.
     pub header: Header,
 }
 
 impl TraceFile {
-    /// The trace in a file, plain or compressed; `None`: it is no trace.
+    /// Opens a trace, plain or compressed; `None`: the file is not a trace.
     pub fn open(path: &Path) -> Option<Self> {
         Some(Self { path: path.to_owned(), header: read_header_at(path)? })
     }
 }
 
-/// The ranks of the job that `of` is of, by rank. Of several traces of a rank the one that began last counts, and those of
-/// children of ranks do not count. Nothing if `of` has no rank.
+/// Returns the ranks of the job that `of` belongs to, by rank.
+///
+/// Of several traces of a rank, the newest counts. Traces of ranks' children do not count. Returns nothing if `of` has no
+/// rank.
 pub fn ranks_of<'f>(of: &Header, among: &'f [TraceFile]) -> Vec<&'f TraceFile> {
     let members: Vec<&TraceFile> = among.iter().filter(|file| is_same_job(of, &file.header)).collect();
     let mut ranks: BTreeMap<Option<u32>, &TraceFile> = BTreeMap::new();
@@ -39,7 +41,7 @@ pub fn ranks_of<'f>(of: &Header, among: &'f [TraceFile]) -> Vec<&'f TraceFile> {
     ranks.into_values().collect()
 }
 
-/// Whether traces are of one job, and no two of the same rank but for children of ranks.
+/// Returns true if the traces belong to one job with one trace per rank, not counting children of ranks.
 pub fn are_one_job(files: &[TraceFile]) -> bool {
     let Some(first) = files.first() else { return false };
     let members: Vec<&TraceFile> = files.iter().collect();
@@ -55,13 +57,13 @@ fn is_same_job(a: &Header, b: &Header) -> bool {
         && without_rank(&a.command).eq(without_rank(&b.command))
 }
 
-/// A command without the argument by which some launchers (DeepSpeed's) tell each rank its number.
+/// The command without the argument with which some launchers (DeepSpeed's) set the rank's number.
 fn without_rank(command: &[String]) -> impl Iterator<Item = &String> {
     let is_rank = |argument: &str| argument.starts_with("--local_rank=") || argument.starts_with("--local-rank=");
     command.iter().filter(move |argument| !is_rank(argument))
 }
 
-/// Without processes that a rank started itself: they inherit its number.
+/// Leaves out processes that a rank started, which inherit its number.
 fn without_children<'f>(files: &[&'f TraceFile]) -> impl Iterator<Item = &'f TraceFile> {
     let process = |host: &str, pid: u32, rank: Option<u32>| (host.to_owned(), pid, rank);
     let parents: HashSet<_> =
@@ -84,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_jobs_ranks_are_found_among_restarts_children_and_other_jobs() {
-        // GIVEN two ranks, of which one was started twice and one has a child, an earlier job, and a trace without a rank
+        // GIVEN two ranks, one started twice and one with a child, an earlier job, and a trace without a rank
         let mut files = vec![
             trace(1, 21, 9, MAX_START_SPREAD_NS),
             trace(0, 10, 9, MAX_START_SPREAD_NS),
@@ -93,7 +95,7 @@ mod tests {
         ];
         files.push(trace(0, 5, 4, 0));
         files.push(TraceFile { header: Header { rank: None, ..files[0].header.clone() }, ..files[0].clone() });
-        // WHEN asked for the ranks of any of them THEN each is there once, the last started
+        // WHEN the ranks of any of them are requested THEN each rank appears once, with its latest start
         let pids = |of: usize| -> Vec<u32> {
             ranks_of(&files[of].header, &files).iter().map(|file| file.header.pid).collect()
         };

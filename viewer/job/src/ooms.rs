@@ -1,4 +1,4 @@
-//! The rank that ran out of memory first, and what the others held then.
+//! The first rank out of memory, and the memory of the other ranks at that time.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,23 +10,23 @@ use crate::parallel::in_parallel;
 use crate::statistics::median;
 use crate::summary::RankSummary;
 
-/// The first out-of-memory event of a job.
+/// The first out-of-memory error of a job.
 #[derive(Clone, Debug)]
 pub struct FirstOom {
-    /// The rank, by its place in [`Job::ranks`](crate::Job::ranks).
+    /// The rank, as index in [`Job::ranks`](crate::Job::ranks).
     pub at: usize,
-    /// What happened.
+    /// The out-of-memory event.
     pub oom: OomView,
-    /// When, by the clock of the first rank's host: nanoseconds since 1970.
+    /// Time by the clock of the first rank's host, in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// What the other ranks had then, in their order; empty: it was not looked up.
+    /// Memory of the other ranks at that time, in their order; empty: not looked up.
     pub others: Vec<RankAtOom>,
-    /// All ranks that ran out of memory, the first first.
+    /// All ranks that ran out of memory, in order of time.
     pub ranks: Vec<usize>,
 }
 
 impl FirstOom {
-    /// The least, the median and the most that the other ranks had allocated then; `None`: none had begun, or all had ended.
+    /// Minimum, median and maximum of the bytes allocated by the other ranks; `None`: none had begun, or all had ended.
     pub fn allocated_by_others(&self) -> Option<[u64; 3]> {
         let held = |rank: &RankAtOom| match &rank.held {
             MemoryAtOom::Bytes { allocated_bytes, .. } => Some(*allocated_bytes),
@@ -37,38 +37,38 @@ impl FirstOom {
     }
 }
 
-/// What a rank had at the moment of the first out-of-memory.
+/// Memory of a rank at the time of the first out-of-memory error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankAtOom {
-    /// The rank, by its place in [`Job::ranks`](crate::Job::ranks).
+    /// The rank, as index in [`Job::ranks`](crate::Job::ranks).
     pub at: usize,
-    /// What it held.
+    /// Its memory.
     pub held: MemoryAtOom,
 }
 
-/// What a rank held at a moment, on the device that it fills most.
+/// Memory of a rank at a moment, on its fullest device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryAtOom {
-    /// It had not begun to use CUDA.
+    /// The rank had not begun to use CUDA.
     NotBegun,
-    /// Bytes.
+    /// Bytes held.
     Bytes {
-        /// Allocated.
+        /// Bytes allocated.
         allocated_bytes: u64,
-        /// Reserved.
+        /// Bytes reserved.
         reserved_bytes: u64,
-        /// The use of the whole device.
+        /// Bytes in use on the whole device.
         used_bytes: u64,
-        /// Optimizer steps ended.
+        /// Completed optimizer steps.
         steps_ended: u64,
     },
-    /// It had ended.
+    /// The rank had ended.
     Ended,
-    /// The trace no longer has that moment, or could not be read again.
+    /// The trace no longer has that moment, or could not be reread.
     NotKept,
 }
 
-/// The first out-of-memory of a job, if there was one, without what the others held then.
+/// Returns the first out-of-memory error of a job, if any, without the memory of the others.
 pub(crate) fn first_oom(ranks: &[RankSummary], clocks: &[HostClock]) -> Option<FirstOom> {
     let when = |at: usize| Some(begin(&ranks[at], clocks) + i128::from(ranks[at].first_oom.as_ref()?.time));
     let mut failed: Vec<(i128, usize)> = (0..ranks.len()).filter_map(|at| Some((when(at)?, at))).collect();
@@ -83,7 +83,9 @@ pub(crate) fn first_oom(ranks: &[RankSummary], clocks: &[HostClock]) -> Option<F
     })
 }
 
-/// What the other ranks held then. Reads their traces again, up to that moment.
+/// Returns the memory of the other ranks at that time.
+///
+/// Rereads their traces up to that moment.
 pub(crate) fn held_by_others(first: &FirstOom, ranks: &[RankSummary], clocks: &[HostClock]) -> Vec<RankAtOom> {
     let others = in_parallel(ranks.len(), |at| {
         let since_begin = i128::from(first.unix_ns) - begin(&ranks[at], clocks);
@@ -92,7 +94,7 @@ pub(crate) fn held_by_others(first: &FirstOom, ranks: &[RankSummary], clocks: &[
     others.into_iter().flatten().collect()
 }
 
-/// When a rank began, by the clock of the first rank's host: nanoseconds since 1970.
+/// Start of a rank by the clock of the first rank's host, in nanoseconds since 1970.
 fn begin(rank: &RankSummary, clocks: &[HostClock]) -> i128 {
     let clock = clocks.iter().find(|clock| clock.host == rank.header.host);
     i128::from(rank.header.start_unix_ns) - clock.map_or(0, |clock| i128::from(clock.ahead_ns))
@@ -118,14 +120,14 @@ fn held_at(rank: &RankSummary, since_begin: i128) -> MemoryAtOom {
     }
 }
 
-/// The state of a trace at a moment; `None`: it no longer has it.
+/// Returns the model of a trace at a moment; `None`: the trace no longer has that moment.
 fn model_at(path: &Path, at: SeekTarget) -> Result<Option<Model>, ReadError> {
     let mut until = ReplayUntil { model: Model::new(), at };
     read_whole(path, &mut until, &mut |_| ControlFlow::Continue(()))?;
     Ok(at.is_ahead_of(&until.model).then_some(until.model))
 }
 
-/// Refuses events after a moment.
+/// Builds a model, and refuses events after a moment.
 struct ReplayUntil {
     model: Model,
     at: SeekTarget,

@@ -1,13 +1,13 @@
-//! Work on many traces by a few threads.
+//! Processes many traces with a few threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The most traces that are read at the same time, each into a model of its own.
+/// The most traces read at the same time, each into a separate model.
 const MAX_READERS: usize = 8;
 
-/// What `work` returns for each number below `count`.
+/// Returns the results of `work` for each number below `count`.
 pub(crate) fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));

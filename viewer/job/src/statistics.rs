@@ -1,14 +1,16 @@
-//! Medians. Of an even number of values the lower of the two in the middle, so that it is what some rank has, to the byte.
+//! Medians.
+//!
+//! For an even number of values the lower of the middle two, so that the median is the exact value of some rank.
 
-/// The median; 0 of nothing.
+/// Returns the median; 0 without values.
 pub fn median(values: impl IntoIterator<Item = u64>) -> u64 {
     let mut values: Vec<u64> = values.into_iter().collect();
     let Some(middle) = values.len().checked_sub(1).map(|last| last / 2) else { return 0 };
     *values.select_nth_unstable(middle).1
 }
 
-/// How far from the median values are to be called different: more than three times as far as the median value is, and
-/// `least` at the least.
+/// Returns the distance from the median beyond which values count as different: three times the median distance, and at
+/// least `least`.
 pub(crate) fn tolerance(values: &[u64], median: u64, least: u64) -> u64 {
     const DEVIATIONS: u64 = 3;
     let typical = self::median(values.iter().map(|value| value.abs_diff(median)));
@@ -29,7 +31,7 @@ mod tests {
 
     #[test]
     fn what_is_usual_among_the_values_is_tolerated() {
-        // GIVEN values that are alike but for one THEN only the least counts; where all differ, three times as much
+        // GIVEN values that are alike except one THEN only `least` counts; if all differ, three times the median distance
         assert_eq!(tolerance(&[10, 10, 10, 900], 10, 5), 5);
         assert_eq!(tolerance(&[10, 20, 30, 40, 50], 30, 5), 30);
     }

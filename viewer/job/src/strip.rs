@@ -1,11 +1,11 @@
-//! A device's memory over time in a few figures.
+//! Condenses a device's memory over time to a few figures.
 
 use memlab_trace::{Timeline, TimelinePoint};
 
-/// The number of figures.
+/// Number of figures.
 pub const STRIP_PARTS: usize = 96;
 
-/// The most that was allocated in each of [`STRIP_PARTS`] parts of a run of this duration; nothing if nothing is known.
+/// Returns the largest allocated bytes in each of [`STRIP_PARTS`] parts of a run of this duration; empty without data.
 pub fn strip(timeline: &Timeline, duration: u64) -> Vec<u64> {
     if timeline.points.is_empty() {
         return Vec::new();
@@ -17,7 +17,7 @@ pub fn strip(timeline: &Timeline, duration: u64) -> Vec<u64> {
     let (mut filled, mut last) = (0, 0);
     for TimelinePoint { time, allocated, .. } in &timeline.points {
         let part = part_of(*time);
-        // Between points nothing changed.
+        // Memory does not change between points.
         strip[filled..part.max(filled)].iter_mut().for_each(|bytes| *bytes = last.max(*bytes));
         filled = part.max(filled);
         strip[filled] = strip[filled].max(allocated.max);
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_strip_has_the_most_of_each_part_and_keeps_what_does_not_change() {
-        // GIVEN a run in which 5 bytes are there for the first quarter, 9 for a moment, and then 2
+        // GIVEN a run that holds 5 bytes for the first quarter, 9 for a moment, and then 2
         let point = |time, max, last| TimelinePoint {
             time,
             allocated: Range { min: 0, max, last },
@@ -43,7 +43,7 @@ mod tests {
         };
         let points = vec![point(0, 5, 5), point(2400, 9, 2)];
         let timeline = Timeline { width: 1, points, ..Timeline::default() };
-        // WHEN it is cut into parts of 100 ns THEN each part has its most
+        // WHEN it is divided into parts of 100 ns THEN each part has its maximum
         let strip = strip(&timeline, 9599);
         assert_eq!(
             (strip.len(), &strip[..3], &strip[23..26], strip[95]),

@@ -1,4 +1,4 @@
-//! What is kept of a rank: some figures of each device, and what held the memory at its peak.
+//! The summary of a rank: figures of each device, and the holders of its peak.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,78 +16,83 @@ use memlab_trace::{
 use crate::interned::{Interned, Layer};
 use crate::strip::strip;
 
-/// The most lines and layers kept of a device: the largest. Those beyond hold less than a four-thousandth of the peak each, far
-/// below what counts as a difference.
+/// The most lines and layers kept for a device, the largest ones.
+///
+/// The others hold less than 1/4000 of the peak each, far below any reported difference.
 const MAX_ROWS: usize = 4096;
 
-/// The most lines that grow kept of a device.
+/// The most growing lines kept for a device.
 const MAX_GROWING_LINES: usize = 16;
 
-/// The most ends of steps kept: the last.
+/// The most step ends kept, the latest ones.
 const MAX_STEP_ENDS: usize = 256;
 
-/// One rank.
+/// Summary of one rank.
 #[derive(Clone, Debug)]
 pub struct RankSummary {
-    /// Its trace.
+    /// Path of its trace.
     pub path: PathBuf,
     /// Rank, host, process, command and start.
     pub header: Header,
-    /// How it ended; `None`: it still runs, or was killed.
+    /// Recorded end; `None`: it still runs, or was killed.
     pub end: Option<End>,
-    /// The dimensions of the device meshes that it is in.
+    /// Dimensions of the device meshes that contain the rank.
     pub mesh: Vec<MeshDimension>,
-    /// The stages of a pipeline that it holds.
+    /// Stages of a pipeline held by the rank.
     pub stages: Stages,
     /// Nanoseconds from the start of the trace to its last event.
     pub duration: u64,
-    /// Events of the trace.
+    /// Events in the trace.
     pub events: u64,
-    /// Events missing in it.
+    /// Events missing from the trace.
     pub lost_events: u64,
-    /// Garbled lines of it.
+    /// Garbled lines in the trace.
     pub skipped_lines: u64,
-    /// Optimizer steps ended.
+    /// Completed optimizer steps.
     pub steps_ended: u64,
-    /// When the last of them ended: their numbers, and nanoseconds since 1970 by the clock of its host.
+    /// Ends of the latest steps: step number, and nanoseconds since 1970 by the clock of its host.
     pub step_ends: Vec<(u64, u64)>,
-    /// Its devices, by index.
+    /// Devices, by index.
     pub devices: Vec<DeviceSummary>,
     /// The first out-of-memory event.
     pub first_oom: Option<OomView>,
-    /// The number of out-of-memory events.
+    /// Number of out-of-memory events.
     pub oom_count: u64,
-    /// The lines that its own report shows.
+    /// Scope of the lines in the rank's report.
     pub scope: Scope,
 }
 
-/// One device of a rank.
+/// Summary of one device of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSummary {
-    /// Its figures.
+    /// Totals.
     pub view: DeviceView,
-    /// Its context at the end of the trace.
+    /// Bytes of the context at the end of the trace.
     pub context_bytes: u64,
-    /// What categories held at the peak. They sum to the use of the device then.
+    /// Bytes by category at the peak.
+    ///
+    /// They sum to the use of the device at that time.
     pub categories: CategoryBytes,
-    /// What lines held at the peak, the most first.
+    /// Bytes by line at the peak, the largest first.
     pub lines: ByScope<Vec<(Option<Arc<Line>>, u64)>>,
-    /// What layers held at the peak, the most first.
+    /// Bytes by layer at the peak, the largest first.
     pub layers: Vec<(Arc<Layer>, u64)>,
-    /// The lines that hold more after every step, the largest growth first.
+    /// Lines that hold more after every step, the fastest growth first.
     pub growth: ByScope<Vec<GrowthView>>,
     /// The line that allocated most over the run.
     pub busiest_line: Option<Arc<Line>>,
-    /// The most allocated in equal parts of the duration; empty: not known.
+    /// Largest allocated bytes in equal parts of the duration; empty: unknown.
     pub strip: Vec<u64>,
 }
 
 impl RankSummary {
-    /// Reads a trace. `progress` is called about every MiB; if it breaks, the summary is that of what was read so far.
+    /// Reads a trace.
+    ///
+    /// Calls `progress` about every MiB; if it breaks, returns the summary of the part read so far.
     ///
     /// # Errors
     ///
-    /// If it cannot be read or is no trace.
+    /// If the file cannot be read or is not a trace.
     pub fn read(
         path: &Path,
         names: &Interned,
@@ -98,7 +103,7 @@ impl RankSummary {
         Ok(Self::of(path, &loaded.model, loaded.skipped.count, names))
     }
 
-    /// The summary of a trace that was read into `model`, but for `skipped_lines` garbled lines.
+    /// Summarizes a trace that was read into `model`, except for `skipped_lines` garbled lines.
     pub fn of(path: &Path, model: &Model, skipped_lines: u64, names: &Interned) -> Self {
         let header = model.header().cloned().unwrap_or_default();
         Self {
@@ -120,8 +125,10 @@ impl RankSummary {
         }
     }
 
-    /// Takes over how much there is by now from a model that need not know what it is for, nor of all `events`: what categories, lines
-    /// and layers held at the peak, and which lines grow, stays as it was read last. The number of the peak's event becomes 0.
+    /// Updates the totals from a model that need not classify memory or contain all `events`.
+    ///
+    /// Attribution at the peak (categories, lines, layers) and growing lines keep their last values. The event number of the
+    /// peak becomes 0.
     pub fn update(&mut self, model: &Model, events: u64, skipped_lines: u64) {
         self.end = model.end();
         self.duration = model.time();
@@ -144,12 +151,12 @@ impl RankSummary {
         }
     }
 
-    /// Its number.
+    /// The rank's number.
     pub fn rank(&self) -> u32 {
         self.header.rank.unwrap_or_default()
     }
 
-    /// The device that it fills most; `None`: it allocated nothing.
+    /// Returns the fullest device; `None`: the rank allocated nothing.
     pub fn own_device(&self) -> Option<&DeviceSummary> {
         let fullness = |device: &&DeviceSummary| (device.view.peak_allocated_bytes, device.view.peak_used_bytes);
         self.devices.iter().rev().max_by_key(fullness)
@@ -185,7 +192,7 @@ impl DeviceSummary {
         }
     }
 
-    /// Bytes that lines hold more after the last step than after warm-up, and how many more after each step.
+    /// Bytes by which lines grew from warm-up to the last step, and their growth per step.
     pub fn growth(&self, scope: Scope) -> (u64, f64) {
         let growth = &self.growth[scope];
         let bytes = growth.iter().map(|line| line.to_bytes.saturating_sub(line.from_bytes));
@@ -199,7 +206,7 @@ fn step_ends(model: &Model, start_unix_ns: u64) -> Vec<(u64, u64)> {
     steps[steps.len().saturating_sub(MAX_STEP_ENDS)..].iter().map(end_of).collect()
 }
 
-/// Rows that hold something, each name once, the most first.
+/// Rows that hold memory, one per name, the largest first.
 fn largest<K: Clone + Eq + Hash + Ord>(rows: impl Iterator<Item = (K, u64)>) -> Vec<(K, u64)> {
     let mut held: HashMap<K, u64> = HashMap::new();
     for (name, bytes) in rows.filter(|(_, bytes)| *bytes > 0) {

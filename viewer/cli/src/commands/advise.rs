@@ -1,4 +1,4 @@
-//! `memlab advise`: what to change in a program so that it takes less memory.
+//! `memlab advise`: changes that lower a program's memory.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ Examples:
 
 Each change is tried on the recorded run; what is printed is what came of it. Without --time, what it costs is not known.";
 
-/// What to advise on.
+/// Options of `memlab advise`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The trace (.jsonl or .jsonl.zst). A folder means the newest trace in it [default: the newest trace in this folder].
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What PyTorch may allocate at most: what reaches this comes first, the cheapest before the others.
+    /// Target for PyTorch's allocated memory. Changes that reach it come first, cheapest first.
     #[arg(long, value_name = "SIZE", value_parser = arguments::positive_size)]
     target: Option<u64>,
     /// Print JSON for scripts.
@@ -35,11 +35,11 @@ pub struct Options {
     json: bool,
 }
 
-/// Says what to change.
+/// Prints the suggested changes.
 ///
 /// # Errors
 ///
-/// If the file is no trace of allocations that can be carried out again, or the output cannot be written.
+/// If the file is not a trace whose allocations can be replayed, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let files: Vec<PathBuf> = options.file.iter().cloned().collect();
     let [file] = &*trace_files::traces(&files, false)? else {

@@ -1,4 +1,4 @@
-//! `memlab completions`: what a shell has to know to complete this command line.
+//! `memlab completions`: scripts that let a shell complete memlab's command line.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use clap_complete::aot::{Shell as Generator, generate};
 
 use memlab_base::output;
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 Examples:
   memlab completions bash > ~/.local/share/bash-completion/completions/memlab
@@ -16,7 +16,7 @@ Examples:
 
 The Python package has these files in share/, where shells look for them if it is installed beside them.";
 
-/// A shell that completes.
+/// Supported shells.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Shell {
     Bash,
@@ -24,18 +24,18 @@ enum Shell {
     Fish,
 }
 
-/// For which shell.
+/// Options of `memlab completions`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
     /// The shell.
     shell: Shell,
 }
 
-/// Prints a script that has the shell complete `command`.
+/// Prints the completion script of a shell for `command`.
 ///
 /// # Errors
 ///
-/// If standard output does not take it.
+/// If standard output cannot be written.
 pub fn run(options: &Options, command: &mut Command) -> anyhow::Result<()> {
     let generator = match options.shell {
         Shell::Bash => Generator::Bash,

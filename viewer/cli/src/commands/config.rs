@@ -8,22 +8,22 @@ use memlab_base::error::bad_input;
 use memlab_base::output;
 use memlab_tui::config::Config;
 
-/// What to print.
+/// Options of `memlab config`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
-    /// Print the preferences in force, in the form of the file (default).
+    /// Print the preferences in force, in the file's format (default).
     #[arg(long)]
     print: bool,
-    /// Print where the file is, or would be.
+    /// Print the path of the preferences file, even if it does not exist.
     #[arg(long, conflicts_with = "print")]
     path: bool,
 }
 
-/// Prints the preferences in force, or where their file is.
+/// Prints the preferences in force, or the path of their file.
 ///
 /// # Errors
 ///
-/// If the file is wrong, or there is nowhere to look for one.
+/// If the file is invalid, or no folder for it can be determined.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let text = if options.path {
         let path = Config::path().ok_or_else(|| bad_input("neither HOME nor XDG_CONFIG_HOME names a folder"))?;

@@ -1,4 +1,4 @@
-//! `memlab diff`: what changed from one run, or moment, to another.
+//! `memlab diff`: changes between two runs or moments.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ Examples:
 
 A and B are traces. To compare another moment than that of --at, add it after an @:";
 
-/// The help after the options.
+/// Returns the help text after the options.
 pub fn help() -> String {
     format!("{HELP}\n{MOMENTS}")
 }
 
-/// What to compare.
+/// Options of `memlab diff`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The first trace.
@@ -40,20 +40,20 @@ pub struct Options {
     /// The moment to compare.
     #[arg(long, value_name = "MOMENT", default_value = "peak")]
     at: NamedMoment,
-    /// Compare this device [default: in each trace the one with the highest peak].
+    /// Compare this device [default: in each trace the device with the highest peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your
-    /// lines only call libraries].
+    /// Also show library lines: the innermost line of each stack, in your code or a library [default: where your lines only
+    /// call libraries].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }
 
-/// Compares.
+/// Compares two traces and prints the differences.
 ///
 /// # Errors
 ///
-/// If a trace cannot be read, has no such moment or device, or the output cannot be written.
+/// If a trace cannot be read or lacks the moment or device, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let named = [&options.before, &options.after].map(|argument| TraceMoment::parse(argument, options.at));
     let [before, after] = named;

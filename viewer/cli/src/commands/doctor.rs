@@ -1,4 +1,4 @@
-//! `memlab doctor`: what works on this machine, and why not.
+//! `memlab doctor`: checks of this machine, with causes and remedies.
 
 use std::io::Write as _;
 
@@ -12,14 +12,14 @@ use memlab_base::table::aligned;
 use memlab_base::text::{Color, Style};
 use memlab_base::{json, output, text};
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 ok: it works. warning: programs are recorded, but something else does not work, or not all is recorded. cannot: programs \
 cannot be recorded here. Exit code: 0 if programs can be recorded, else 1.
 
 Paste the output into a report of a bug. It names paths, versions and GPUs, and nothing else of this machine.";
 
-/// How to print it.
+/// Options of `memlab doctor`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
     /// Print JSON.
@@ -27,7 +27,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Prints what works.
+/// Prints the result of each check.
 ///
 /// # Errors
 ///
@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Err(anyhow::anyhow!("programs cannot be recorded here: {}", lacking.join(", ")))
 }
 
-/// The system and its kernel, in words.
+/// Name of the operating system and its kernel release.
 fn system() -> String {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux").trim_matches('"');

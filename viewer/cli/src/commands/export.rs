@@ -1,4 +1,4 @@
-//! `memlab export`: a moment of a run, or the run over time, in a format of other programs.
+//! `memlab export`: a moment of a run, or the run over time, in another program's format.
 
 use std::path::PathBuf;
 
@@ -16,15 +16,15 @@ use memlab_report::export::{csv, json, memory_viz, perfetto, speedscope};
 use memlab_report::report::deep_stacks;
 use memlab_units::format;
 
-/// A format.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Format {
-    /// All that is known of the moment, for scripts
+    /// Everything known about the moment, for scripts
     Json,
-    /// The live blocks, one a row, for spreadsheets
+    /// Live blocks, one per row, for spreadsheets
     Csv,
-    /// Live bytes by stack, as a picture for a browser
+    /// Live bytes by stack, as an SVG flame graph for a browser
     Flamegraph,
     /// Live bytes by stack, for speedscope.app
     Speedscope,
@@ -35,13 +35,13 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether it can be shown on a terminal.
+    /// Returns true if the format can be printed on a terminal.
     fn is_text(self) -> bool {
         !matches!(self, Self::Perfetto | Self::MemoryViz)
     }
 }
 
-/// What to export, and where to.
+/// Options of `memlab export`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The trace (.jsonl or .jsonl.zst).
@@ -55,29 +55,29 @@ pub struct Options {
     /// The moment [default: peak; with perfetto: end].
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
-    /// Export one device, at its own peak [default: all devices at the highest peak of any; flamegraph: the device with
-    /// that peak; speedscope: each at its own peak].
+    /// Export one device, at its own peak [default: all devices at the moment of the highest peak; flamegraph: the device
+    /// with that peak; speedscope: each device at its own peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// memory_viz: how many of the latest events to write.
+    /// memory_viz: number of latest events to write.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     events: usize,
-    /// csv, json, perfetto: name lines of libraries too, the innermost line of your code or of a library [default:
+    /// csv, json, perfetto: also name library lines, the innermost line of each stack in your code or a library [default:
     /// where your lines only call libraries].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }
 
-/// Exports.
+/// Exports a trace.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read, has no such moment or device, or the output cannot be written.
+/// If the trace cannot be read or lacks the moment or device, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let Options { file, format, device, .. } = options;
     let destination = Destination::of(&options.output);
     destination.check(file, format.is_text())?;
-    // A run over time is rather wanted whole.
+    // A run over time defaults to the whole run.
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { NamedMoment::End } else { NamedMoment::Peak });
     let load = |observer: &mut dyn Observer| {
         let mut loaded = load_at(file, moment, *device, observer)?;
@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             loaded.snapshot.model.time()
         }
         Format::Flamegraph | Format::Speedscope => {
-            // What stacks held at the peak the model knows by itself, also when the trace no longer has that moment.
+            // The model keeps the stacks live at the peak, even if the trace no longer contains that moment.
             let model = if moment == NamedMoment::Peak {
                 progress::report(|progress| load_whole(file, progress))?.model
             } else {
@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             let mut events = perfetto::EventCollector::default();
             let loaded = load(&mut events)?;
             destination.write(|out| perfetto::write(out, &loaded, &events, *device))?;
-            deep = None; // It shows lines, not stacks.
+            deep = None; // The format has lines, not stacks.
             if events.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }

@@ -1,4 +1,4 @@
-//! `memlab limit`: how much GPU memory a running program may have.
+//! `memlab limit`: the GPU memory limits of a running program.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,10 +12,10 @@ use memlab_follow::offload::control::{Process, Status};
 use memlab_protocol::status::{LimitStatus, OnLimit};
 use memlab_units::format::size;
 
-/// A limit as it is typed.
+/// A limit given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// None.
+    /// No limit.
     Off,
     /// Bytes.
     Bytes(u64),
@@ -32,23 +32,23 @@ impl std::str::FromStr for Size {
     }
 }
 
-/// The process, and its limit.
+/// Options of `memlab limit`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
-    /// The process.
+    /// The process id.
     #[arg(value_parser = pid)]
     pid: u32,
-    /// The most GPU memory it may have [8GiB], or off; without it, the limits are shown.
+    /// The most GPU memory the program may have [8GiB], or off; without it, the limits are shown.
     size: Option<Size>,
     /// Limit this device only [default: all devices].
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
+    /// Action at the limit: fail allocations, or use host memory, which kernels access slowly.
     #[arg(long, value_parser = on_limit(), requires = "size", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
 }
 
-/// Sets the limit of a process, or shows its limits.
+/// Sets or shows the limits of a process.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! `memlab offload`: moves the GPU memory of a running program to host memory, all of it or parts.
+//! `memlab offload`: moves all or part of a running program's GPU memory to host memory.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use memlab_protocol::request::MAX_REQUEST_BYTES;
 use memlab_protocol::status::{MoveStatus, Operation};
 use memlab_units::format::{self, size};
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 Start the program with `memlab run --offload`. For any other CUDA program, memlab uses the CUDA driver's checkpoint (driver \
 570 or newer), as with --full. Ctrl-C leaves the operation to complete in the program.
@@ -40,13 +40,13 @@ Examples:
   memlab offload 4242 --layer encoder --layer embed    two parts of a model
   memlab offload 4242 --idle 1m                        memory that seems unused";
 
-/// What to offload, and how.
+/// Options of `memlab offload`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The process.
+    /// The process id.
     #[arg(value_parser = pid)]
     pid: u32,
-    /// How long to wait until the program reaches a point where it can stop.
+    /// Longest wait for the program to reach a point where it can stop.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
     /// Move all memory and the CUDA context with the CUDA driver's checkpoint; works with any CUDA program.
@@ -79,11 +79,11 @@ impl Options {
     }
 }
 
-/// Offloads it.
+/// Offloads the memory of a process.
 ///
 /// # Errors
 ///
-/// If the process cannot be reached, refuses or fails, or if Ctrl-C was pressed meanwhile.
+/// If the process cannot be reached, refuses or fails, or if the user pressed Ctrl-C.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let found = Process::find(options.pid);
     if options.full {
@@ -115,11 +115,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The most ranges in a request: in JSON each has at most 44 characters.
+/// The most ranges in a request.
+///
+/// Each range takes at most 44 characters of JSON.
 const MAX_RANGES: usize = 20_000;
 const _: () = assert!(MAX_RANGES * 44 + 200 < MAX_REQUEST_BYTES);
 
-/// Moves what meets the criteria; the program continues.
+/// Moves the memory that meets the criteria; the program continues.
 fn parts(
     options: &Options,
     criteria: &Criteria,
@@ -188,13 +190,13 @@ fn parts(
     Ok(())
 }
 
-/// What moving parts has done: `moved 1.20 GiB (1.15 GiB of optimizer_state; 51.2 MiB of other memory share its pages
-/// of 2 MiB); 30.0 MiB of it stay, in pages that are mostly other memory`.
+/// Describes a partial move: `moved 1.20 GiB (1.15 GiB of optimizer_state; 51.2 MiB of other memory share its pages of 2
+/// MiB); 30.0 MiB of it stay, in pages that are mostly other memory`.
 fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> String {
     let mut words = if moved == pages.bytes {
         format!("moved {} ({} of {what}", size(moved), size(pages.moved_bytes))
     } else {
-        // The process knows more of its memory than its trace shows; its note says what it left.
+        // The process knows more about its memory than its trace shows. Its note names what stayed.
         format!("moved {} of {} asked for ({} of {what}", size(moved), size(pages.bytes), size(pages.moved_bytes))
     };
     if pages.other_bytes() > 0 {
@@ -208,7 +210,7 @@ fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> Stri
     words
 }
 
-/// The error for a process whose memlab cannot move memory.
+/// Returns the error for a process whose memlab cannot move memory.
 pub fn too_old(who: &str) -> anyhow::Error {
     bad_input(format!(
         "{who} runs under an older memlab, which cannot move memory: restart it with this one, or offload it with --full, \
@@ -216,16 +218,16 @@ pub fn too_old(who: &str) -> anyhow::Error {
     ))
 }
 
-/// Why memlab cannot move a process's memory.
+/// Returns the reason why memlab cannot move a process's memory.
 pub fn why_not(moving: &MoveStatus) -> &str {
     moving.why_not.as_deref().unwrap_or("it was started without --offload")
 }
 
-/// Watches an operation to its end; with `json` prints it.
+/// Follows an operation to its end; with `json` prints it.
 ///
 /// # Errors
 ///
-/// If it fails, or Ctrl-C was pressed.
+/// If the operation fails, or the user pressed Ctrl-C.
 pub fn finish(
     process: &Process,
     id: u64,
@@ -248,19 +250,19 @@ pub fn finish(
     }
 }
 
-/// What else an operation has to say.
+/// Prints the note of an operation, if it has one.
 ///
 /// # Errors
 ///
-/// If standard output does not take it.
+/// If standard output cannot be written.
 pub fn print_note(operation: &Operation) -> std::io::Result<()> {
     operation.note.as_ref().map_or(Ok(()), |note| output::line(format_args!("  {note}")))
 }
 
-/// An operation that failed.
+/// A failed operation.
 #[derive(Clone, Debug)]
 pub struct FailedOperation {
-    /// As the process reports it.
+    /// The operation as the process reports it.
     pub operation: Operation,
     message: String,
 }
@@ -273,7 +275,7 @@ impl std::fmt::Display for FailedOperation {
 
 impl std::error::Error for FailedOperation {}
 
-/// A process for the driver, whether it is memlab's or not.
+/// Returns the process as a target of the driver's checkpoint, whether or not it runs under memlab.
 pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Target> {
     match found {
         Some((process, status)) => Ok(Target { pid, who: status.who(), process: Some(process) }),
@@ -292,7 +294,7 @@ fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<(
         return Err(bad_input(format!("{} is {doing}: wait for it to end, then try again", status.who())));
     }
     let target = target(options.pid, found)?;
-    // Between lock and checkpoint the program would stay locked.
+    // An interrupt between lock and checkpoint would leave the program locked.
     let interruption = Interruption::by_any_signal();
     let mut line = output::ProgressLine::default();
     line.show(&format!("{}: the CUDA driver moves its memory to the host…", target.who));

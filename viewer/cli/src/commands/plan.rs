@@ -1,4 +1,4 @@
-//! `memlab plan`: how much memory a program will take, before there is a GPU.
+//! `memlab plan`: forecasts a program's memory without a GPU.
 
 mod further;
 mod lengths;
@@ -26,7 +26,7 @@ use memlab_report::plan::charts::PlanCharts;
 use memlab_report::plan::sequence::{SequenceAnswer, SequenceQuestion};
 use memlab_report::plan::{html, sequence_text, text};
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 Examples:
   memlab plan -- python train.py --batch {batch}
@@ -42,53 +42,53 @@ The program runs for a few steps at two batch sizes, in place of {batch}, and at
 needed, and nothing is computed. After the steps it evaluates and saves as in a short epoch, but writes nothing; what it does before happens each time. \
 Sizes of requests grow linearly with the batch; a model of PyTorch's allocator says what they take.";
 
-/// Where the program runs.
+/// The device that runs the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RunsOn {
-    /// On a simulated card.
+    /// A simulated card.
     Simulation,
-    /// On the GPU that is there.
+    /// The machine's GPU.
     Gpu,
 }
 
-/// The simulated card has at least so much memory while the program is recorded: small batches run on it in any case.
+/// Smallest memory of the simulated card during recording: small batches then run on it in any case.
 const MIN_RECORDING_CARD_BYTES: u64 = 80 << 30;
 
-/// What to plan.
+/// Options of `memlab plan`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The card to plan for: its name (`memlab simulate --list`) or its memory [24GiB].
     #[arg(long, value_name = "CARD", default_value = "h100", value_parser = card)]
     card: Card,
-    /// The two batch sizes that are recorded, or those of the traces.
+    /// The two batch sizes to record, or the batch sizes of the traces.
     #[arg(long, value_name = "N,N", default_value = "8,16", value_parser = batches)]
     batch: Batches,
     /// The batch sizes to show [default: a choice].
     #[arg(long, value_name = "N,…", value_parser = batches, default_value = "", hide_default_value = true)]
     predict: Batches,
-    /// The length of each step, in place of {length}: a file with a number in each line, or the numbers.
+    /// The length of each step, in place of {length}: a file with one number per line, or the numbers.
     #[arg(long, value_name = "FILE|N,…")]
     lengths: Option<Lengths>,
-    /// The program is one of so many ranks: rank 0 runs, the others are taken to do the same. [default: torchrun's or
+    /// Number of ranks of the program: rank 0 runs, and the others are assumed to do the same. [default: torchrun's or
     /// accelerate's, if the command begins with one of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: Option<u32>,
-    /// How many optimizer steps are recorded.
+    /// Number of optimizer steps to record.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// End the program after these steps: without evaluation, and without saving.
+    /// End the program after these steps, without evaluation or saving.
     #[arg(long)]
     training_only: bool,
-    /// When the program is ended at the latest, in seconds.
+    /// Longest run of the program, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     seconds: f64,
-    /// Where the program runs.
+    /// The device that runs the program.
     #[arg(long, value_enum, default_value_t = RunsOn::Simulation)]
     on: RunsOn,
     /// Settings of PyTorch's allocator [default: PYTORCH_ALLOC_CONF].
     #[arg(long, value_name = "SETTINGS")]
     allocator: Option<String>,
-    /// Record the largest batch itself, however large it is.
+    /// Also record the largest batch, at any size.
     #[arg(long)]
     check: bool,
     /// Keep the traces in this folder.
@@ -97,7 +97,7 @@ pub struct Options {
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
-    /// Write the plan as a web page too, with pictures [-: only that, to standard output].
+    /// Also write the plan as a web page with charts [-: only the page, to standard output].
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     /// The command, with {batch} where the batch size goes; or one or two traces.
@@ -105,7 +105,7 @@ pub struct Options {
     command: Vec<OsString>,
 }
 
-/// A card, and what it was called.
+/// A card, and the name or size that the user typed.
 #[derive(Clone, Debug)]
 struct Card {
     name: String,
@@ -130,7 +130,9 @@ fn card(text: &str) -> Result<Card, String> {
     Ok(Card { name: text.to_owned(), model })
 }
 
-/// Numbers with commas between them. (A type of its own: clap would take a `Vec` for several arguments.)
+/// Comma-separated numbers.
+///
+/// A newtype, because clap would take a `Vec` as several arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Batches(Vec<u64>);
 
@@ -154,7 +156,7 @@ fn batches(text: &str) -> Result<Batches, String> {
 ///
 /// # Errors
 ///
-/// If the program cannot be run, or its recordings say nothing.
+/// If the program cannot be run, or its recordings allow no forecast.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let page = options.html.as_deref().map(Destination::of);
     if let Some(page) = &page {
@@ -195,7 +197,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Records the program at three lengths: what it takes if all steps are as long as the longest, and what their sequence takes.
+/// Records the program at three lengths.
+///
+/// Returns its requests with all steps at the longest length, and the forecast of the sequence.
 fn sequence(
     options: &Options,
     lengths: &Lengths,
@@ -213,12 +217,12 @@ fn sequence(
     Ok((Family::of_one(family.recording.clone()), answer))
 }
 
-/// What the program is told by its environment.
+/// Allocator settings from the environment.
 fn settings_today() -> Option<String> {
     ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].iter().find_map(|name| env::var(name).ok())
 }
 
-/// The arguments, if all of them are traces.
+/// Returns the arguments if all of them are traces, otherwise nothing.
 fn traces(command: &[OsString]) -> Vec<PathBuf> {
     let is_trace = |path: &Path| {
         let name = path.to_string_lossy();
@@ -240,9 +244,9 @@ fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> 
     }
 }
 
-/// Where traces are put.
+/// The folder of the recorded traces.
 enum Folder {
-    /// It is removed at the end.
+    /// Removed at the end.
     Temporary(tempfile::TempDir),
     Kept(PathBuf),
 }
@@ -285,7 +289,7 @@ fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
     })
 }
 
-/// Runs the program: at the two batch sizes, and at others that are needed.
+/// Records the program at the two batch sizes, and at others if needed.
 fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
     let folder = Folder::of(options)?;
     let mut recorder = recorder(options, &folder)?;
@@ -299,7 +303,7 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
         return Err(bad_input("two batch sizes are recorded: --batch 8,16"));
     };
     let (low, high) = (one.min(other), one.max(other));
-    // Side by side.
+    // Run both at the same time.
     let first = recorder.start(Some(low))?;
     let second = recorder.record(Some(high))?;
     let first = match first.finish()? {
@@ -313,7 +317,7 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     Ok(program)
 }
 
-/// The cards of a machine that runs so many ranks, or its share of them.
+/// Number of cards in the machine: one for each rank, at most 8.
 fn devices(ranks: Option<u32>) -> u8 {
     const MAX_CARDS: u8 = 8;
     ranks.map_or(1, |ranks| u8::try_from(ranks).unwrap_or(u8::MAX).min(MAX_CARDS))

@@ -17,10 +17,10 @@ use memlab_follow::offload::operation;
 use memlab_protocol::status::{LimitStatus, MoveStatus};
 use memlab_units::format::size;
 
-/// Reading a trace for its totals may take this long.
+/// Longest time to read a trace for its totals.
 const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One process of the list.
+/// A row of the list.
 #[derive(Debug, Serialize)]
 struct ProcessRow {
     pid: u32,
@@ -29,11 +29,11 @@ struct ProcessRow {
     state: String,
     trace: String,
     devices: Vec<DeviceRow>,
-    /// `null` where the process's memlab is too old to report it.
+    /// `null` if the process's memlab is too old to report it.
     #[serde(rename = "move")]
     moving: Option<MoveStatus>,
     limits: Vec<LimitStatus>,
-    /// Why nothing more is known of it, and what to do about that.
+    /// Reason why nothing more is known, and advice.
     problem: Option<String>,
 }
 
@@ -44,7 +44,7 @@ struct DeviceRow {
     reserved_bytes: u64,
 }
 
-/// How to print them.
+/// Options of `memlab ps`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
     /// Print JSON.
@@ -52,11 +52,11 @@ pub struct Options {
     json: bool,
 }
 
-/// Prints them.
+/// Prints the traced processes.
 ///
 /// # Errors
 ///
-/// If standard output does not take it.
+/// If standard output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let rows: Vec<ProcessRow> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
     let mut output = output::stdout();
@@ -119,7 +119,7 @@ fn row(pid: u32, answer: Result<Status, Unreachable>) -> ProcessRow {
     }
 }
 
-/// Why a process is of no use here, and how to get rid of its row.
+/// Describes why a process is unusable, and how to remove its row.
 fn problem(pid: u32, error: &Unreachable) -> String {
     let advice = match control::run_state(pid) {
         Some('T' | 't') => {
@@ -135,7 +135,9 @@ fn problem(pid: u32, error: &Unreachable) -> String {
     }
 }
 
-/// Totals from its trace, for a process that does not report them; none if that would take long.
+/// Reads totals from the trace of a process that does not report them.
+///
+/// Returns nothing if that takes too long.
 fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
     let in_time = || {
@@ -168,7 +170,7 @@ const LIMIT: usize = 5;
 const SPILLED: usize = 6;
 
 fn table(rows: &[ProcessRow]) -> String {
-    // Most have no limit, and the table is wide enough.
+    // Most processes have no limit, and the table is already wide.
     let limits = rows.iter().flat_map(|row| &row.limits).filter(|limit| limit.limit_bytes.is_some());
     let (has_limits, has_spilled) =
         limits.fold((false, false), |(_, spilled), limit| (true, spilled || limit.spilled_bytes > 0));
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn processes_stand_in_a_table() {
-        // GIVEN a process on two devices and one that does not answer
+        // GIVEN a process on two devices, and one that does not answer
         let status = Status {
             pid: 42,
             rank: Some(0),
@@ -231,8 +233,7 @@ mod tests {
             ..Status::default()
         };
         let rows = [row(42, Ok(status)), row(4_343_434, Err(Unreachable::Silent))];
-        // WHEN shown THEN each device has a line, there are no columns for limits, and nothing in them steers the
-        // terminal
+        // WHEN shown THEN each device has a line, no columns show limits, and control characters do not reach the terminal
         insta::assert_snapshot!(table(&rows), @r"
             PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
              42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn limits_have_columns_where_there_are_any() {
-        // GIVEN a process with a limit on one of its two devices, and one without
+        // GIVEN a process with a limit on one of its two devices, and one without a limit
         let gib = 1 << 30;
         let status = |pid, limits| Status {
             pid,
@@ -269,7 +270,7 @@ mod tests {
          43     -  cuda:0   1.00 GiB  1.00 GiB        -  recording  train.py  /tmp/t.jsonl
                    cuda:1   1.00 GiB  1.00 GiB        -
         ");
-        // AND what lies in host memory beyond them another, where there is some
+        // AND memory spilled to the host has another column if any was spilled
         insta::assert_snapshot!(shown(gib / 4), @r"
         PID  RANK  DEVICE  ALLOCATED  RESERVED    LIMIT  SPILLED  STATE      COMMAND   TRACE
          42     -  cuda:0   1.00 GiB  1.00 GiB        -        -  recording  train.py  /tmp/t.jsonl

@@ -1,4 +1,4 @@
-//! `memlab report`: where the memory of a recorded run was.
+//! `memlab report`: the memory of a recorded run.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,25 +20,25 @@ use memlab_report::report::{
     write_html, write_html_at, write_job_html, write_job_json, write_job_text, write_json, write_text, write_text_at,
 };
 
-/// What to report, and how.
+/// Options of `memlab report`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Traces (.jsonl or .jsonl.zst), reported one after the other; those of the ranks of one job are reported as a job. Add
-    /// a moment after an @ to report what was held then. A folder means the newest trace in it, with the other ranks of its
-    /// job [default: this folder].
+    /// Traces (.jsonl or .jsonl.zst), reported one after the other; the ranks of one job are reported as a job. Add @MOMENT
+    /// to report the memory held at that moment. A folder means its newest trace, with the other ranks of the job [default:
+    /// this folder].
     #[arg(value_name = "FILE[@MOMENT]")]
     files: Vec<PathBuf>,
-    /// Report what was held at this moment instead of the whole run.
+    /// Report the memory held at this moment instead of the whole run.
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
-    /// Print JSON for scripts; several traces are an array, a job is one object.
+    /// Print JSON for scripts: an array for several traces, one object for a job.
     #[arg(long)]
     json: bool,
-    /// Write a web page about one trace or job, which needs no network [-: standard output].
+    /// Write a self-contained web page about one trace or job [-: standard output].
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
-    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your
-    /// lines only call libraries].
+    /// Also show library lines: the innermost line of each stack, in your code or a library [default: where your lines only
+    /// call libraries].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }
@@ -47,7 +47,7 @@ pub struct Options {
 ///
 /// # Errors
 ///
-/// If the file is no trace that can be read, or the output cannot be written.
+/// If a file is not a readable trace, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let scope = Libraries::scope(options.libraries);
     let subjects = subjects(&options.files, options.at)?;
@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// What a report is about.
+/// The subject of a report.
 enum Subject {
     /// The ranks of a job.
     Job(Vec<PathBuf>),
@@ -65,11 +65,11 @@ enum Subject {
     Trace(PathBuf, Option<NamedMoment>),
 }
 
-/// What the arguments mean: a job, or traces.
+/// Resolves the arguments to a job or to traces.
 fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Subject>> {
     let mut named: Vec<(PathBuf, Option<NamedMoment>)> = Vec::new();
     for file in files {
-        // If the path is not split, the argument names no moment, and the default does not count.
+        // An argument without a moment keeps the whole path, and gets no default moment.
         let parsed = TraceMoment::parse(file, at.unwrap_or_default())?;
         let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
         named.push((parsed.path, moment));
@@ -77,7 +77,7 @@ fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Su
     if files.is_empty() {
         named.push((PathBuf::from("."), at));
     }
-    // A moment is one of a trace.
+    // A moment needs a single trace, so a job has none.
     let is_whole = named.iter().all(|(_, moment)| moment.is_none());
     let mut traces = Vec::new();
     for (path, moment) in named {
@@ -91,7 +91,9 @@ fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Su
     Ok(traces.into_iter().map(|(path, moment)| Subject::Trace(path, moment)).collect())
 }
 
-/// Prints the reports; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
+/// Prints the reports, several as a JSON array.
+///
+/// Prints nothing if one of them cannot be read.
 fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for subject in subjects {
@@ -142,8 +144,9 @@ fn read_job(traces: &[PathBuf], scope: Option<Scope>) -> anyhow::Result<Job> {
     Ok(progress::announce(&what, || Job::read(traces, scope))?)
 }
 
-/// Writes the report of one trace, of a moment of it, or of a job as a page to `out`; `-`: standard output. The page has
-/// the lines of libraries whatever `scope` is.
+/// Writes the report of a trace, a moment or a job to `out` as a page; `-`: standard output.
+///
+/// The page includes library lines for every `scope`.
 fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
     let [subject] = subjects else {
         return Err(bad_input(format!(

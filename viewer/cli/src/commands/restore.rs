@@ -1,4 +1,4 @@
-//! `memlab restore`: brings a program's GPU memory back to the devices.
+//! `memlab restore`: moves a program's GPU memory back to the devices.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use memlab_follow::offload::cuda_driver::DriverState;
 use memlab_follow::offload::operation::{self, Interruption};
 use memlab_protocol::status::MoveState;
 
-/// The time after which a full device is tried again.
+/// Interval between attempts while the device is full.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What to restore, and how.
+/// Options of `memlab restore`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
-    /// The process.
+    /// The process id.
     #[arg(value_parser = pid)]
     pid: u32,
-    /// How long to wait until the program reaches a point where it can stop.
+    /// Longest wait for the program to reach a point where it can stop.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
-    /// Try again until the device has room.
+    /// Retry until the device has room.
     #[arg(long)]
     wait: bool,
-    /// Give the pinned host memory back to the system; the next offload then takes longer.
+    /// Free the pinned host memory; the next offload then takes longer.
     #[arg(long)]
     free_host: bool,
     /// Print JSON.
@@ -39,16 +39,16 @@ pub struct Options {
     json: bool,
 }
 
-/// Restores it.
+/// Restores the memory of a process.
 ///
 /// # Errors
 ///
-/// If the process cannot be reached, refuses or fails, or if Ctrl-C was pressed meanwhile.
+/// If the process cannot be reached, refuses or fails, or if the user pressed Ctrl-C.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let (process, status) = match Process::find(options.pid) {
         Ok(found) => found,
         Err(error) => {
-            // Any CUDA program may have been checkpointed.
+            // The driver can checkpoint any CUDA program.
             let target = target(options.pid, None)?;
             return match checkpoint::state(&target) {
                 Some(DriverState::Checkpointed | DriverState::Locked | DriverState::Failed) => {
@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     match state {
         Some((_, MoveState::Checkpointed)) => {
             by_driver(options, &target, &Interruption::by_any_signal())?;
-            // It may have been offloaded before the driver took the rest.
+            // memlab may have offloaded the process before the driver's checkpoint moved the rest.
             let moving = process.status().ok().and_then(|status| status.moving).unwrap_or_default();
             if !matches!(moving.state, MoveState::Offloaded | MoveState::PartlyOffloaded) {
                 return Ok(());
@@ -144,7 +144,7 @@ fn by_driver(options: &Options, target: &Target, interruption: &Interruption) ->
     }
 }
 
-/// Whether to try again, and whether it was said.
+/// Retries while the device is full, and reports the wait once.
 struct RetryWhenFull {
     wait: bool,
     said: bool,
@@ -155,7 +155,7 @@ impl RetryWhenFull {
         Self { wait, said: false }
     }
 
-    /// Waits after a failure for want of device memory; passes on any other.
+    /// Waits after a failure for lack of device memory; returns every other error.
     fn after(&mut self, error: anyhow::Error, is_full: bool, interruption: &Interruption) -> anyhow::Result<()> {
         if !self.wait || !is_full {
             return Err(error);

@@ -1,4 +1,4 @@
-//! `memlab serve`: the user's traced processes on this host, for Prometheus and as a page that follows them.
+//! `memlab serve`: this user's traced processes on this host, as Prometheus metrics and a live page.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -12,10 +12,10 @@ use memlab_base::error::bad_input;
 use memlab_base::output;
 use memlab_base::signals::SignalReceiver;
 
-/// Where the token may be given without a file.
+/// Environment variable with the token, for use without a file.
 const TOKEN_VARIABLE: &str = "MEMLAB_SERVE_TOKEN";
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 Processes appear by themselves as soon as they use the GPU, and stay listed for an hour after they end. From another machine:
 `ssh -L 9870:localhost:9870 HOST`, then open the same address.
@@ -28,13 +28,13 @@ Examples:
   memlab serve --listen 0.0.0.0:9870 --token-file token
                                               for other machines too";
 
-/// Where to listen, and for whom.
+/// Options of `memlab serve`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The address and port to listen on; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9870", value_parser = parse_address)]
     listen: SocketAddr,
-    /// The file that holds the token [default: MEMLAB_SERVE_TOKEN, else a new one, printed with the page's address].
+    /// The file with the token [default: MEMLAB_SERVE_TOKEN, else a new one, printed with the page's address].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub struct Options {
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let found =
         text.to_socket_addrs().map_err(|error| format!("{error}: write an address and a port: 127.0.0.1:9870"))?;
-    // A name has several: the first that is asked for is the one of this form.
+    // A name can have several addresses. Prefer IPv4.
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);
     addresses.first().copied().ok_or_else(|| "this name has no address".to_owned())
@@ -52,7 +52,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 ///
 /// # Errors
 ///
-/// If it cannot listen there, or the token is not one.
+/// If the address cannot be used, or the token is invalid.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let token = token(options)?;
     let listener = listen(options.listen)?;
@@ -67,7 +67,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     })?;
     let stop = async {
         let _ = end.await;
-        // What is being drawn or asked meanwhile changes nothing, and is not waited for.
+        // Work in progress changes nothing, so do not wait for it.
         std::process::exit(0);
     };
     serve(listener, access, |count, access| announce(address, count, access), stop)
@@ -95,14 +95,16 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Says where it is; the address alone is on standard output, for scripts.
+/// Reports the address.
+///
+/// Standard output gets the address alone, for scripts.
 fn announce(address: SocketAddr, count: usize, access: &Access) {
     output::note(what_is_served(count));
     if !access.is_local() {
         output::note("other machines can reach this; it wants the token, but is not encrypted");
     }
     output::note(format_args!("Prometheus finds the figures at http://{address}/metrics; Ctrl-C ends memlab serve"));
-    // Whoever reads it may be gone; the page works without.
+    // The reader of standard output may be gone; the page works without it.
     let _ = output::line(format_args!("http://{address}/{}", access.fragment()));
 }
 

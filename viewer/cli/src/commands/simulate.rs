@@ -1,4 +1,4 @@
-//! `memlab simulate`: a command on simulated GPUs, and the table of cards that it knows.
+//! `memlab simulate`: runs a command on simulated GPUs, and lists the known cards.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use memlab_base::preload::check_program;
 use memlab_base::simulation::Simulation;
 use memlab_units::format::size;
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 Examples:
   memlab simulate -- python train.py
@@ -26,16 +26,16 @@ Examples:
 Memory is real: PyTorch's allocator, its libraries' workspaces and running out of memory are as on the card. Kernels compute \
 nothing, so losses are 0 and speeds mean nothing. memlab becomes the command, whose exit code it has.";
 
-/// What to run, on what.
+/// Options of `memlab simulate`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The card [h100; a100-40gb; `memlab simulate --list` has all], or its memory, for an H100 with so much [24GiB].
+    /// The card [h100; a100-40gb; `memlab simulate --list` shows all], or the memory size of an H100 [24GiB].
     #[arg(long, value_name = "CARD", value_parser = known_card)]
     card: Option<String>,
-    /// Another memory than the card's. Without a card: one with a small context [default: 8GiB].
+    /// Memory in place of the card's. Without a card: a GPU with a small context [default: 8GiB].
     #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     memory: Option<u64>,
-    /// How many GPUs, at most 16.
+    /// Number of GPUs, at most 16.
     #[arg(
         long,
         value_name = "N",
@@ -45,7 +45,7 @@ pub struct Options {
         value_parser = clap::value_parser!(u8).range(1..=16)
     )]
     devices: u8,
-    /// Print the cards.
+    /// List the known cards.
     #[arg(long, conflicts_with = "command")]
     list: bool,
     /// The command and its arguments.
@@ -57,7 +57,7 @@ fn known_card(text: &str) -> Result<String, String> {
     simgpu_cards::find(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Becomes the command, or prints the cards.
+/// Replaces this process with the command, or lists the cards.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Err(StartError::of(&command, &error).into())
 }
 
-/// The cards, one a line.
+/// The cards, one per line.
 fn table() -> String {
     let mut table = format!(
         "{:<14}{:<32}{:>12}  {:>10}  {:>15}  {:>10}\n",

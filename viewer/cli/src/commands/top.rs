@@ -1,4 +1,4 @@
-//! `memlab top`: the dashboard on a program that is already running.
+//! `memlab top`: the dashboard on a running program.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use memlab_tui::app::App;
 use memlab_tui::config::Config;
 use memlab_tui::{session, terminal};
 
-/// The time between two searches for a process.
+/// Interval between searches for a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The process to show.
+/// Options of `memlab top`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
-    /// The process [default: the only traced process, or all ranks of the only job].
+    /// The process id [default: the only traced process, or all ranks of the only job].
     #[arg(value_parser = pid)]
     pid: Option<u32>,
-    /// Wait until there is a process.
+    /// Wait until the process exists.
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct Options {
 ///
 /// # Errors
 ///
-/// If there is no such process, or several to choose from.
+/// If no such process exists, or several could be meant.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let Options { pid, wait, appearance } = *options;
     let hint = "use `memlab ps` for a table, or `memlab view FILE --once` for one picture as text";
@@ -57,10 +57,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the process `pid`, or any, can be watched, or it is clear that it never can.
+/// Waits until the process `pid`, or any, can be watched, or never can be.
 fn wait_for(pid: Option<u32>) {
     let mut said = false;
-    // The ranks of a job come one after the other: once there is one, until no more come.
+    // The ranks of a job appear one after the other. Wait until no more appear.
     let mut before = 0;
     loop {
         let (is_settled, now) = match pid {
@@ -87,7 +87,7 @@ fn one(pid: u32) -> anyhow::Result<Status> {
     control::status(pid).map_err(|error| error.into_error(pid, "`memlab view FILE` shows its trace nevertheless"))
 }
 
-/// The only process, or the ranks of the only job.
+/// Returns the only process, or the ranks of the only job.
 fn choose() -> anyhow::Result<Vec<Status>> {
     let statuses: Vec<Status> = control::discover().into_iter().filter_map(|(_, answer)| answer.ok()).collect();
     let Some(first) = statuses.first() else {

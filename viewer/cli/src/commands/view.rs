@@ -23,7 +23,7 @@ use memlab_tui::config::Config;
 use memlab_tui::screen::Screen;
 use memlab_tui::{session, terminal};
 
-/// After the options in the help: what `/` and `--filter` understand.
+/// Returns the help text after the options: the syntax of `/` and `--filter`.
 pub fn help() -> String {
     format!(
         "\
@@ -43,11 +43,11 @@ Categories:
     )
 }
 
-/// What to show, and how.
+/// Options of `memlab view`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Traces; several, such as the ranks of a job, share one dashboard. A folder means the newest trace in it, with
-    /// the other ranks of its job [default: this folder].
+    /// Traces; several, such as the ranks of a job, share one dashboard. A folder means its newest trace, with the other
+    /// ranks of the job [default: this folder].
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one screen as text and exit.
@@ -62,7 +62,7 @@ pub struct Options {
     /// The moment to show: 12.5s, 1:30, step:12, peak, oom, end.
     #[arg(long, value_name = "MOMENT")]
     at: Option<String>,
-    /// Show only lines, layers, blocks and events that pass this filter, as `/` does in the dashboard.
+    /// Show only lines, layers, blocks and events that match this filter, as `/` does in the dashboard.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Write one screen as an SVG picture and exit.
@@ -81,11 +81,11 @@ fn parse_size(text: &str) -> Result<(u16, u16), String> {
     }
 }
 
-/// Shows them.
+/// Shows the dashboard, or prints one screen of it.
 ///
 /// # Errors
 ///
-/// If a file is no trace that can be read.
+/// If a file is not a readable trace.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let roster = Roster::open(&trace_files::traces(&options.files, true)?)?;
     if options.once || options.svg.is_some() {
@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn app(config: &Config, theme: Theme, options: &Options, has_ranks: bool) -> anyhow::Result<App> {
     let mut app = App::new(theme, "opening the trace…");
     app.configure(config);
-    // Ranks are looked at side by side first.
+    // A job opens on the Ranks screen.
     let first = if has_ranks && app.screen == Screen::default() { Screen::Ranks } else { app.screen };
     app.screen = options.screen.unwrap_or(first);
     if let Some(moment) = &options.at {
@@ -131,7 +131,7 @@ fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
             crossterm::terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or((120, 40))
         }
     });
-    // Text has no colours, and does not depend on the user's preferences.
+    // Text has no colors, and does not depend on the user's preferences.
     let theme = match &options.svg {
         Some(_) => Theme::new(options.appearance.theme.unwrap_or_default(), Depth::True, true),
         None => Theme::detect(Some(Palette::Mono), None),
@@ -142,7 +142,7 @@ fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
     if let Some(error) = app.context.notice.take() {
         return Err(bad_input(format!("--at: {error}")));
     }
-    // Some screens need more than every snapshot has.
+    // Some screens need data that not every snapshot has.
     let query = app.query();
     roster.set_front(query.front.as_deref());
     progress::report(|progress| roster.read_to_end(progress));

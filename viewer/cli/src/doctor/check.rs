@@ -1,21 +1,21 @@
-//! What one look says.
+//! The result of one check.
 
 use serde::Serialize;
 
-/// Whether it works.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckState {
-    /// It works.
+    /// Works.
     Ok,
-    /// Something beside recording does not work, or some programs are not recorded in full.
+    /// Recording works, but another feature does not, or some programs are not recorded in full.
     Warning,
     /// Programs cannot be recorded.
     Cannot,
 }
 
 impl CheckState {
-    /// Its word.
+    /// The state as a word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -25,31 +25,31 @@ impl CheckState {
     }
 }
 
-/// One line of what was found.
+/// One line of the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// Name of the checked component.
     pub name: &'static str,
-    /// Whether it works.
+    /// Outcome of the check.
     pub state: CheckState,
-    /// What is there, and what that means.
+    /// Description of the component and its consequences.
     pub found: String,
-    /// What to do, if something does not work.
+    /// Advice, if something does not work.
     pub advice: Option<String>,
 }
 
 impl Check {
-    /// It works.
+    /// A component that works.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, state: CheckState::Ok, found: found.into(), advice: None }
     }
 
-    /// It works in part.
+    /// A component that works in part.
     pub fn warning(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { name, state: CheckState::Warning, found: found.into(), advice: Some(advice.into()) }
     }
 
-    /// Recording does not work because of it.
+    /// A component that makes recording impossible.
     pub fn cannot(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { name, state: CheckState::Cannot, found: found.into(), advice: Some(advice.into()) }
     }

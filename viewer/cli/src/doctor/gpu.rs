@@ -1,4 +1,4 @@
-//! The driver, the GPUs, the simulated card, and whether GPU time can be recorded.
+//! Checks the driver, the GPUs, the simulated card, and the recording of GPU time.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fs;
@@ -21,18 +21,18 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const DRIVER: &str = "CUDA driver";
 
-/// What the driver of this machine says.
+/// Answers of this machine's driver.
 #[derive(Clone, Debug)]
 pub struct Gpu {
-    /// The file of the driver's library, or the dynamic linker's reason.
+    /// File of the driver's library, or the dynamic linker's error.
     library: Result<PathBuf, String>,
-    /// The newest CUDA that the driver knows: major and minor number.
+    /// Newest CUDA that the driver supports: major and minor number.
     pub cuda: Option<(u32, u32)>,
-    /// The GPUs, or why there are none.
+    /// The GPUs, or the reason why none is found.
     devices: Result<Vec<Device>, String>,
-    /// The version and the file of NVML, or why it does not answer.
+    /// Version and file of NVML, or the reason why it does not answer.
     nvml: Result<(String, PathBuf), String>,
-    /// CUPTI's file, or why it records nothing.
+    /// File of CUPTI, or the reason why it records nothing.
     cupti: Result<PathBuf, profiling::Refusal>,
 }
 
@@ -45,7 +45,7 @@ struct Device {
 type SetNumber = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 impl Gpu {
-    /// Asks the driver, and the CUPTI of these files if there is a GPU.
+    /// Queries the driver, and if a GPU exists, CUPTI from one of these files.
     pub fn probe(cupti: Vec<PathBuf>) -> Self {
         let (result, received) = mpsc::channel();
         thread::spawn(move || {
@@ -88,7 +88,7 @@ impl Gpu {
         };
         let file = library.file_of(c"cuInit").unwrap_or_default();
         let cupti = match &devices {
-            // Its CUPTI is preloaded. NVIDIA's crashes on a driver that is not NVIDIA's.
+            // The simulated card preloads its own CUPTI. NVIDIA's CUPTI crashes on another driver.
             Ok(_) if simulation::is_simulated(&file) => profiling::attempt(&[]),
             Ok(_) => profiling::attempt(&cupti),
             Err(_) => Err(profiling::Refusal::NoDevice),
@@ -96,12 +96,12 @@ impl Gpu {
         Self { library: Ok(file), cuda, devices, nvml, cupti }
     }
 
-    /// The memory of the largest GPU.
+    /// Memory of the largest GPU.
     pub fn largest(&self) -> Option<u64> {
         self.devices.iter().flatten().map(|device| device.bytes).max()
     }
 
-    /// The driver, its GPUs, and NVML.
+    /// Checks the driver, its GPUs, and NVML.
     pub fn checks(&self, root: &Path) -> Vec<Check> {
         let file = match &self.library {
             Ok(file) => file,
@@ -141,7 +141,7 @@ impl Gpu {
         checks
     }
 
-    /// Whether `memlab run --time` works.
+    /// Checks `memlab run --time`.
     pub fn time(&self, root: &Path) -> Check {
         profiling::check(&self.cupti, root)
     }
@@ -164,7 +164,7 @@ fn no_driver(why: &str, root: &Path) -> Check {
     Check::cannot(DRIVER, format!("{found} ({why})"), advice)
 }
 
-/// Whether `memlab simulate` has its libraries.
+/// Checks the libraries of `memlab simulate`.
 pub fn simulated() -> Check {
     match simulation::library_folder() {
         Ok(folder) => Check::ok("simulated GPU", folder.display().to_string()),
@@ -176,11 +176,11 @@ pub fn simulated() -> Check {
     }
 }
 
-/// The GPUs, in the order of CUDA.
+/// Returns the GPUs, in CUDA's order.
 ///
 /// # Safety
 ///
-/// The library is CUDA's driver.
+/// The library must be CUDA's driver.
 unsafe fn devices(library: &SharedLibrary) -> Result<Vec<Device>, String> {
     type Initialise = unsafe extern "C" fn(c_uint) -> c_int;
     type GetDevice = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
@@ -229,7 +229,7 @@ unsafe fn devices(library: &SharedLibrary) -> Result<Vec<Device>, String> {
     }
 }
 
-/// The driver's version, as NVML says it, and NVML's file.
+/// Returns the driver's version, as NVML reports it, and NVML's file.
 fn nvml() -> Result<(String, PathBuf), String> {
     type Act = unsafe extern "C" fn() -> c_int;
     type GetVersion = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
@@ -273,7 +273,7 @@ mod tests {
             check.state == CheckState::Cannot && check.found.starts_with("there is no NVIDIA driver here"),
             "{check:?}"
         );
-        // WHEN its kernel has one THEN it is a container that lacks the library
+        // WHEN the kernel has a driver THEN the machine is a container without the library
         fs::create_dir_all(root.path().join("proc/driver/nvidia")).unwrap();
         fs::write(root.path().join("proc/driver/nvidia/version"), "NVRM version: 580\n").unwrap();
         let check = no_driver("cannot open shared object file", root.path());
@@ -282,12 +282,12 @@ mod tests {
 
     #[test]
     fn devices_are_listed_or_said_to_be_missing() {
-        // GIVEN a driver of a known release with a GPU, and one without
+        // GIVEN a driver of a known release, with a GPU and without one
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("sys/module/nvidia")).unwrap();
         fs::write(root.path().join("sys/module/nvidia/version"), "580.126.09\n").unwrap();
         let h100 = Device { name: "NVIDIA H100".to_owned(), bytes: 80 << 30 };
-        // THEN
+        // THEN the driver's version and its GPU are reported
         let checks = gpu(Ok(vec![h100])).checks(root.path());
         assert_eq!(checks[0], Check::ok(DRIVER, "/usr/lib/libcuda.so.1: 580.126.09, CUDA 13.0"));
         assert_eq!(checks[1], Check::ok("GPUs", "cuda:0 NVIDIA H100, 80.0 GiB"));

@@ -1,4 +1,4 @@
-//! The C library, memory, and the folders that memlab writes to.
+//! Checks the C library, host memory, and the folders that memlab writes to.
 
 use std::env;
 use std::ffi::CStr;
@@ -15,19 +15,19 @@ use super::check::Check;
 use crate::run::output::Output;
 use memlab_follow::offload::control::{own_uid, socket_folder};
 
-/// The longest path of a socket (`sun_path`), with its NUL.
+/// Longest path of a socket (`sun_path`), including its NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 108;
-/// The longest name of a socket: that of the largest process id.
+/// Longest name of a socket: that of the largest process id.
 const SOCKET_NAME: &str = "/4194304.sock";
 
-/// The C library that memlab and the programs that it records run on.
+/// Returns the C library of memlab and of the programs that it records.
 pub fn c_library() -> Check {
     // SAFETY: glibc returns a static string.
     let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     Check::ok("C library", format!("glibc {}", version.to_string_lossy()))
 }
 
-/// Where `memlab run` would write.
+/// Checks the folder that `memlab run` would write to.
 pub fn output() -> Check {
     let name = "output folder";
     let output = match Output::choose(None, env::var_os("MEMLAB_OUTPUT"), true) {
@@ -52,7 +52,7 @@ pub fn output() -> Check {
     }
 }
 
-/// The folder in which traced processes listen.
+/// Checks the folder in which traced processes listen.
 pub fn sockets() -> Check {
     let folder = socket_folder();
     let shown = folder.display();
@@ -97,8 +97,9 @@ fn writable(name: &'static str, folder: &Path) -> Result<Check, String> {
     }
 }
 
-/// The host's memory: GPU memory that is offloaded goes there, and weights that are paged wait there, pinned. `device` is
-/// the memory of the largest GPU.
+/// Checks the host's memory, which holds offloaded GPU memory and, pinned, the weights of paged models.
+///
+/// `device`: memory of the largest GPU.
 pub fn memory(root: &Path, device: Option<u64>) -> Check {
     let name = "host memory";
     let Some((bytes, whose)) = available_host_memory(root) else {
@@ -120,7 +121,7 @@ pub fn memory(root: &Path, device: Option<u64>) -> Check {
     }
 }
 
-/// `/dev/shm`, which the processes on a simulated card share.
+/// Checks `/dev/shm`, which the processes on a simulated card share.
 pub fn shared_memory(root: &Path) -> Check {
     let (name, folder) = ("/dev/shm", root.join("dev/shm"));
     let warning = |why: &str| {
@@ -140,7 +141,7 @@ pub fn shared_memory(root: &Path) -> Check {
     }
 }
 
-/// Bytes that this user may still write to the file system of a folder.
+/// Bytes that this user may still write to the folder's file system.
 fn free(folder: &Path) -> Option<u64> {
     statvfs(folder).ok().map(|system| system.f_bavail * system.f_frsize)
 }
@@ -152,11 +153,11 @@ mod tests {
 
     #[test]
     fn host_memory_is_held_against_the_largest_gpu() {
-        // GIVEN a machine with 8 GiB to spare
+        // GIVEN a machine with 8 GiB of free memory
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("proc")).unwrap();
         fs::write(root.path().join("proc/meminfo"), "MemAvailable:    8388608 kB\n").unwrap();
-        // THEN that is enough for a GPU of 8 GiB, not for one of 80, and nothing is asked for without a GPU
+        // THEN that is enough for a GPU of 8 GiB but not for one of 80 GiB, and without a GPU no memory is required
         assert_eq!(memory(root.path(), Some(8 << 30)).state, CheckState::Ok);
         assert_eq!(memory(root.path(), None).state, CheckState::Ok);
         let warning = memory(root.path(), Some(80 << 30));
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn shared_memory_has_to_be_there() {
-        // GIVEN a machine without /dev/shm THEN it is missed; WHEN it is there THEN its room is told
+        // GIVEN a machine without /dev/shm THEN its absence is reported; WHEN it exists THEN its free space is reported
         let root = tempfile::tempdir().unwrap();
         let warning = shared_memory(root.path());
         assert_eq!(warning.state, CheckState::Warning);

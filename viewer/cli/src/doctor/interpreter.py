@@ -1,4 +1,4 @@
-"""What `memlab doctor` asks a Python. It imports no torch: that would take seconds."""
+"""Answers the questions of `memlab doctor` about a Python. Does not import torch: that would take seconds."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-//! The Pythons that `python` and `python3` mean here, and their PyTorch.
+//! Checks the `python` and `python3` in PATH, and their PyTorch.
 
 use std::env;
 use std::ffi::OsStr;
@@ -16,29 +16,29 @@ use memlab_base::preload::{check_program, why_untraced};
 
 const SCRIPT: &str = include_str!("interpreter.py");
 
-/// A Python that does not answer within this time is not waited for.
+/// Longest wait for a Python's answer.
 const PYTHON_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The versions of CPython 3 whose stacks memlab reads: `interpose/python/src/layout.rs`.
+/// Versions of CPython 3 whose stacks memlab reads: `interpose/python/src/layout.rs`.
 const PYTHONS: [u32; 2] = [9, 14];
-/// The oldest and the newest PyTorch that memlab was tried with: `docs/versions.md`.
+/// Oldest and newest PyTorch that memlab was tested with: `docs/versions.md`.
 const TORCHES: [(u32, u32); 2] = [(2, 1), (2, 15)];
 
-/// A Python.
+/// A Python interpreter.
 #[derive(Debug)]
 pub struct Python {
     name: &'static str,
-    /// What it says, or why it says nothing.
+    /// Its answer, or the reason why it gives none.
     answer: Result<Answer, String>,
-    /// Its CUPTIs, which PyTorch loads.
+    /// Its CUPTI files, which PyTorch loads.
     pub cupti: Vec<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Answer {
     executable: String,
-    /// The folder of the environment.
+    /// Folder of the environment.
     prefix: String,
     implementation: String,
     version: [u32; 3],
@@ -55,7 +55,9 @@ struct Torch {
     folder: String,
 }
 
-/// Those in PATH; one that both names mean is there once.
+/// Returns the interpreters in PATH.
+///
+/// One that both names mean appears once.
 pub fn in_path() -> Vec<Python> {
     let mut pythons: Vec<Python> = Vec::new();
     for name in ["python", "python3"] {
@@ -103,7 +105,9 @@ fn query(name: &str) -> Result<Answer, String> {
     answer.ok_or_else(|| format!("it does not run a script ({status})"))
 }
 
-/// Each Python and its PyTorch. `cuda` is the newest CUDA that the driver knows.
+/// Checks each Python and its PyTorch.
+///
+/// `cuda`: the newest CUDA that the driver supports.
 pub fn checks(pythons: &[Python], cuda: Option<(u32, u32)>) -> Vec<Check> {
     if pythons.is_empty() {
         let found = "neither `python` nor `python3` is in PATH: only programs without Python can be recorded";
@@ -205,7 +209,7 @@ fn of_package(answer: &Answer) -> Option<Check> {
     })
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn numbers(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split(|character: char| !character.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -266,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_versions_are_those_of_the_recorder_and_of_the_docs() {
-        // GIVEN the table of CPython's layouts, and the docs' results by version of PyTorch
+        // GIVEN the table of CPython's layouts, and the documented results for each version of PyTorch
         let layouts = include_str!("../../../../interpose/python/src/layout.rs");
         let minors: Vec<u32> = layouts
             .lines()
@@ -275,7 +279,7 @@ mod tests {
         let results = include_str!("../../../../docs/versions.md").split("## Results").nth(1).unwrap();
         let torches: Vec<(u32, u32)> =
             results.lines().filter_map(|line| numbers(line.strip_prefix("| ")?.split(' ').next()?)).collect();
-        // THEN their ends are the ones that are known here
+        // THEN their oldest and newest versions are the constants of this file
         assert_eq!(PYTHONS.map(Some), [minors.iter().min().copied(), minors.iter().max().copied()]);
         assert_eq!(TORCHES.map(Some), [torches.iter().min().copied(), torches.iter().max().copied()]);
     }

@@ -1,4 +1,4 @@
-//! memlab's library, and other libraries that are preloaded.
+//! Checks memlab's library, and other preloaded libraries.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use memlab_base::simulation;
 const LIBRARY: &str = "memlab's library";
 const OTHERS: &str = "other preloads";
 
-/// Whether memlab's library is there, and loads.
+/// Checks that memlab's library exists and loads.
 pub fn library() -> Check {
     if env::var_os("MEMLAB").is_some_and(|value| value == "0") {
         return Check::cannot(LIBRARY, "MEMLAB=0 switches memlab off", "unset MEMLAB");
@@ -34,7 +34,7 @@ pub fn library() -> Check {
     }
 }
 
-/// What the dynamic linker says of a value of `LD_PRELOAD`, when this program starts with it.
+/// Returns the dynamic linker's complaints about a value of `LD_PRELOAD`, after starting this program with it.
 fn complaints(value: &OsStr) -> anyhow::Result<Option<String>> {
     let mut command = Command::new(env::current_exe()?);
     command.arg("--version").env("LD_PRELOAD", value).stdin(Stdio::null()).stdout(Stdio::null());
@@ -44,7 +44,7 @@ fn complaints(value: &OsStr) -> anyhow::Result<Option<String>> {
     Ok(said.map(str::to_owned).or_else(|| (!output.status.success()).then(|| format!("{}", output.status))))
 }
 
-/// Libraries in `LD_PRELOAD` and in `/etc/ld.so.preload` under `root`.
+/// Checks the libraries in `LD_PRELOAD` and in `/etc/ld.so.preload` under `root`.
 pub fn others(root: &Path) -> Check {
     let variable = env::var_os("LD_PRELOAD").unwrap_or_default();
     let file = fs::read_to_string(root.join("etc/ld.so.preload")).unwrap_or_default();
@@ -107,7 +107,9 @@ fn is_ours(library: &str) -> bool {
     file_name(library) == "libmemlab.so" || simulation::is_preloaded_by_simulation(file_name(library))
 }
 
-/// A function of CUDA that memlab hooks and whose name is in this library, as in tools that hook it, too.
+/// Returns a CUDA function that memlab hooks and that this library names.
+///
+/// Tools that hook the function also name it.
 fn hooks_cuda(library: &Path) -> Option<&'static str> {
     let bytes = fs::read(library).ok()?;
     ["cuMemAlloc_v2", "cudaMalloc"].into_iter().find(|name| {
@@ -124,7 +126,7 @@ mod tests {
 
     #[test]
     fn preloads_that_get_in_the_way_are_told_from_others() {
-        // GIVEN an allocator's library, and one that hooks CUDA's functions
+        // GIVEN an allocator's library, and a library that hooks CUDA's functions
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             fs::write(folder.path().join(name), text).unwrap();
@@ -132,11 +134,11 @@ mod tests {
         };
         let allocator = file("libjemalloc.so.2", "\0malloc\0free\0");
         let profiler = file("libprofiler.so", "\0cuInit\0cuMemAlloc_v2\0");
-        // THEN the allocator, memlab itself and the simulated card are fine
+        // THEN the allocator, memlab itself and the simulated card cause no warning
         let fine = of_both(&format!("/opt/libmemlab.so:{allocator} /x/libsimgpu_cudart.so"), "# none\n");
         assert_eq!(fine, Check::ok(OTHERS, "libjemalloc.so.2: work beside memlab's"));
         assert_eq!(of_both("", ""), Check::ok(OTHERS, "none"));
-        // AND the profiler is not, in the variable or in the file, nor one that is missing, nor AddressSanitizer
+        // AND the profiler does, in the variable and in the file, as do a missing library and AddressSanitizer
         for (check, said) in [
             (of_both(&profiler, ""), "libprofiler.so in LD_PRELOAD knows cuMemAlloc_v2, as"),
             (of_both("", &format!("{profiler} # all\n")), "libprofiler.so in /etc/ld.so.preload knows"),

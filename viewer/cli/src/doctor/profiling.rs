@@ -1,4 +1,4 @@
-//! Whether `memlab run --time` can record what runs on the GPU: CUPTI, and who may use it.
+//! Checks the recording of GPU time by `memlab run --time`: CUPTI, and permission to use it.
 
 use std::ffi::c_void;
 use std::fs;
@@ -11,27 +11,31 @@ use super::check::Check;
 
 const NAME: &str = "GPU time";
 
-/// The bit of CAP_SYS_ADMIN, which the driver takes for an administrator.
+/// Bit of CAP_SYS_ADMIN.
+///
+/// The driver treats its holder as an administrator.
 const ADMINISTRATOR: u32 = 21;
 
-/// Why CUPTI records nothing.
+/// Reason why CUPTI records nothing.
 #[derive(Clone, Debug)]
 pub enum Refusal {
-    /// There is no GPU to try it on.
+    /// The machine has no GPU to try it on.
     NoDevice,
-    /// It is not there, with the linker's reasons.
+    /// CUPTI is missing; with the linker's reasons.
     Missing(String),
     /// The driver refuses this user.
     Rights(PathBuf),
-    /// Something else that CUPTI says.
+    /// Another error of CUPTI.
     Other(PathBuf, String),
 }
 
-/// Has CUPTI record kernels for a moment: the first of these files, else the one that the dynamic linker finds.
+/// Lets CUPTI record kernels for a moment.
+///
+/// Uses the first of these files that loads, else the dynamic linker's.
 ///
 /// # Errors
 ///
-/// If it is not there, or refuses.
+/// If CUPTI is missing or refuses.
 pub fn attempt(files: &[PathBuf]) -> Result<PathBuf, Refusal> {
     let of_python = files.iter().find_map(|file| Cupti::load_from(file).ok());
     let cupti = match of_python.map_or_else(Cupti::load, Ok) {
@@ -56,7 +60,7 @@ pub fn attempt(files: &[PathBuf]) -> Result<PathBuf, Refusal> {
 
 unsafe extern "C" fn nothing(_: *mut c_void, _: CUpti_CallbackDomain, _: CUpti_CallbackId, _: *const c_void) {}
 
-/// What the attempt means; `root` is where `/proc` is.
+/// Converts the attempt into a check; `root`: the folder of `/proc`.
 pub fn check(attempt: &Result<PathBuf, Refusal>, root: &Path) -> Check {
     const CONSEQUENCE: &str = "`memlab run --time` records no GPU time";
     const REMEDY: &str = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as an administrator (in a \
@@ -90,7 +94,7 @@ pub fn check(attempt: &Result<PathBuf, Refusal>, root: &Path) -> Check {
     }
 }
 
-/// Whether the driver lets administrators only use the GPU's counters, and this user is none.
+/// Returns true if only administrators may use the GPU's counters and this user is not one.
 fn is_restricted(root: &Path) -> bool {
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
     let value_of = |text: &str, name: &str| {
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_drivers_restriction_is_for_those_who_are_no_administrators() {
-        // GIVEN a driver that restricts profiling, and users with and without rights
+        // GIVEN a driver that restricts profiling, and users with and without the capability
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
             let file = root.path().join(file);
@@ -121,7 +125,7 @@ mod tests {
             write("proc/self/status", &format!("Name:\tmemlab\nCapEff:\t{rights}\n"));
             check(&Ok("/usr/lib/libcupti.so.13".into()), root.path()).state
         };
-        // THEN only users without rights are warned, and only then
+        // THEN only users without the capability are warned, and only if the driver restricts profiling
         assert_eq!(state("1", "0000000000000000"), CheckState::Warning);
         assert_eq!(state("1", "000001ffffffffff"), CheckState::Ok);
         assert_eq!(state("0", "0000000000000000"), CheckState::Ok);

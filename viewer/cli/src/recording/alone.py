@@ -1,7 +1,7 @@
-"""One process in place of all ranks: what `memlab plan` has a distributed program do on a simulated card.
+"""Runs a distributed program as one process, rank 0, when `memlab plan` records it on a simulated card.
 
-The process is rank 0. Simulated NCCL needs no other ranks (each is taken to have this one's data), so what is left to
-replace is what starts ranks, what has them meet, and gloo, which really sends data.
+Simulated NCCL needs no other ranks: it assumes that each has the data of rank 0. This module replaces the rest: the
+functions that start ranks, their rendezvous, and gloo, which really sends data.
 """
 
 import contextlib
@@ -10,17 +10,17 @@ import os
 import sys
 import types
 
-# As many as NVIDIA's machines have.
+# NVIDIA's machines have at most 8 GPUs.
 MOST_RANKS_OF_A_MACHINE = 8
 
 
 def ranks_asked_for():
-    """What `memlab plan --ranks` says, if it was given."""
+    """Returns the number of ranks given to `memlab plan --ranks`; 0: none given."""
     return int(os.environ.get("MEMLAB_PLAN_RANKS", "0"))
 
 
 def environment(ranks, ranks_of_machine=None):
-    """What torchrun tells rank 0."""
+    """Returns the environment variables that torchrun sets for rank 0."""
     if ranks_of_machine is None:
         fitting = (count for count in range(MOST_RANKS_OF_A_MACHINE, 0, -1) if ranks % count == 0)
         ranks_of_machine = next(fitting)
@@ -39,21 +39,21 @@ def environment(ranks, ranks_of_machine=None):
 
 
 def begin():
-    """At Python's start, in the program and in its launcher."""
+    """Sets the environment of rank 0 at Python's start, in the program and in its launcher."""
     if ranks_asked_for():
         os.environ.update(environment(ranks_asked_for()))
 
 
 def launch(config, entrypoint, arguments, *_others, **_options):
-    """In place of what torchrun and `accelerate launch` end in: rank 0 here, the others nowhere."""
+    """Replaces the last function of torchrun and `accelerate launch`: runs rank 0 here and no others."""
     of_machine = config.nproc_per_node
     ranks = ranks_asked_for() or config.max_nodes * of_machine
     of_machine = of_machine if ranks % of_machine == 0 else None
     os.environ.update(environment(ranks, of_machine))
     if callable(entrypoint):
         return {0: entrypoint(*arguments)}
-    os.environ.pop("MEMLAB_PLAN_RANKS", None)  # What the program is told is settled.
-    # As many cards as the machine has ranks. The launcher may have looked at fewer.
+    os.environ.pop("MEMLAB_PLAN_RANKS", None)  # The program's environment is final.
+    # One card for each rank of the machine. The launcher may have set fewer.
     os.environ["SIMGPU_DEVICES"] = os.environ["LOCAL_WORLD_SIZE"]
     os.environ["SIMGPU_CARDS"] = os.environ.get("SIMGPU_CARDS", "") + "-ranks"
     sys.stdout.flush()
@@ -62,7 +62,7 @@ def launch(config, entrypoint, arguments, *_others, **_options):
 
 
 class Joined:
-    """What `torch.multiprocessing.spawn(join=False)` returns, after rank 0 has run."""
+    """Result of `torch.multiprocessing.spawn(join=False)`, after rank 0 has run."""
 
     processes = ()
 
@@ -71,7 +71,7 @@ class Joined:
 
 
 def start_processes(function, args=(), nprocs=1, join=True, *_others, **_options):
-    """In place of `torch.multiprocessing.spawn`: process 0 here, the others nowhere."""
+    """Replaces `torch.multiprocessing.spawn`: runs process 0 here and no others."""
     function(0, *args)
     return None if join else Joined()
 
@@ -81,25 +81,28 @@ def is_simulated():
 
 
 def patch_launcher(api):
-    """`torch.distributed.launcher.api` was imported."""
+    """Patches `torch.distributed.launcher.api` after its import."""
     api.launch_agent = launch
 
 
 def patch_checkpoints(planner):
-    """`torch.distributed.checkpoint.default_planner` was imported. All shards are those of rank 0: no whole."""
+    """Patches `torch.distributed.checkpoint.default_planner` after its import.
+
+    All shards are those of rank 0, so they form no whole and would fail validation.
+    """
     no_state = types.SimpleNamespace(state_dict_metadata={})
-    no_errors = planner._validate_global_plan([], no_state)  # A list; once it was True.
+    no_errors = planner._validate_global_plan([], no_state)  # A list; older versions return True.
     planner._validate_global_plan = lambda *_arguments: no_errors
 
 
 def patch(torch):
-    """PyTorch was imported."""
+    """Patches PyTorch after its import."""
     if not torch.distributed.is_available():
         return
     group = importlib.import_module("torch.distributed.distributed_c10d")
     group.rendezvous = rendezvous
     group._store_based_barrier = lambda *_arguments, **_options: None
-    # A communicator that is split does not tell NCCL how many ranks the parts have.
+    # Disables splits of communicators: a split does not give NCCL the number of ranks of its parts.
     group._get_split_source = lambda *_arguments, **_options: None
     splitting = [torch.distributed, group]
     with contextlib.suppress(ImportError):  # PyTorch 2.1 has its meshes elsewhere, and splits no group.
@@ -117,14 +120,14 @@ def patch(torch):
 
 
 def rendezvous(_url, rank=-1, world_size=-1, **_options):
-    """A store that nobody else writes to."""
+    """Returns a store that no other rank writes to."""
     rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
     world_size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
     yield importlib.import_module("torch.distributed").HashStore(), rank, world_size
 
 
 def split_group(parent_pg=None, split_ranks=(), timeout=None, pg_options=None, group_desc=None, **_options):
-    """The part of a group that this rank is in, as a group of its own."""
+    """Returns this rank's part of a group, as a new group."""
     group = importlib.import_module("torch.distributed.distributed_c10d")
     this = group.get_rank(parent_pg)
     own = next((ranks for ranks in split_ranks if this in ranks), None)
@@ -136,9 +139,9 @@ def split_group(parent_pg=None, split_ranks=(), timeout=None, pg_options=None, g
 
 
 class Objects:
-    """Objects that ranks send each other: every rank has sent what this one has.
+    """Replaces exchanged objects: every rank receives what this rank sent.
 
-    (Kernels, which compute nothing here, would have to copy them.)
+    Otherwise kernels would have to copy the objects, and simulated kernels compute nothing.
     """
 
     def __init__(self, convert):
@@ -153,7 +156,7 @@ class Objects:
 
 
 class Gloo:
-    """In place of `ProcessGroupGloo`."""
+    """Replaces `ProcessGroupGloo`."""
 
     def __new__(cls, _store, rank, size, *_arguments, **_options):
         fake = importlib.import_module("torch._C._distributed_c10d").FakeProcessGroup

@@ -1,7 +1,7 @@
-"""PyTorch Lightning in a program that `memlab plan` records: it evaluates and saves when the recorded steps are over.
+"""Patches PyTorch Lightning in a program that `memlab plan` records: it evaluates and saves after the recorded steps.
 
-Lightning decides itself when an epoch ends, when it evaluates and when it saves, by counting batches. Loggers and
-checkpoints would write to where a real training has its own: here they do not, from the start.
+Lightning counts batches to decide when an epoch ends, when to evaluate and when to save. Loggers and checkpoints would
+write to the folders of a real training. The patches redirect or drop these writes from the start.
 """
 
 import functools
@@ -9,13 +9,13 @@ import os
 
 import _memlab_phases as phases
 
-# By either name it is installed: https://lightning.ai/docs/pytorch/stable/upgrade/from_1_9.html
+# Lightning is installed under either name: https://lightning.ai/docs/pytorch/stable/upgrade/from_1_9.html
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 FABRICS = ("lightning.fabric", "lightning_fabric")
 
 
 def calls(recorded):
-    """What to call when a module was imported, by its name. `recorded`: the phases of the program."""
+    """Returns the patches by name of the module after whose import they run. `recorded`: the program's phases."""
     of_package = {
         "loops.training_epoch_loop": patch_epoch,
         "callbacks.model_checkpoint": patch_checkpoints,
@@ -29,7 +29,7 @@ def calls(recorded):
 
 
 def patch_epoch(recorded, module):
-    """The last recorded step is the last of its epoch, and evaluation follows it and no step before it."""
+    """Ends the epoch after the last recorded step, and evaluates then and at no earlier step."""
     loop = module._TrainingEpochLoop
     ended = loop.on_advance_end
 
@@ -37,7 +37,7 @@ def patch_epoch(recorded, module):
     def on_advance_end(epoch, fetcher):
         if recorded.is_over:
             epoch.batch_progress.is_last_batch = fetcher.done = True
-            ended(epoch, fetcher)  # Twice: the metrics of an evaluation stay until the next one has its own.
+            ended(epoch, fetcher)  # Twice: an evaluation's metrics stay until the next evaluation has its own.
         return ended(epoch, fetcher)
 
     def is_evaluated(epoch, _fetcher):
@@ -47,7 +47,7 @@ def patch_epoch(recorded, module):
 
 
 def patch_checkpoints(recorded, module):
-    """What is saved after a number of steps, of epochs or some time is saved at the end of the short epoch."""
+    """Saves at the end of the short epoch what is due after a number of steps or epochs, or after some time."""
     checkpoint = module.ModelCheckpoint
 
     def at_this_epoch(ended):
@@ -65,7 +65,7 @@ def patch_checkpoints(recorded, module):
 
 
 def patch_trainer(recorded, module):
-    """Its loggers write to the plan's folder. The evaluation before the first step is one."""
+    """Redirects loggers to the plan's folder, and marks the sanity check before the first step as an evaluation."""
     trainer = module.Trainer
     begin, check = trainer.__init__, trainer._run_sanity_check
 
@@ -87,7 +87,7 @@ def patch_trainer(recorded, module):
 
 
 def patch_files(recorded, module):
-    """Checkpoints are files of Lightning's own making, written and removed through fsspec."""
+    """Discards checkpoints, which Lightning writes and removes through fsspec."""
 
     def save_checkpoint(_io, checkpoint, _path, storage_options=None):
         del storage_options

@@ -1,8 +1,8 @@
-"""Keeps a program from changing anything outside of its process: files, other processes, the network.
+"""Keeps a program from changing anything outside its process: files, other processes, the network.
 
-`memlab plan` does this from the last recorded step on: the program would replace the files of a real training. It reaches
-what Python's own functions do, in the program and in processes that it forks. It does not reach writes by C libraries,
-memory that is mapped to a file, connections that are open already, and processes that multiprocessing starts anew ("spawn").
+`memlab plan` applies this from the last recorded step on, so that the program does not replace the files of a real
+training. It covers Python's own functions, in the program and in processes that it forks. It does not cover writes by C
+libraries, memory mapped to a file, connections that are already open, and processes that multiprocessing spawns ("spawn").
 """
 
 import builtins
@@ -17,9 +17,9 @@ import stat
 import sys
 import tempfile
 
-# Files that are no results of the training.
+# Files that are not results of the training.
 CACHES = ("/dev/", "/proc/", "/.cache/", "/.triton/", "/.nv/", "torchinductor", "/pymp-")
-# Functions that change files, and do nothing instead.
+# Functions that change files, replaced by functions that do nothing.
 CHANGES = (
     "mkdir",
     "remove",
@@ -34,30 +34,30 @@ CHANGES = (
     "chown",
     "utime",
 )
-# The same as events of Python's audit, also where a library has kept Python's function.
+# Audit events of the same functions. They also catch libraries that kept Python's original function.
 CHANGED = (*(f"os.{name}" for name in (*CHANGES, "setxattr", "removexattr")), "shutil.rmtree", "shutil.move")
-# Temporary files remove themselves by functions that they have kept.
+# Temporary files remove themselves with original functions that they kept.
 REMOVALS = ("os.remove", "os.rmdir", "shutil.rmtree")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# Programs that compilers of kernels run, also as `x86_64-linux-gnu-gcc-13`.
+# Programs that kernel compilers run, also with names such as `x86_64-linux-gnu-gcc-13`.
 COMPILER = re.compile(
     r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ld|as|ptxas|nvcc|cicc|fatbinary|nvlink|cuobjdump|nvdisasm|ldconfig)(-[\d.]+)?"
 )
-# Python runs these parts of torch.compile.
+# Parts of torch.compile that Python runs as programs.
 COMPILING = ("/torch/_inductor/", "/triton/")
 
 
 class Outside:
-    """What is outside of a process that is recorded. `scratch`: a folder that may be written to."""
+    """Protects the outside of a recorded process. `scratch`: a folder that the program may write to."""
 
     def __init__(self, scratch):
-        # memlab writes its trace on.
+        # memlab continues to write its trace.
         trace = os.environ.get("MEMLAB_OUTPUT")
         self.own = (scratch, os.path.dirname(os.path.abspath(trace)) + os.sep) if trace else (scratch,)
         self.pid = os.getpid()
 
     def leave_as_it_is(self):
-        """From now on."""
+        """Starts the protection."""
         sys.addaudithook(self.audit)
         opened = builtins.open
 
@@ -76,7 +76,7 @@ class Outside:
                 self.close_to_writes(int(descriptor))
 
     def close_to_writes(self, descriptor):
-        """Sends later writes to an open file nowhere. A file that is open for reading, too, refuses them."""
+        """Discards later writes to an open file. A file that is also open for reading refuses them."""
         mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         about = os.fstat(descriptor)
         if descriptor <= 2 or mode == os.O_RDONLY or not stat.S_ISREG(about.st_mode) or not self.is_kept(descriptor):
@@ -108,7 +108,7 @@ class Outside:
         return unless_kept
 
     def audit(self, event, arguments):
-        """Refuses what would reach out of the process. Raises PermissionError."""
+        """Refuses actions that reach outside the process. Raises PermissionError."""
         if event == "open":
             if isinstance(arguments[2], int) and arguments[2] & WRITING and self.is_kept(arguments[0]):
                 raise PermissionError(f"memlab plan keeps {arguments[0]}")
@@ -127,7 +127,7 @@ class Outside:
             raise PermissionError(f"memlab plan sends no signal to process {arguments[0]}")
 
     def is_below(self, pid, event):
-        """True for this process and those that it has started."""
+        """Returns True for this process and its descendants."""
         if event == "os.killpg" or pid <= 0:
             return False
         while pid > 1 and pid != self.pid:
@@ -135,12 +135,12 @@ class Outside:
                 with open(f"/proc/{pid}/stat") as file:
                     pid = int(file.read().rpartition(")")[2].split()[1])
             except OSError:
-                return True  # It has ended: the signal reaches nobody.
+                return True  # The process has ended, so the signal reaches nobody.
         return pid == self.pid
 
 
 def _paths_of(arguments):
-    """The files that a function is given: its first argument, and its second unless that is a number, such as a mode."""
+    """Returns the files among a function's arguments: the first, and the second unless it is a number such as a mode."""
     return [*arguments[:1], *(each for each in arguments[1:2] if not isinstance(each, int))]
 
 
@@ -154,7 +154,7 @@ def _path_of(descriptor):
 
 
 def _is_temporary(path):
-    """True for files that `tempfile` has named."""
+    """Returns True for files named by `tempfile`."""
     path = _path_of(path) if isinstance(path, int) else path
     if path is None:
         return False
@@ -163,12 +163,12 @@ def _is_temporary(path):
 
 
 def _is_of_multiprocessing(address):
-    """True for sockets by which DataLoaders' processes hand over memory; None is the address of a connected one."""
+    """Returns True for sockets on which DataLoader processes hand over memory; None: the address of a connected one."""
     return address is None or (isinstance(address, (str, bytes)) and "/pymp-" in os.fsdecode(address))
 
 
 def _compiles(program, arguments):
-    """True for compilers, and for a Python that compiles."""
+    """Returns True for compilers, and for a Python that compiles."""
     if program is None:
         program = next(iter(arguments), "")
     if COMPILER.fullmatch(os.path.basename(os.fsdecode(program))):

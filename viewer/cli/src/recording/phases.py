@@ -1,9 +1,9 @@
-"""What follows the training steps in a program that `memlab plan` records: evaluation, and saving a checkpoint.
+"""Phases after the training steps in a program that `memlab plan` records: evaluation, and saving a checkpoint.
 
-The epoch is cut short: the DataLoader that the training reads ends, each later one has a few batches, and the program is
-ended in the first step of the next epoch. A loop that reads no DataLoader, or that evaluates within its epochs, goes on
-until it has evaluated, if its code says that it does. From the last recorded step on the program writes no files of its
-own: it would replace those of a real training.
+The epoch is cut short. The DataLoader of the training ends, each later one yields a few batches, and the program ends in
+the first step of the next epoch. A loop that reads no DataLoader, or that evaluates within its epochs, continues until it
+has evaluated, if its code contains an evaluation. From the last recorded step on, the program writes no files: it would
+replace those of a real training.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ import time
 import _memlab_outside as outside
 
 TRAINING, EVALUATION, SAVING, REST, FAILED = range(5)
-# The third batch has the outputs of the second beside it, as all later ones have.
+# The third batch is the first with the previous batch's outputs still allocated, as in all later ones.
 BATCHES = 3
-# Steps that a program may still take without reading a DataLoader anew: it may have one batch in hand.
+# Steps that a program may still take without a new DataLoader iterator: it may hold one batch already.
 STEPS_LEFT = 3
-# The same for a loop that reads none and evaluates, or evaluates within an epoch. Later evaluations are not waited for.
+# The same for a loop that reads no DataLoader and evaluates, or evaluates within an epoch. Later evaluations are ignored.
 STEPS_TO_EVALUATION = 64
 SHORTEST_SECONDS = 20.0
 
 
 class Nowhere:
-    """A file that keeps nothing of what is written to it."""
+    """A file that discards everything written to it."""
 
     def write(self, data):
         return memoryview(data).nbytes
@@ -48,21 +48,24 @@ class Phases:
         self.pid = os.getpid()
         self.begun = time.monotonic()
         self.marks = []  # (allocations by device, phase)
-        self.is_over = False  # Whether all steps that are recorded have been.
+        self.is_over = False  # True once all recorded steps are done.
         self.has_new_batch = False
-        # Of a loop that evaluates after so many steps: whether that is waited for, and whether it has begun to.
+        # For a loop that evaluates every few steps: True while an evaluation is awaited, and once one has begun.
         self.is_awaited = self.has_evaluated = False
         self.steps_left = STEPS_LEFT
         self.loader = None
 
     def after_step(self):
-        """After a step before the last one."""
+        """Called after each step before the last recorded one."""
         if self.loader is not None:
             self.loader.is_trained_on = True
             self.loader = None
 
     def after_last_step(self):
-        """The training is over, except if the program has no epoch that could be cut short."""
+        """Called after the last recorded step and each later one.
+
+        Begins the phases after training, or ends the program if it has no epoch to cut short.
+        """
         if self.is_over:
             self.steps_left -= 1
             if self.is_awaited and self.loader is not None:
@@ -93,12 +96,12 @@ class Phases:
         timer.start()
 
     def stop_waiting(self):
-        """An epoch has evaluated, or does not: it ends as if it had not been waited for."""
+        """Stops waiting for an evaluation, so that the epoch ends as usual."""
         self.loader, self.steps_left = None, STEPS_LEFT
         self.is_awaited = self.has_evaluated = self.has_new_batch = False
 
     def mark(self, phase, anew=False):
-        """The phase begins. `anew`: also if it has begun before, as what follows may be another one."""
+        """Marks the beginning of a phase. `anew`: even if the same phase is current, as for a second evaluation."""
         if (self.marks and self.marks[-1][1] == phase and not anew) or os.getpid() != self.pid:
             return
         self.marks.append((self.allocations(), phase))
@@ -109,7 +112,7 @@ class Phases:
         return [each.get("allocation.all.allocated", 0) for each in stats]
 
     def batch(self, loader, read):
-        """The next batch of an iterator over a DataLoader."""
+        """Returns the next batch of an iterator over a DataLoader."""
         if not self.is_over:
             self.loader = loader
             return read(loader)
@@ -132,7 +135,7 @@ class Phases:
         return read(loader)
 
     def switched(self, trains):
-        """A module is switched to training or to evaluation."""
+        """Called when a module switches to training or to evaluation."""
         if self.is_awaited and self.is_over and not trains:
             self.has_evaluated = True
             self.mark(EVALUATION)
@@ -144,13 +147,13 @@ class Phases:
             self.mark(SAVING)
 
     def finish(self):
-        """Before the process ends."""
+        """Called before the process ends."""
         if self.is_over and hasattr(sys, "last_value"):
             self.mark(FAILED)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.scratch, ignore_errors=True)
 
-    # What is patched when it was imported.
+    # Patches, each applied after its module was imported.
 
     def patch(self):
         torch = self.torch
@@ -193,7 +196,7 @@ class Phases:
                 setattr(safetensors, name, self.unless_over(save))
 
     def patch_distributed(self, saver):
-        """`torch.distributed.checkpoint`. It would write from another process if it is told to, where files are not kept."""
+        """Patches `torch.distributed.checkpoint` to save in this process, where files are protected."""
         for name in ("save", "async_save"):
             setattr(saver, name, self.in_this_process(getattr(saver, name)))
 
@@ -208,7 +211,7 @@ class Phases:
         return in_this_process
 
     def unless_over(self, save):
-        # They would copy the whole model to the host, and take nothing of the card.
+        # These functions would copy the whole model to the host, and allocate no GPU memory.
         @functools.wraps(save)
         def unless_over(*arguments, **options):
             self.saving()
@@ -217,7 +220,10 @@ class Phases:
         return unless_over
 
     def patch_trainer(self, callbacks):
-        """Hugging Face's Trainer evaluates and saves after so many steps, which are not run: it does at the epoch's end."""
+        """Makes Hugging Face's Trainer evaluate and save at the end of the short epoch.
+
+        It would do both after a number of steps, which are not run.
+        """
         flow = callbacks.DefaultFlowCallback
         ended = flow.on_epoch_end
 
@@ -235,7 +241,7 @@ class Phases:
 
 
 def evaluates(frame):
-    """Whether the program's running functions, or others in their files, call something named `eval`."""
+    """Returns True if a running function of the program, or another one in its file, calls something named `eval`."""
     while frame is not None:
         if "-packages" not in frame.f_code.co_filename:
             functions = [value.__code__ for value in list(frame.f_globals.values()) if hasattr(value, "__code__")]
@@ -247,8 +253,10 @@ def evaluates(frame):
 
 
 def evaluates_in_its_loop(frame):
-    """Whether the innermost `for` around the running code of the program calls something named `eval`, or a function or a
-    method of its own that does."""
+    """Returns True if the program's innermost running `for` loop calls `eval`.
+
+    The call may be direct, or in a function or method of the program that the loop calls.
+    """
     while frame is not None:
         if "-packages" not in frame.f_code.co_filename:
             instructions = list(dis.get_instructions(frame.f_code))
@@ -265,19 +273,22 @@ def evaluates_in_its_loop(frame):
 
 
 def variable(frame, name):
-    """A variable of a running function. Before CPython 3.13, a frame keeps what `f_locals` copies, also what the program
-    deletes: the copies are dropped, unless the program has them (`locals()`)."""
+    """Returns a variable of a running function.
+
+    Before CPython 3.13, a frame keeps the copies that `f_locals` makes, even of variables that the program deletes. This
+    function drops the copies, unless the program holds them (`locals()`).
+    """
     copies, code = frame.f_locals, frame.f_code
     value = copies.get(name)
     is_copied = sys.version_info < (3, 13) and code.co_flags & inspect.CO_OPTIMIZED
-    if is_copied and sys.getrefcount(copies) == 3:  # The frame's, this function's and the call's.
+    if is_copied and sys.getrefcount(copies) == 3:  # Held by the frame, this function and the call.
         for copied in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             copies.pop(copied, None)
     return value
 
 
 def code_of(function):
-    """Of a function of Python, also one in others' wrappers."""
+    """Returns the code of a Python function, also of one inside wrappers."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return getattr(function, "__code__", None)

@@ -1,9 +1,9 @@
-"""What `memlab plan` has a Python program do beside its own work: note what PyTorch's allocator is asked for, and end.
+"""Runs inside a Python program that `memlab plan` records: notes allocator requests, and ends the program.
 
-Python runs this file at its start, as `sitecustomize`, in the program and in each Python that it starts. The notes are
-those of PyTorch itself (`torch.cuda.memory._record_memory_history`), which has the sizes before rounding; libmemlab.so
-writes them to the trace. In the environment: MEMLAB_PLAN_STEPS, how many optimizer steps are recorded before the program
-is ended, and MEMLAB_PLAN_SECONDS, when it is ended at the latest.
+Python runs this file at its start, as `sitecustomize`, in the program and in each Python that it starts. PyTorch itself
+keeps the notes (`torch.cuda.memory._record_memory_history`), with the sizes before rounding. libmemlab.so writes them to
+the trace. Two environment variables bound the run: MEMLAB_PLAN_STEPS, the number of optimizer steps to record, and
+MEMLAB_PLAN_SECONDS, the longest time until the program is ended.
 """
 
 import array
@@ -30,7 +30,7 @@ KINDS = {
     "segment_unmap": SEGMENT_FREE,
     "oom": OUT_OF_MEMORY,
 }
-# Some hundred MiB of notes; a training needs some ten thousand for a step.
+# A few hundred MiB of notes; a training step needs about ten thousand.
 MOST_ENTRIES = 4_000_000
 STEPS = int(os.environ.get("MEMLAB_PLAN_STEPS", "0"))
 SECONDS = float(os.environ.get("MEMLAB_PLAN_SECONDS", "0"))
@@ -48,7 +48,7 @@ class Recording:
         self.phases = phases.Phases(torch, os.path.join(FOLDER, f"scratch-{self.pid}"), self.end)
 
     def begin(self):
-        """The program uses the GPU for the first time."""
+        """Called when the program uses the GPU for the first time."""
         if os.getpid() != self.pid:
             return
         self.torch.cuda.memory._record_memory_history(context=None, max_entries=MOST_ENTRIES)
@@ -60,7 +60,7 @@ class Recording:
 
     def after_step(self, optimizer, *_arguments):
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        # One more: libmemlab.so notes the end of a step after this is called.
+        # `<=` below records one more step: libmemlab.so notes the end of a step after this call.
         if not STEPS or os.getpid() != self.pid:
             return
         if self.steps[id(optimizer)] <= STEPS and not self.phases.is_over:
@@ -70,11 +70,11 @@ class Recording:
         else:
             self.end()
 
-    # torch.compile neither compiles it nor looks into it.
+    # Keeps torch.compile from compiling or tracing the method.
     after_step._torchdynamo_disable = True
 
     def end(self):
-        """Ends the program here: nothing that follows is run, and nothing is cleaned up."""
+        """Ends the program here: no later code and no cleanup runs."""
         if os.getpid() != self.pid:
             return
         self.write()
@@ -84,10 +84,10 @@ class Recording:
         os._exit(0)
 
     def at_exit(self):
-        """The program ends by itself."""
+        """Called when the program ends normally."""
         self.write()
         if self.phases.is_over:
-            self.end()  # What failed after the steps does not matter.
+            self.end()  # Failures after the recorded steps do not matter.
 
     def write(self):
         with self.lock:
@@ -107,7 +107,7 @@ class Recording:
 
 
 def entries_of(trace, pools, marks):
-    """Six numbers for each entry, as docs/trace-format.md describes them for `requests`."""
+    """Returns six numbers for each entry, as docs/trace-format.md describes them for `requests`."""
     entries = array.array("Q")
     allocations = 0
     marks = iter([*marks, (sys.maxsize, 0)])
@@ -124,7 +124,7 @@ def entries_of(trace, pools, marks):
         if kind == FREE_COMPLETED and entries[-6:-4].tolist() == [FREE_REQUESTED, address]:
             entries[-6] = FREE
             continue
-        # Before PyTorch 2.9 an entry does not name its pool.
+        # Before PyTorch 2.9, an entry does not name its pool.
         pool = entry.get("pool_id") or next((pool for begin, end, pool in pools if begin <= address < end), (0, 0))
         entries.extend((kind, address, entry["size"], entry["stream"], *pool))
     while begins != sys.maxsize:
@@ -134,7 +134,7 @@ def entries_of(trace, pools, marks):
 
 
 def private_pools(snapshot, device):
-    """(begin, end, id) of each segment of a private pool."""
+    """Returns (begin, end, id) of each segment of a private pool."""
     return [
         (segment["address"], segment["address"] + segment["total_size"], segment["segment_pool_id"])
         for segment in snapshot["segments"]
@@ -143,7 +143,7 @@ def private_pools(snapshot, device):
 
 
 class WhenImported:
-    """Calls functions after modules were imported: one by the name of each."""
+    """Calls functions after modules were imported, by name of the module."""
 
     def __init__(self, calls):
         self.calls = calls
@@ -184,7 +184,7 @@ when_imported = WhenImported({"torch": imported})
 
 
 def run_other_sitecustomize():
-    """That of the program's environment, which this file hides."""
+    """Runs the environment's own `sitecustomize`, which this file shadows."""
     here = os.path.dirname(os.path.abspath(__file__))
     this = sys.modules.pop("sitecustomize")
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]

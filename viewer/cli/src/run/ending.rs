@@ -1,4 +1,4 @@
-//! The last line of a trace whose writer could not write it.
+//! Writes the last line of a trace whose process could not write it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,15 +16,16 @@ use super::launch::ExitOutcome;
 
 const CHUNK: usize = 1 << 20;
 
-/// Whether the trace says how its process ended.
+/// Returns true if the trace contains the end of its process.
 pub fn is_ended(path: &Path) -> io::Result<bool> {
     let file = open_file_no_follow(path)?;
     let end = written(&file)?;
     says_end(&file, end)
 }
 
-/// Records in a trace the end of its process, `time` after its start, unless the trace has one. The process must be dead: bytes
-/// that it reserved and did not write are cut off the end.
+/// Records the end of a trace's process, `time` after its start, unless the trace has one.
+///
+/// The process must be dead: reserved and unwritten bytes are cut off the end of the file.
 pub fn append_end(path: &Path, ended: ExitOutcome, time: u64) -> io::Result<bool> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)?;
@@ -53,12 +54,14 @@ pub fn append_end(path: &Path, ended: ExitOutcome, time: u64) -> io::Result<bool
     Ok(true)
 }
 
-/// How large this process may make a file: a write beyond it would raise SIGXFSZ.
+/// Largest file that this process may write.
+///
+/// A write beyond it would raise SIGXFSZ.
 fn largest_file() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
-/// Where the NULs at the end begin.
+/// Offset of the NULs at the end.
 fn written(file: &File) -> io::Result<u64> {
     let mut end = file.metadata()?.len();
     let mut buffer = vec![0; CHUNK];
@@ -74,7 +77,7 @@ fn written(file: &File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Whether one of the last lines is an end.
+/// Returns true if one of the last lines is an end.
 fn says_end(file: &File, end: u64) -> io::Result<bool> {
     let length = end.min(64 << 10) as usize;
     let mut buffer = vec![0; length];
@@ -101,7 +104,7 @@ mod tests {
         // GIVEN a trace that was extended ahead when its writer was killed
         let mut content = format!("{HEADER}\n[\"f\",2,1,0,512]\n").into_bytes();
         content.resize(3 << 20, 0);
-        // WHEN the launcher ends it THEN the NULs are gone and the signal is told
+        // WHEN the launcher ends it THEN the NULs are gone and the signal is recorded
         let (appended, text) = after(&content);
         assert!(appended && text.starts_with(HEADER) && text.ends_with("\n[\"end\",7,null,9]\n"), "{text}");
         assert_eq!(text.lines().count(), 3);

@@ -1,4 +1,6 @@
-//! This terminal after a detach: what is typed goes on to the program, whose own terminal echoes and edits it.
+//! Forwards this terminal's input after a detach.
+//!
+//! The program's own terminal echoes and edits it.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -8,14 +10,16 @@ use rustix::process::getpgrp;
 use rustix::stdio::stdin;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
-/// The terminal, restored when dropped.
+/// The terminal, whose settings are restored on drop.
 pub struct Keyboard {
     before: Termios,
     is_open: bool,
 }
 
 impl Keyboard {
-    /// Takes the terminal, if standard input is one. Ctrl-C, Ctrl-\\ and Ctrl-Z still make signals.
+    /// Takes the terminal, if standard input is one.
+    ///
+    /// Ctrl-C, Ctrl-\\ and Ctrl-Z still raise signals.
     pub fn take() -> Option<Self> {
         if !std::io::stdin().is_terminal() {
             return None;
@@ -25,7 +29,9 @@ impl Keyboard {
         Some(keyboard)
     }
 
-    /// Takes the terminal again: a shell may have changed it while this process was stopped.
+    /// Applies the settings again.
+    ///
+    /// A shell may have changed them while this process was stopped.
     pub fn apply(&self) {
         let mut settings = self.before.clone();
         settings.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN);
@@ -33,7 +39,7 @@ impl Keyboard {
         set(&settings);
     }
 
-    /// What is typed within this time.
+    /// Returns the bytes typed within this time.
     pub fn read(&mut self, time: Duration) -> Vec<u8> {
         if !self.is_open {
             std::thread::sleep(time);
@@ -47,7 +53,7 @@ impl Keyboard {
         }
         let mut bytes = vec![0; 4096];
         let length = rustix::io::read(terminal, &mut bytes).unwrap_or(0);
-        // Nothing, where something was announced: the terminal is gone.
+        // An empty read after an announcement of input means that the terminal is gone.
         self.is_open = length > 0;
         bytes.truncate(length);
         bytes
@@ -60,12 +66,12 @@ impl Drop for Keyboard {
     }
 }
 
-/// Changes the terminal's settings, unless this process is in the background: it would be stopped (SIGTTOU).
+/// Changes the terminal's settings, unless this process is in the background: SIGTTOU would stop it.
 fn set(settings: &Termios) {
     // SAFETY: SIG_IGN runs no code, and the disposition of the signal is put back below.
     let before = unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
     if tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp()) {
-        // A terminal that is gone cannot be set.
+        // The terminal may be gone.
         let _ = tcsetattr(stdin(), OptionalActions::Now, settings);
     }
     // SAFETY: `before` is the disposition that the first call returned.

@@ -1,4 +1,4 @@
-//! Starting a program as if memlab were not there: same terminal, same input and output, same signals, same end.
+//! Starts a program as if memlab were absent: same terminal, input, output, signals and end.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,17 +17,17 @@ use signal_hook::low_level::raise;
 use super::traces::TraceFinder;
 use memlab_base::error::StartError;
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitOutcome {
-    /// With this exit code.
+    /// Exit with this code.
     Code(i32),
-    /// By this signal.
+    /// Death by this signal.
     Signal(i32),
 }
 
 impl ExitOutcome {
-    /// From what the system says.
+    /// Converts the system's exit status.
     pub fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
@@ -35,7 +35,7 @@ impl ExitOutcome {
         }
     }
 
-    /// In words.
+    /// Describes the end for messages.
     pub fn describe(self) -> String {
         match self {
             Self::Code(code) => format!("exit code {code}"),
@@ -43,8 +43,9 @@ impl ExitOutcome {
         }
     }
 
-    /// Ends this process as the program did: by the same signal, without a core file of memlab's own; or, should the
-    /// signal not kill, with 128 + its number, as shells say it.
+    /// Ends this process as the program ended: by the same signal, without a second core file.
+    ///
+    /// If the signal does not kill, exits with 128 + its number, as shells do.
     pub fn exit_like_child(self) -> ! {
         let signal = match self {
             Self::Code(code) => std::process::exit(code),
@@ -64,20 +65,24 @@ impl ExitOutcome {
     }
 }
 
-/// The signals that are passed on to the program.
+/// Signals that are forwarded to the program.
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
-/// The time between two searches for new traces: while their writers live, they can be told from those of other runs.
+/// Interval between searches for new traces.
+///
+/// While the writers live, their ancestors identify the run.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Runs `command` in the foreground until it ends. `started` is called once it runs, with the signals blocked that this
-/// process waits for, as they have to be in its threads.
+/// Runs `command` in the foreground until it ends.
+///
+/// Calls `started` once it runs. The signals that this process waits for are then blocked, so that threads of `started`
+/// inherit the block.
 pub fn run(
     command: &mut Command,
     finder: &Arc<Mutex<TraceFinder>>,
     started: impl FnOnce(),
 ) -> anyhow::Result<ExitOutcome> {
-    // Signals wait until they are asked for; the program starts with those blocked that were.
+    // Signals stay pending until `next` reads them. The program starts with the original signal mask.
     let signals = BlockedSignals::block();
     let before = signals.before;
     // SAFETY: between fork and exec only sigprocmask is called, which is async-signal-safe.
@@ -100,7 +105,7 @@ pub fn run(
                     break ended;
                 }
             }
-            // The terminal sent it to the program as well: it is in the same process group.
+            // The terminal sent it to the program too: both are in the same process group.
             _ if from_terminal => {}
             // SAFETY: sends a signal to the child, which was not waited for: no other process has its number.
             signal => unsafe {
@@ -112,13 +117,15 @@ pub fn run(
     Ok(ended)
 }
 
-/// The finder, also after a panic elsewhere.
+/// Locks the finder, also after a panic elsewhere.
 pub fn lock(finder: &Mutex<TraceFinder>) -> std::sync::MutexGuard<'_, TraceFinder> {
     finder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How the child ended: `None` if it lives. When it stopped, this process stops too, so that the shell sees the job
-/// stopped, and wakes the child when it goes on.
+/// Returns the end of the child; `None` if it lives.
+///
+/// If the child stopped, this process stops too, so that the shell sees the job stopped. It wakes the child when it
+/// continues.
 fn wait(pid: Pid) -> Option<ExitOutcome> {
     loop {
         let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;
@@ -126,14 +133,16 @@ fn wait(pid: Pid) -> Option<ExitOutcome> {
             return Some(ExitOutcome::of(ExitStatus::from_raw(status.as_raw())));
         }
         let watch = ContinueWatch::start(pid);
-        // That fails only for a number that is no signal.
+        // This fails only for an invalid signal number.
         let _ = raise(SIGSTOP);
         drop(watch);
         let _ = kill_process(pid, Signal::CONT);
     }
 }
 
-/// Continues this process when its child is continued by its number: a process that is stopped sees nothing of that.
+/// Continues this process when someone continues only its child.
+///
+/// A stopped process cannot notice that.
 struct ContinueWatch(Option<Child>);
 
 impl ContinueWatch {
@@ -142,7 +151,7 @@ impl ContinueWatch {
         let (child, own) = (child.as_raw_nonzero().to_string(), std::process::id().to_string());
         let mut command = Command::new("sh");
         command.args(["-c", WATCH, &child, &own]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // In a process group that the terminal does not stop.
+        // The terminal does not stop a separate process group.
         Self(command.process_group(0).spawn().ok())
     }
 }
@@ -158,7 +167,7 @@ impl Drop for ContinueWatch {
 
 struct BlockedSignals {
     waiting: libc::sigset_t,
-    /// What was blocked before.
+    /// Signal mask before the block.
     before: libc::sigset_t,
 }
 
@@ -176,7 +185,7 @@ impl BlockedSignals {
         }
     }
 
-    /// The next signal, and whether the kernel (the terminal) sent it rather than a process.
+    /// Returns the next signal, and true if the kernel (the terminal) sent it rather than a process.
     fn next(&self) -> (i32, bool) {
         loop {
             let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
@@ -192,7 +201,7 @@ impl BlockedSignals {
     }
 }
 
-/// A thread that looks for new traces now and then; it ends when this is dropped.
+/// A thread that looks for new traces now and then; it ends on drop.
 struct TracePoller {
     /// Dropped to stop the thread.
     stop: Option<Sender<()>>,
@@ -208,7 +217,7 @@ impl TracePoller {
                 return;
             }
         };
-        // Without it traces are still found at the end.
+        // Without the thread, traces are still found at the end.
         let thread = std::thread::Builder::new().name("memlab-traces".into()).spawn(look).ok();
         Self { stop: Some(stop), thread }
     }

@@ -19,13 +19,14 @@ use memlab_tui::app::{App, output_size};
 use memlab_tui::config::Config;
 use memlab_tui::session::{self, ExitReason, Program};
 
-/// The time between two checks of the program.
+/// Interval between checks of the program.
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// Rows of the program's output that stay on the terminal afterwards.
+/// Rows of the program's output that remain on the terminal afterwards.
 const LAST_ROWS: usize = 20;
 
-/// Runs `command` under the dashboard until it has ended and the dashboard was left.
-/// `started` is called once it runs.
+/// Runs `command` under the dashboard until the program has ended and the user has left the dashboard.
+///
+/// Calls `started` once the program runs.
 pub fn run(
     command: &mut Command,
     finder: &Arc<Mutex<TraceFinder>>,
@@ -58,7 +59,9 @@ pub fn run(
     Ok(wait(&mut program))
 }
 
-/// Waits for a program whose output goes to the terminal now; signals and what is typed are passed on.
+/// Waits for a program that now prints to the terminal.
+///
+/// Forwards signals and input.
 fn wait(program: &mut PtyProgram) -> ExitOutcome {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT]).ok();
     let mut keyboard = Keyboard::take();

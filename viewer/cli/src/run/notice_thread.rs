@@ -13,19 +13,22 @@ use super::traces::{FoundTrace, TraceFinder};
 use memlab_base::output;
 use memlab_follow::notices::{Deliveries, NoticedProcess, Options, ProcessNotices};
 
-/// The time between two polls of the traces.
+/// Interval between polls of the traces.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Follows the traces until the program is over.
+/// Follows the traces until the program ends.
 pub struct NoticeThread {
-    /// Dropped to have the thread read the rest and end.
+    /// Dropped to make the thread read the rest and end.
     stop: Sender<()>,
     thread: JoinHandle<Deliveries>,
 }
 
 impl NoticeThread {
-    /// Begins; `None`: nobody is to be told, or there can be no thread. Call it with all signals blocked that this process
-    /// waits for: the thread must not take them. `is_quiet`: the terminal shows the dashboard.
+    /// Starts the thread; `None`: no recipient is set, or no thread can be started.
+    ///
+    /// `is_quiet`: the terminal shows the dashboard.
+    ///
+    /// The caller must block all signals that this process waits for, so that the thread does not take them.
     pub fn start(options: &Options, finder: &Arc<Mutex<TraceFinder>>, is_quiet: bool) -> Option<Self> {
         if !options.has_recipient() {
             return None;
@@ -64,25 +67,25 @@ impl NoticeThread {
         }
     }
 
-    /// The program is over: reads what it wrote last, and begins to hand over what that says.
+    /// Called when the program has ended: reads its last records, and begins to deliver their notices.
     pub fn read_to_the_end(self) -> Option<Deliveries> {
         drop(self.stop);
-        // A panic there has been reported by its hook.
+        // The panic hook has already reported a panic of the thread.
         self.thread.join().ok()
     }
 }
 
-/// One trace.
+/// A followed trace.
 struct WatchedTrace {
     path: PathBuf,
-    /// `None`: it can no longer be read.
+    /// `None`: no longer readable.
     follower: Option<Follower>,
     model: Model,
     notices: ProcessNotices,
 }
 
 impl WatchedTrace {
-    /// `None`: tried again at the next look.
+    /// Opens a trace; `None`: to be retried at the next poll.
     fn open(found: &FoundTrace, options: &Options) -> Option<Self> {
         let follower = Follower::open(&found.path).ok()?;
         let trace = std::path::absolute(&found.path).unwrap_or_else(|_| found.path.clone());

@@ -9,7 +9,7 @@ use memlab_base::arguments::{Appearance, checked_limits, on_limit, positive_size
 use memlab_follow::notices;
 use memlab_protocol::status::OnLimit;
 
-/// After the options in the help.
+/// Help text after the options.
 pub const HELP: &str = "\
 Examples:
   memlab run -- python train.py --epochs 3
@@ -31,7 +31,7 @@ MEMLAB_STEPS and MEMLAB_TRACE in its environment, and the same as JSON on its st
 memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
 127: there is no such program; 126: it cannot be executed; 2: memlab cannot do what was asked.";
 
-/// When host memory for offloaded memory is pinned.
+/// Time at which host memory for offloads is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Offload {
     /// At the first offload.
@@ -49,40 +49,40 @@ impl Offload {
     }
 }
 
-/// What to run, and how.
+/// Options of `memlab run`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The trace [default: $MEMLAB_OUTPUT, else memlab-%n-%p.jsonl]. In a folder, it gets that name.
+    /// The trace [default: $MEMLAB_OUTPUT, else memlab-%n-%p.jsonl]. A folder gets a trace with the default name.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Replace an existing trace of that name.
+    /// Replace an existing trace with that name.
     #[arg(long)]
     pub(super) force: bool,
-    /// Show the dashboard while the program runs. Its Output screen shows what the program prints.
+    /// Show the dashboard while the program runs. Its Output screen shows the program's output.
     #[arg(long, overrides_with = "no_live")]
     pub live: bool,
     /// Leave the terminal to the program (default).
     #[arg(long)]
     no_live: bool,
-    /// Record what runs on the GPU, and for how long, by line and layer (through NVIDIA's CUPTI).
+    /// Record GPU operations and their durations, by line and layer (with NVIDIA's CUPTI).
     #[arg(long)]
     time: bool,
-    /// Record that of one in N optimizer steps: recording takes time where the GPU waits for its host.
+    /// Record GPU time in one of N optimizer steps: recording slows programs whose GPU waits for the host.
     #[arg(long, requires = "time", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     time_every: Option<u64>,
-    /// Keep what ran piece by piece, of the last seconds or all of it [default: 5].
+    /// Keep each kernel and copy of the last SECONDS, or of the whole run [default: 5].
     #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
     timeline: Option<String>,
     /// Let memlab place the program's GPU memory, so that you can offload and restore it.
     ///
-    /// With =ready, host memory for all of it is pinned in the background while the program runs, so that the first offload takes no
-    /// longer than the next.
+    /// With =ready, host memory for all of it is pinned in the background while the program runs. The first offload then
+    /// takes no longer than later ones.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     offload: Option<Offload>,
-    /// The most GPU memory the program may have, of each device or by device [8GiB; 0:8GiB,1:4GiB].
+    /// The most GPU memory the program may have, on each device or by device [8GiB; 0:8GiB,1:4GiB].
     #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
     limit: Option<String>,
-    /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
+    /// Action at the limit: fail allocations, or use host memory, which kernels access slowly.
     #[arg(long, value_parser = on_limit(), requires = "limit", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
     /// The most host memory for offloaded memory.
@@ -98,7 +98,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The settings for the library, by the names of its variables.
+    /// The library's settings, as environment variables.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let time = self.time.then(|| ("MEMLAB_TIME", "1".to_owned()));
         let time_every = self.time_every.map(|every| ("MEMLAB_TIME_EVERY", every.to_string()));

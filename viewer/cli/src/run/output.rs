@@ -1,4 +1,4 @@
-//! Where traces go: the pattern given to the program, and the files that can come of it.
+//! The location of traces: the pattern given to the program, and the file names that match it.
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -10,10 +10,10 @@ use rustix::fs::{Access, statvfs};
 
 use memlab_base::error::bad_input;
 
-/// The name of a trace where none is asked for.
+/// Default name of a trace.
 const DEFAULT: &str = "memlab-%n-%p.jsonl";
 
-/// A pattern, checked.
+/// A checked pattern.
 #[derive(Clone, Debug)]
 pub struct Output {
     pattern: String,
@@ -22,12 +22,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// What `-o` says, else `MEMLAB_OUTPUT`, else the default name in the working directory.
+    /// Chooses `-o`, else `MEMLAB_OUTPUT`, else the default name in the working directory.
     ///
     /// # Errors
     ///
-    /// If nothing can be written there, or what is there is not to be replaced: a trace only with `force`, anything
-    /// else never.
+    /// If the folder cannot be written, or a file of that name must not be replaced. Traces are replaced only with `force`,
+    /// other files never.
     pub fn choose(option: Option<&Path>, variable: Option<OsString>, force: bool) -> anyhow::Result<Self> {
         let (asked, who) = match (option, variable.filter(|value| !value.is_empty())) {
             (Some(option), _) => (option.to_owned(), "-o"),
@@ -64,30 +64,30 @@ impl Output {
         output.check(who)?;
         output.check_length(longest, who)?;
         if !has_placeholder(&output.pattern) {
-            // Who sets the variable for all runs means the latest.
+            // MEMLAB_OUTPUT applies to all runs, so the latest trace replaces the earlier one.
             output.check_file(who, force || option.is_none())?;
         }
         Ok(output)
     }
 
-    /// For `MEMLAB_OUTPUT`: absolute.
+    /// The pattern for `MEMLAB_OUTPUT`, absolute.
     pub fn pattern(&self) -> &str {
         &self.pattern
     }
 
-    /// The folder traces appear in.
+    /// The folder in which traces appear.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether a file name can be one of this pattern, or of a trace that goes beside another of that name (`NAME-1`).
+    /// Returns true if a file name matches the pattern, or is a numbered variant (`NAME-1`) of one that does.
     pub fn matches(&self, name: &str) -> bool {
         let (stem, ending) = name.find('.').map_or((name, ""), |dot| name.split_at(dot));
         let unnumbered = stem.rsplit_once('-').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
         self.names.is_match(name) || unnumbered.is_some_and(|(stem, _)| self.names.is_match(&format!("{stem}{ending}")))
     }
 
-    /// What is there already under a name without placeholders.
+    /// Checks the existing file under a name without placeholders.
     fn check_file(&self, who: &str, force: bool) -> anyhow::Result<()> {
         let path = PathBuf::from(self.pattern.replace("%%", "%"));
         let shown = path.display();
@@ -113,7 +113,7 @@ impl Output {
         Err(bad_input(format!("{who}: {shown} is {what}, and memlab replaces nothing but traces: choose another name")))
     }
 
-    /// Makes the folder if only it is missing: `-o 'job/%r.jsonl'` is for a job that has no folder yet.
+    /// Creates the folder if only its last part is missing: `-o 'job/%r.jsonl'` names a job's folder before it exists.
     fn make_folder(&self, is_literal: bool, who: &str) -> anyhow::Result<()> {
         let is_last = self.folder.parent().is_some_and(Path::is_dir);
         if self.folder.exists() || !is_last {
@@ -173,13 +173,13 @@ fn has_placeholder(pattern: &str) -> bool {
     false
 }
 
-/// Refuses a % in a file's name that stands for nothing.
+/// Refuses an unknown placeholder in a file's name.
 fn check_placeholders(name: &str, who: &str) -> anyhow::Result<()> {
     let mut parts = name.split('%').skip(1);
     while let Some(part) = parts.next() {
         match part.chars().next() {
             Some('p' | 'r' | 'h' | 'n') => {}
-            // Of `%%`, which leaves an empty part.
+            // From `%%`, which leaves an empty part.
             None if parts.next().is_some() => {}
             other => {
                 let unknown = other.map(String::from).unwrap_or_default();
@@ -192,13 +192,13 @@ fn check_placeholders(name: &str, who: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The folder's name; placeholders there are not looked into.
+/// The folder's name; placeholders in it are not expanded.
 fn literal(folder: &str) -> PathBuf {
     let folder = folder.replace("%%", "%");
     PathBuf::from(if folder.is_empty() { "/".to_owned() } else { folder })
 }
 
-/// The file names a pattern can become.
+/// A regex of the file names that the pattern can produce.
 fn names(pattern: &str) -> anyhow::Result<Regex> {
     let mut expression = String::from("^");
     let mut characters = pattern.chars();
@@ -216,7 +216,7 @@ fn names(pattern: &str) -> anyhow::Result<Regex> {
     Regex::new(&expression).map_err(|_| bad_input(format!("-o {pattern}: the name is too long")))
 }
 
-/// How many bytes a name can have with its placeholders filled in.
+/// Longest name in bytes once its placeholders are filled in.
 fn longest_name(pattern: &str) -> usize {
     let host = rustix::system::uname().nodename().count_bytes();
     let mut characters = pattern.chars();
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn only_traces_are_replaced_and_only_when_asked() {
-        // GIVEN a folder with a file of the user's, a trace, a link to it, an empty file, and a pipe
+        // GIVEN a folder with a user's file, a trace, a link to it, an empty file, and a pipe
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("user.py"), "import torch\n").unwrap();
@@ -258,17 +258,17 @@ mod tests {
         let error = |name: &str, force| {
             Output::choose(Some(&at(name)), None, force).err().map(|error| error.to_string()).unwrap_or_default()
         };
-        // THEN what is no trace stays, whatever is said
+        // THEN files that are not traces stay, even with --force
         for (name, what) in [("user.py", "not a trace"), ("link", "symbolic link"), ("pipe", "named pipe")] {
             for force in [false, true] {
                 assert!(error(name, force).contains(what), "{name}: {}", error(name, force));
             }
         }
         assert!(Output::choose(Some(Path::new("/dev/null")), None, true).unwrap_err().to_string().contains("device"));
-        // AND a trace is replaced when that is asked for
+        // AND a trace is replaced with --force
         assert!(error("run.jsonl", false).contains("--force"));
         assert_eq!([error("run.jsonl", true), error("empty", false), error("run-%p.jsonl", false)], [""; 3]);
-        // AND its name also stands for those beside it
+        // AND its name also matches the numbered traces beside it
         let output = Output::choose(Some(&at("run.jsonl")), None, true).unwrap();
         assert!(output.matches("run.jsonl") && output.matches("run-1.jsonl") && output.matches("run-12.jsonl"));
         assert!(!output.matches("run-x.jsonl") && !output.matches("other.jsonl"));
@@ -291,10 +291,10 @@ mod tests {
     fn names_that_are_too_long_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let choose = |name: String| Output::choose(Some(&folder.path().join(name)), None, false);
-        // GIVEN names as long as the folder allows, and names that are longer, perhaps only with the program's name
+        // GIVEN names of the longest allowed length, and longer names, one of them only with the program's name
         assert!(choose("a".repeat(249) + ".jsonl").is_ok() && choose("a".repeat(200) + "%%-%p.jsonl").is_ok());
         for name in ["a".repeat(250) + ".jsonl", "a".repeat(200) + "%n.jsonl"] {
-            // THEN the second are refused before the program runs
+            // THEN the longer ones are refused before the program runs
             let error = choose(name).unwrap_err().to_string();
             assert!(error.contains("at most 255: choose a shorter one"), "{error}");
         }
@@ -309,7 +309,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let output = Output::choose(Some(folder.path()), None, false).unwrap();
         assert!(output.pattern().ends_with("/memlab-%n-%p.jsonl") && output.folder() == folder.path());
-        // One that is missing is made, if the folder that it is to be in is there and it has a name.
+        // A missing folder is created if its parent exists and its name has no placeholder.
         let choose = |name: &str| Output::choose(Some(&folder.path().join(name)), None, false);
         assert!(choose("job/%h-%r.jsonl").is_ok() && folder.path().join("job").is_dir());
         assert!(choose("job-%h/%r.jsonl").unwrap_err().to_string().contains("in the name of the file alone"));

@@ -1,4 +1,4 @@
-//! A pseudo-terminal for the program: under the dashboard it prints as on a terminal.
+//! Runs the program on a pseudo-terminal, so that under the dashboard it prints as on a terminal.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,13 +27,13 @@ pub struct PtyProgram {
     child: Child,
     master: OwnedFd,
     screen: Arc<Mutex<ProgramTerminal>>,
-    /// Output goes to standard output instead of the screen.
+    /// True to send output to standard output instead of the screen.
     passes_on: Arc<AtomicBool>,
     reader: Option<std::thread::JoinHandle<()>>,
     ended: Option<ExitOutcome>,
-    /// Whether it reads from this terminal.
+    /// True if it reads from this terminal.
     takes_input: bool,
-    /// What was typed and not taken yet.
+    /// Typed bytes that the program's terminal has not taken yet.
     typed: VecDeque<u8>,
 }
 
@@ -41,9 +41,9 @@ fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// A new pseudo-terminal: the side of this process, and that of the program.
+/// Opens a pseudo-terminal: returns this process's side and the program's side.
 fn open(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
-    // The program must not inherit the side of this process.
+    // The program must not inherit this process's side.
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&ours)?;
     unlockpt(&ours)?;
@@ -53,8 +53,9 @@ fn open(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl PtyProgram {
-    /// Starts `command` on a new terminal of this size. Standard input is the terminal too, unless it is a pipe or a
-    /// file: then the program reads that.
+    /// Starts `command` on a new terminal of this size.
+    ///
+    /// Standard input is the terminal too, unless it is a pipe or a file, which the program then reads.
     pub fn start(command: &mut Command, rows: u16, columns: u16) -> io::Result<Self> {
         let (master, slave) = open(rows, columns)?;
         let has_input = !io::stdin().is_terminal();
@@ -69,7 +70,7 @@ impl PtyProgram {
             });
         }
         let child = command.spawn()?;
-        // The command keeps its copies of the slave; replaced, they are closed, and the end of output can be seen.
+        // The command holds copies of the slave. Replacing them closes the copies, so that the end of output is visible.
         command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
         drop(slave);
         let screen = Arc::new(Mutex::new(ProgramTerminal::new(rows, columns)));
@@ -90,21 +91,23 @@ impl PtyProgram {
         })
     }
 
-    /// Its process number.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it reads what is typed on this terminal, and not a pipe or a file.
+    /// Returns true if it reads this terminal's input rather than a pipe or a file.
     pub fn takes_input(&self) -> bool {
         self.takes_input
     }
 
-    /// Passes on what was typed, as far as the program's terminal takes it: one whose program does not read fills up.
+    /// Forwards typed bytes as far as the program's terminal takes them.
+    ///
+    /// A terminal fills up if its program does not read.
     pub fn pass_typed(&mut self) {
         while !self.typed.is_empty() && can_take(&self.master) {
             let (front, _) = self.typed.as_slices();
-            // What a terminal takes of so few bytes at once does not block.
+            // A terminal that takes any bytes takes this few without blocking.
             match rustix::io::write(&self.master, &front[..front.len().min(WRITE_BYTES)]) {
                 Ok(written @ 1..) => drop(self.typed.drain(..written)),
                 _ => return,
@@ -112,30 +115,32 @@ impl PtyProgram {
         }
     }
 
-    /// What it printed.
+    /// The screen with the program's output.
     pub fn screen(&self) -> Arc<Mutex<ProgramTerminal>> {
         self.screen.clone()
     }
 
-    /// Prints the last rows of its screen; from then on its output goes straight to standard output.
+    /// Prints the last rows of the screen.
+    ///
+    /// Later output goes straight to standard output.
     pub fn pass_on(&self, rows: usize) {
-        // The reader waits for this lock before it decides where to, so nothing is lost or out of order.
+        // The reader takes this lock before it chooses the destination, so no output is lost or reordered.
         let mut screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stdout = output::stdout();
         for row in screen.last_rows(rows) {
-            // As below: a terminal that is gone cannot be helped.
+            // As in `pass`: a terminal may be gone.
             let _ = writeln!(stdout, "{row}");
         }
         self.passes_on.store(true, Ordering::SeqCst);
     }
 
-    /// How it ended, if it has.
+    /// Returns how the program ended, if it has.
     pub fn try_end(&mut self) -> Option<ExitOutcome> {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
             self.ended = Some(ExitOutcome::of(status));
-            // What it printed last is still on its way; children of it may hold the terminal open for longer.
+            // The last output is still on its way. Children of the program may hold the terminal open for longer.
             let deadline = Instant::now() + patience(LAST_OUTPUT_TIMEOUT);
             while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
@@ -145,16 +150,18 @@ impl PtyProgram {
     }
 }
 
-/// The time to wait for the last output of a program that has ended.
+/// Longest wait for the last output of an ended program.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Bytes passed on at once: terminals take more than that when they take any.
+/// Bytes forwarded at once.
+///
+/// A terminal that takes any bytes takes more than this.
 const WRITE_BYTES: usize = 256;
 
-/// Bytes that wait to be read by the program, at most.
+/// The most typed bytes that wait for the program to read them.
 const MAX_TYPED_BYTES: usize = 1 << 16;
 
-/// Whether a terminal's other side takes more.
+/// Returns true if the terminal's other side takes more bytes.
 fn can_take(master: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(master, PollFlags::OUT)];
     poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::OUT)
@@ -182,12 +189,12 @@ impl Program for PtyProgram {
     }
 
     fn resize(&self, rows: u16, columns: u16) {
-        // If it is refused, output wraps elsewhere.
+        // If this is refused, output only wraps at another column.
         let _ = tcsetwinsize(&self.master, size(rows, columns));
     }
 }
 
-/// Reads what the program prints until it and its children closed the terminal.
+/// Reads the program's output until it and its children have closed the terminal.
 fn read(mut source: File, screen: &Mutex<ProgramTerminal>, passing: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -208,7 +215,9 @@ fn read(mut source: File, screen: &Mutex<ProgramTerminal>, passing: &AtomicBool)
     }
 }
 
-/// Passes the program's own output on, as it is. A terminal that is gone must not stop the program: its output is still read.
+/// Passes the program's output on unchanged.
+///
+/// A terminal that is gone must not stop the program: its output is still read.
 #[expect(clippy::disallowed_methods, reason = "without the dashboard, the program prints on the terminal itself")]
 fn pass(printed: &[u8]) {
     let mut stdout = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! Prepares the program's environment, runs it and sums its traces up.
+//! Prepares the program's environment, runs it and summarizes its traces.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,11 @@ use memlab_base::error::bad_input;
 use memlab_base::{output, preload};
 use memlab_tui::terminal;
 
-/// Runs the program; returns how it ended.
+/// Runs the program and returns how it ended.
 ///
 /// # Errors
 ///
-/// If it cannot be started.
+/// If the program cannot be started.
 pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     let Some((program, arguments)) = options.command.split_first() else {
         return Err(bad_input("no command given: write it after `--`, as in `memlab run -- python train.py`"));
@@ -59,10 +59,12 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     Ok(ended)
 }
 
-/// The identity of this run, by which its traces are known: programs of one run do not replace each other's. A run within a run
-/// belongs to that too, unless it has another output.
+/// Returns the identity of this run, which its traces contain.
+///
+/// Programs of one run do not replace each other's traces. A nested run belongs to the outer one, unless it has another
+/// output.
 fn run_id(is_within: bool) -> String {
-    /// A trace's header has room for this many.
+    /// Longest outer identity that a trace's header can hold.
     const MAX_OUTER_BYTES: usize = 64;
     let own = format!("{:x}-{:x}", now_unix_ns(), std::process::id());
     match std::env::var("MEMLAB_RUN") {

@@ -1,4 +1,4 @@
-//! What is said after a run: how it ended, the peak, and what held it.
+//! The summary after a run: the program's end, the peak, and its largest holders.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,16 +23,16 @@ use memlab_base::trace_files::job;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 use memlab_units::format::{self, size};
 
-/// Reading the traces for the summary may take this long.
+/// Longest time to read the traces for the summary.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Lines of code named for each device.
+/// Lines of code listed for each device.
 const MAX_LINES: usize = 3;
-/// Findings shown of each process.
+/// Findings shown for each process.
 const MAX_FINDINGS: usize = 3;
 
-/// Ends the traces whose process was killed, and prints the summary on standard error.
+/// Ends the traces of killed processes, and prints the summary on standard error.
 pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutcome) {
-    // Standard error may be a file that may not grow any more: that is no reason to end otherwise than the program did.
+    // Standard error may be a file that has reached its size limit. memlab must still end as the program did.
     // SAFETY: ignores a signal of this process, which starts no other any more.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let mut finder = lock(finder);
@@ -49,7 +49,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutc
     let traces = finder.found();
     let started = Instant::now();
     for trace in traces {
-        // An exit code is the program's alone; a signal may have ended its children too.
+        // An exit code belongs to the program alone; a signal may have ended its children too.
         let is_program = program == Some(trace.header.pid);
         let known = (is_program || matches!(ended, ExitOutcome::Signal(_))) && is_gone(trace.header.pid);
         let is_missing = known && !is_ended(&trace.path).unwrap_or(true);
@@ -63,7 +63,8 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutc
     let _ = writeln!(output::stderr(), "  what held it: memlab report {all}\n  over time:    memlab view {all}");
 }
 
-/// The traces as they would be typed: if they are a job's in a folder of their own, the folder.
+/// Returns the traces as a user would type them: the folder of a job's traces, unless it is the working directory, else
+/// the paths.
 fn typed(traces: &[FoundTrace]) -> String {
     let paths: Vec<PathBuf> = traces.iter().map(|trace| trace.path.clone()).collect();
     let folder = paths[0].parent().filter(|folder| {
@@ -76,7 +77,9 @@ fn typed(traces: &[FoundTrace]) -> String {
     }
 }
 
-/// Records in a trace how and when its process ended. Returns a line for the summary if that failed or the trace was cut.
+/// Records the end of a trace's process.
+///
+/// Returns a line for the summary if that failed or the trace was cut.
 fn noted(trace: &FoundTrace, ended: ExitOutcome, time: u64) -> Option<String> {
     let failure = append_end(&trace.path, ended, time).err();
     let cut = || {
@@ -93,7 +96,7 @@ fn noted(trace: &FoundTrace, ended: ExitOutcome, time: u64) -> Option<String> {
     }
 }
 
-/// The summary of a trace; `ended`: how and when its process ended, where the trace did not say it.
+/// Returns the summary of a trace; `ended`: the end and time of its process, where the trace lacked it.
 fn of_trace(trace: &FoundTrace, ended: Option<(ExitOutcome, u64)>, longest: Duration, short: bool) -> String {
     let started = Instant::now();
     let in_time = |_| if started.elapsed() < longest { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
@@ -125,7 +128,7 @@ fn unreadable(error: &ReadError) -> String {
     format!("the trace cannot be read: {error}")
 }
 
-/// A few lines about one process; `short`: one for each device.
+/// Returns a few lines about one process; `short`: one line for each device.
 fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
     let mut words = String::new();
     let header = &process.header;

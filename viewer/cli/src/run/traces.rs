@@ -1,7 +1,7 @@
-//! Which traces the started program and its children write.
+//! Finds the traces that the started program and its children write.
 //!
-//! Traces name the `memlab run` that they belong to, which programs inherit in the environment. Where a program has lost it, the
-//! ancestors of a writer that lives show whether it is ours.
+//! A trace names the `memlab run` that it belongs to. Programs inherit that name in the environment. If a program has lost
+//! it, the ancestors of its live process show the membership.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
@@ -16,7 +16,7 @@ use super::created::CreatedNames;
 use super::output::Output;
 use memlab_base::clock::now_unix_ns;
 
-/// A trace of ours.
+/// A trace of this run.
 #[derive(Clone, Debug)]
 pub struct FoundTrace {
     /// The file.
@@ -31,7 +31,7 @@ pub struct TraceFinder {
     run: String,
     started_unix_ns: u64,
     program: Option<u32>,
-    /// Processes known to descend from this one, which is among them.
+    /// Known descendants of this process, including itself.
     family: HashSet<u32>,
     found: Vec<FoundTrace>,
     /// Files of other runs.
@@ -39,11 +39,11 @@ pub struct TraceFinder {
     created: Option<CreatedNames>,
 }
 
-/// The number of a file, and when it was made: numbers are used again.
+/// Inode and creation time of a file: inode numbers are reused.
 type FileIdentity = (u64, SystemTime);
 
 impl TraceFinder {
-    /// For a program started from now on; `run` as in `MEMLAB_RUN`.
+    /// Creates a finder for a program that starts from now on; `run` as in `MEMLAB_RUN`.
     pub fn new(output: &Output, run: &str) -> Self {
         Self {
             output: output.clone(),
@@ -57,13 +57,13 @@ impl TraceFinder {
         }
     }
 
-    /// The program was started.
+    /// Adds the started program.
     pub fn adopt(&mut self, pid: u32) {
         self.family.insert(pid);
         self.program = Some(pid);
     }
 
-    /// The process number of the program itself.
+    /// Process id of the program itself.
     pub fn program(&self) -> Option<u32> {
         self.program
     }
@@ -73,12 +73,12 @@ impl TraceFinder {
         &self.found
     }
 
-    /// The folder that traces appear in.
+    /// The folder in which traces appear.
     pub fn folder(&self) -> &Path {
         self.output.folder()
     }
 
-    /// A trace that was created and is gone again, if there is one.
+    /// Returns a trace that was created and is gone again, if any.
     pub fn lost(&mut self) -> Option<PathBuf> {
         let output = &self.output;
         let names = self.created.as_mut().map(|created| created.read(|name| output.matches(name)));
@@ -87,16 +87,18 @@ impl TraceFinder {
         found.chain(created).find(|path| !path.exists())
     }
 
-    /// Takes the traces that were found and are gone again.
+    /// Takes the found traces that are gone again.
     pub fn take_deleted(&mut self) -> Vec<FoundTrace> {
         self.found.extract_if(.., |found| !found.path.exists()).collect()
     }
 
-    /// Looks again; all traces found so far, in order of rank and start.
+    /// Looks for new traces.
+    ///
+    /// Returns all traces found so far, in order of rank and start.
     pub fn scan(&mut self) -> &[FoundTrace] {
         let folder = self.output.folder().to_owned();
         self.scan_folder(&folder);
-        // Where the library writes what it cannot write there.
+        // The library writes here if it cannot write to the folder.
         let instead = std::env::temp_dir();
         if instead != folder {
             self.scan_folder(&instead);
@@ -112,7 +114,7 @@ impl TraceFinder {
             if !name.to_str().is_some_and(|name| self.output.matches(name)) {
                 continue;
             }
-            // Anything may have such a name: a pipe is not waited for, and a link is not followed.
+            // Any file may have such a name. Never wait for a pipe or follow a link.
             let path = entry.path();
             let is_candidate = |found: &Metadata| {
                 found.is_file()
@@ -133,7 +135,7 @@ impl TraceFinder {
     fn sort_in(&mut self, path: PathBuf, header: Header, file: Option<FileIdentity>) {
         let is_ours = match &header.run {
             Some(run) => is_within(run, &self.run),
-            // (The number of a process that has ended may be a new one's.)
+            // The process id may have been reused since.
             None if header.start_unix_ns < self.started_unix_ns => false,
             None => {
                 let ancestors = ancestors(header.pid, header.parent_pid);
@@ -151,20 +153,20 @@ impl TraceFinder {
     }
 }
 
-/// `None` where the file system does not keep when a file was made.
+/// `None` if the file system stores no creation time.
 fn identity(file: &Metadata) -> Option<FileIdentity> {
     Some((file.ino(), file.created().ok()?))
 }
 
-/// True if a run is `outer`, or was started inside it.
+/// Returns true if a run is `outer` or nested in it.
 fn is_within(run: &str, outer: &str) -> bool {
     run.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A process, its parent, and so on, as far as they still live.
+/// Returns a process and its living ancestors.
 fn ancestors(pid: u32, parent: u32) -> Vec<u32> {
     let mut ancestors = vec![pid, parent];
-    // Deeper than any tree of processes; a loop cannot be, but is not waited for.
+    // Deeper than any process tree. The bound also ends a loop, which cannot occur.
     while ancestors.len() < 128 {
         let last = ancestors[ancestors.len() - 1];
         match parent_of(last) {
@@ -181,7 +183,7 @@ fn parent_of(pid: u32) -> Option<u32> {
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether no process has this number.
+/// Returns true if no process has this id.
 pub fn is_gone(pid: u32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -207,13 +209,15 @@ mod tests {
         let mut finder = TraceFinder::new(&output, "b2");
         let now = now_unix_ns();
         finder.adopt(4_000_000_001);
-        // WHEN traces of the run appear: of its program, whose clock was set back, of one that is gone, and of a run within it
+        // WHEN traces of the run appear: from its program with a clock set back, from a process that is gone, and from a
+        // nested run
         write(&file("t-2.jsonl"), 4_000_000_001, 4_000_000_000, 5, &of("b2"));
         write(&file("t-3.jsonl"), 4_000_000_002, 4_000_000_001, now + 1, &of("b2"));
         write(&file("t-7-1.jsonl"), 4_000_000_003, 4_000_000_000, now + 2, &of("b2/c3"));
-        // AND of the program after it lost the environment
+        // AND a trace of the program after it lost the environment
         write(&file("t-5.jsonl"), 4_000_000_001, 4_000_000_000, now + 3, "");
-        // AND of other runs, of a stranger without one whose parent is gone, and one with an old number, and other files
+        // AND traces of other runs, of an unrelated process without a run whose parent is gone, an old trace, and other
+        // files
         write(&file("t-4.jsonl"), 4_000_000_004, 4_000_000_001, now, &of("b22"));
         write(&file("t-10.jsonl"), 4_000_000_005, 4_000_000_006, now, "");
         write(&file("t-11.jsonl"), 4_000_000_001, 4_000_000_000, 5, "");
@@ -222,7 +226,7 @@ mod tests {
         assert!(pipe.success());
         write(&file("u-5.jsonl"), 4_000_000_001, 4_000_000_000, now, &of("b2"));
         std::fs::write(file("t-6.jsonl"), "no trace\n").unwrap();
-        // THEN only those are this run's; a pipe is not waited for
+        // THEN only the first ones belong to this run, and the pipe does not block the search
         let names = |finder: &mut TraceFinder| {
             let mut found: Vec<_> = finder.scan().iter().map(|found| found.path.clone()).collect();
             found.sort_unstable();
@@ -230,7 +234,7 @@ mod tests {
         };
         let expected = ["t-2.jsonl", "t-3.jsonl", "t-5.jsonl", "t-7-1.jsonl"].map(file);
         assert_eq!(names(&mut finder), expected);
-        // AND looking again changes nothing, unless a file is replaced
+        // AND another search changes nothing, unless a file is replaced
         assert_eq!(names(&mut finder), expected);
         std::fs::remove_file(file("t-4.jsonl")).unwrap();
         write(&file("t-4.jsonl"), 4_000_000_004, 4_000_000_001, now, &of("b2"));

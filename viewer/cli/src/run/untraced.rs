@@ -1,4 +1,4 @@
-//! Reasons why a program left no trace, or one that ends too early.
+//! Reasons why a program left no trace, or a truncated one.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,10 +13,10 @@ use memlab_base::text::typed_path;
 use memlab_follow::offload::cuda_driver::LIBRARY;
 use memlab_units::format::size;
 
-/// A trace needs this much to begin with, or to go on.
+/// Free space that a trace needs to begin or continue.
 const MIN_FREE_BYTES: u64 = 1 << 16;
 
-/// Why there is no trace of a program that has ended, and what to do about it.
+/// Explains why an ended program left no trace, and gives advice.
 pub fn why_no_trace(finder: &mut TraceFinder, command: &[OsString]) -> String {
     if let Some(why) = command.first().and_then(|program| why_untraced(program)) {
         return format!("{why}, so there is no trace");
@@ -36,7 +36,7 @@ pub fn why_no_trace(finder: &mut TraceFinder, command: &[OsString]) -> String {
     }
 }
 
-/// Why a trace in `folder` has no end although its process had an exit code.
+/// Explains why a trace in `folder` has no end although its process had an exit code.
 pub fn why_cut(folder: &Path, written: u64) -> String {
     let why = obstacle(folder, written).unwrap_or_else(|| {
         "the program replaced itself (exec), or memlab said above why it stopped writing".to_owned()
@@ -44,7 +44,7 @@ pub fn why_cut(folder: &Path, written: u64) -> String {
     format!("the trace was cut: {why}")
 }
 
-/// What keeps a trace with `written` bytes in `folder` from growing, and what to do about it.
+/// Describes the obstacle that stops a trace with `written` bytes in `folder` from growing, and gives advice.
 fn obstacle(folder: &Path, written: u64) -> Option<String> {
     let is_full = statvfs(folder).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < MIN_FREE_BYTES);
     if is_full {

@@ -1,8 +1,8 @@
-//! Who may have what.
+//! Access control for requests.
 //!
-//! Listening on this machine only, reading is open to everyone on it, and moving memory needs the token. Listening on another
-//! address, everything but the empty page needs the token. The token goes into the header `Authorization`, which no other
-//! site's page can make a browser send: there are no cookies.
+//! On a loopback address, every user of this machine may read, and moving memory needs the token. On another address,
+//! everything but the empty page needs the token. The token goes into the header `Authorization`, and no cookies are used:
+//! another site's page cannot make a browser send the header.
 
 use std::fs;
 use std::hint::black_box;
@@ -16,19 +16,19 @@ use axum::http::{HeaderMap, StatusCode, header};
 
 use memlab_base::error::bad_input;
 
-/// The shortest token that is taken.
+/// Length of the shortest accepted token.
 const MIN_TOKEN_CHARS: usize = 16;
 
-/// What one has to know.
+/// The secret of the server's owner.
 #[derive(Clone)]
 pub struct Token {
     word: String,
-    /// Whether it was made here, so that it has to be told.
+    /// True if it was generated here and must be shown to the user.
     is_new: bool,
 }
 
 impl Token {
-    /// A random one.
+    /// Generates a random token.
     ///
     /// # Errors
     ///
@@ -39,11 +39,11 @@ impl Token {
         Ok(Self { word: bytes.iter().map(|byte| format!("{byte:02x}")).collect(), is_new: true })
     }
 
-    /// The one that a file holds, without the white space around it.
+    /// Reads the token from a file, without surrounding white space.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, can be read by others, or its token is too short.
+    /// If the file cannot be read, others can read it, or its token is too short.
     pub fn of_file(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let word = fs::read_to_string(path).map_err(|error| bad_input(format!("--token-file {shown}: {error}")))?;
@@ -54,11 +54,11 @@ impl Token {
         Self::given(&word, &format!("--token-file {shown}"))
     }
 
-    /// One that was given; `by`: where.
+    /// Checks a token that the user set; `by`: its source.
     ///
     /// # Errors
     ///
-    /// If it is too short, or cannot be sent.
+    /// If it is too short or cannot be sent.
     pub fn given(word: &str, by: &str) -> anyhow::Result<Self> {
         let word = word.trim();
         if word.len() < MIN_TOKEN_CHARS || !word.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -69,19 +69,19 @@ impl Token {
         Ok(Self { word: word.to_owned(), is_new: false })
     }
 
-    /// Whether it is `word`; takes as long wherever they differ.
+    /// Compares in constant time.
     fn is(&self, word: &str) -> bool {
         let differing = std::iter::zip(self.word.bytes(), word.bytes()).fold(0, |sum, (a, b)| black_box(sum | (a ^ b)));
         self.word.len() == word.len() && black_box(differing) == 0
     }
 }
 
-/// Why a request is refused.
+/// Refusal of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status.
+    /// HTTP status.
     pub status: StatusCode,
-    /// What is wrong, and what to do.
+    /// Error and advice.
     pub message: String,
 }
 
@@ -91,41 +91,41 @@ impl Refusal {
     }
 }
 
-/// What a request is for.
+/// Purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The page without anything in it.
+    /// The page without any data.
     EmptyPage,
-    /// To read.
+    /// Reading.
     Read,
-    /// To move a process's memory.
+    /// Moving a process's memory.
     Move,
 }
 
-/// What is asked of requests.
+/// The rules for requests.
 pub struct Access {
     token: Token,
-    /// Reading is open: nobody but users of this machine can ask.
+    /// True if reading is open, because only users of this machine can connect.
     is_local: bool,
 }
 
 impl Access {
-    /// For a server that listens there.
+    /// Creates the rules for a server with this listening address.
     pub fn new(listens: SocketAddr, token: Token) -> Self {
         Self { token, is_local: listens.ip().is_loopback() }
     }
 
-    /// Whether only this machine's users can ask.
+    /// Returns true if only users of this machine can connect.
     pub fn is_local(&self) -> bool {
         self.is_local
     }
 
-    /// What to put behind the page's address: a token that nobody knows yet, where only the browser reads it.
+    /// Suffix of the page's address: a newly generated token, in the URL fragment, which only the browser reads.
     pub fn fragment(&self) -> String {
         if self.token.is_new { format!("#token={}", self.token.word) } else { String::new() }
     }
 
-    /// Whether a request has the token.
+    /// Returns true if the request has the token.
     pub fn is_owner(&self, headers: &HeaderMap) -> bool {
         given_token(headers).is_some_and(|word| self.token.is(word))
     }
@@ -134,10 +134,10 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// If it is not to be answered.
+    /// If the request must be refused.
     pub fn check(&self, purpose: Purpose, headers: &HeaderMap) -> Result<(), Refusal> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        // A page of another site can have its name point to this machine, and then ask as if it were of this origin.
+        // Another site's name can resolve to this machine. Its page would then send requests as if from this origin.
         if self.is_local && !text(header::HOST).is_some_and(names_this_machine) {
             return Err(Refusal::new(
                 StatusCode::MISDIRECTED_REQUEST,
@@ -171,7 +171,7 @@ fn given_token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| word.trim())
 }
 
-/// Whether a `Host` is a name or address that means this machine, whatever name servers say.
+/// Returns true if a `Host` always means this machine, whatever name servers answer.
 fn names_this_machine(host: &str) -> bool {
     let name = without_port(host);
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -184,7 +184,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether a request comes from a page of ours, or from no page.
+/// Returns true if a request comes from this server's page, or from no page.
 fn is_same_origin(origin: Option<&str>, host: Option<&str>) -> bool {
     let Some(origin) = origin else { return true };
     let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));

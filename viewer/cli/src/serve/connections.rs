@@ -1,5 +1,6 @@
-//! Connections of `memlab serve`: a request has to come in time, answers have to be read, and those who send no request make room for
-//! others.
+//! Connections of `memlab serve`: requests must arrive in time, and answers must be read.
+//!
+//! Connections without a request make room for others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,23 +21,23 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// A request has to be complete so long after its connection was made, or the request before it was answered.
+/// Longest time from the connection, or from the previous answer, until a request is complete.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The peer has to take more of what was written within this time.
+/// Longest time in which the peer takes none of the written bytes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Well below the 1,024 files that a process may usually open.
+/// Well below the usual limit of 1,024 open files per process.
 const MAX_CONNECTIONS: usize = 256;
-/// A pause after the system refused a connection, for want of files.
+/// Pause after the system refused a connection for lack of files.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// One connection, which its task answers.
+/// A connection, which its task answers.
 struct Connection {
     task: AbortHandle,
-    /// It has sent a request.
+    /// True once it has sent a request.
     has_asked: Arc<AtomicBool>,
 }
 
-/// Answers all connections; ends never.
+/// Answers all connections; never returns.
 pub async fn answer(listener: &TcpListener, routes: Router) -> Infallible {
     let mut connections = VecDeque::new();
     loop {
@@ -49,7 +50,7 @@ pub async fn answer(listener: &TcpListener, routes: Router) -> Infallible {
     }
 }
 
-/// Ends the oldest connection that has sent no request if there are too many; `false`: all have sent one.
+/// Ends the oldest connection without a request if the limit is reached; `false`: all have sent one.
 fn makes_room(connections: &mut VecDeque<Connection>) -> bool {
     connections.retain(|connection| !connection.task.is_finished());
     if connections.len() < MAX_CONNECTIONS {
@@ -72,16 +73,16 @@ async fn note_request(State(has_asked): State<Arc<AtomicBool>>, request: Request
 }
 
 fn serve(stream: TcpStream, routes: Router) -> impl Future<Output = ()> + Send {
-    // The kernel then ends the connection. If it is too old for that, only the peer does.
+    // The kernel then ends the connection. If the kernel is too old for that, only the peer can.
     let _ = set_tcp_user_timeout(&stream, ANSWER_TIMEOUT.as_millis() as u32);
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // A peer that is gone, or sends no HTTP, concerns nobody.
+    // Errors of a peer that is gone or does not speak HTTP are ignored.
     async { drop(connection.await) }
 }
 
-/// True for an error of one connection, after which others can be accepted at once.
+/// Returns true for an error of a single connection, after which others can be accepted at once.
 fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -1,4 +1,4 @@
-//! The thread that asks which traced processes there are.
+//! The thread that discovers traced processes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use crossbeam_channel::{Sender, bounded};
 
 use memlab_follow::offload::control::{self, Status};
 
-/// The time between two queries of the processes.
+/// Interval between queries of the processes.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most running processes that are followed.
 pub const MAX_PROCESSES: usize = 64;
 
-/// What was found last.
+/// Result of the latest discovery.
 #[derive(Clone, Debug, Default)]
 pub struct Discovered {
-    /// The processes that answered, by pid; the first [`MAX_PROCESSES`] are followed.
+    /// Processes that answered, by pid; the first [`MAX_PROCESSES`] are followed.
     pub processes: Vec<Status>,
-    /// Those that did not: their number, and why.
+    /// Processes that did not answer: pid and reason.
     pub problems: Vec<(u32, String)>,
 }
 
@@ -34,20 +34,20 @@ impl Discovered {
         self.processes.iter().take(MAX_PROCESSES)
     }
 
-    /// How many are too many to be followed.
+    /// Number of processes beyond the limit.
     pub fn left_out(&self) -> usize {
         self.processes.len().saturating_sub(MAX_PROCESSES)
     }
 }
 
-/// The thread; it ends soon after this is dropped.
+/// The discovery thread; it ends soon after this is dropped.
 pub struct Discovery {
     found: Arc<Mutex<Discovered>>,
     _stop: Sender<()>,
 }
 
 impl Discovery {
-    /// Asks once, and from then on in the background.
+    /// Discovers processes once, and then in the background.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Discovery {
         let (stop, stopped) = bounded::<()>(0);
         let shared = found.clone();
         let work = move || {
-            // Nothing is ever sent: the channel is closed in the end.
+            // The channel carries no messages; it only closes at the end.
             while stopped.recv_timeout(QUERY_INTERVAL).is_err_and(|error| error.is_timeout()) {
                 let now = discover();
                 *lock(&shared) = now;
@@ -67,13 +67,15 @@ impl Discovery {
         Ok(Self { found, _stop: stop })
     }
 
-    /// What was found last, for other threads.
+    /// The latest result, for other threads.
     pub fn found(&self) -> Arc<Mutex<Discovered>> {
         self.found.clone()
     }
 }
 
-/// What a mutex guards, also after a panic elsewhere: all that is shared here is replaced as a whole.
+/// Locks a mutex, also after a panic elsewhere.
+///
+/// All shared values here are replaced as a whole, so they stay valid.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,6 @@
-//! The totals of every process: what metrics and the list of processes are made of. They cost no more than the models keep by
-//! themselves.
+//! Totals of every process, for the metrics and the list of processes.
+//!
+//! The models keep these totals anyway, so they cost nothing extra.
 
 use memlab_trace::{Category, CategoryView, DeviceView, Model};
 
@@ -7,52 +8,52 @@ use memlab_base::text::{fit, short_command};
 use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::{ProcessState, steps_per_second};
 
-/// The longest command shown, in columns.
+/// Longest command shown, in columns.
 const MAX_COMMAND_COLUMNS: usize = 60;
 
-/// The most devices shown of a process; a machine has sixteen.
+/// The most devices shown for a process; a machine has sixteen.
 const MAX_DEVICES: usize = 16;
 
-/// One device of a process.
+/// Figures of one device of a process.
 #[derive(Clone, Debug)]
 pub struct DeviceFigures {
-    /// Its totals.
+    /// Totals of the device.
     pub totals: DeviceView,
-    /// By category.
+    /// Bytes by category.
     pub categories: [CategoryView; Category::COUNT],
 }
 
-/// One process.
+/// Figures of one process.
 #[derive(Clone, Debug)]
 pub struct ProcessFigures {
-    /// What it is called in addresses: the identity of its trace.
+    /// Name in addresses: the identity of its trace.
     pub id: String,
-    /// The identity of its trace as its process tells it.
+    /// Identity of its trace as the process reports it.
     pub trace_id: String,
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Its rank, if a launcher gave it one.
+    /// Rank, if a launcher set one.
     pub rank: Option<u32>,
-    /// Its command, cut to a length.
+    /// Command, shortened.
     pub command: String,
-    /// Whether it still writes.
+    /// State of the process.
     pub state: ProcessState,
     /// Events read so far.
     pub events: u64,
     /// Events that could not be recorded.
     pub lost_events: u64,
-    /// Optimizer steps ended.
+    /// Completed optimizer steps.
     pub steps: u64,
-    /// Steps a second over the latest few.
+    /// Steps per second over the latest few.
     pub steps_per_second: Option<f64>,
     /// Out-of-memory errors.
     pub ooms: u64,
-    /// Its devices, by index.
+    /// Devices, by index.
     pub devices: Vec<DeviceFigures>,
 }
 
 impl ProcessFigures {
-    /// Of a trace as far as it was read.
+    /// Figures of a trace as far as it was read.
     pub fn of(followed: &Followed) -> Self {
         let model = followed.model();
         let header = model.header().cloned().unwrap_or_default();
@@ -76,31 +77,31 @@ impl ProcessFigures {
         }
     }
 
-    /// Changes whenever something of it has.
+    /// Version that changes with every change of the figures.
     pub fn version(&self) -> String {
         format!("{} {}", self.events, self.state.short())
     }
 
-    /// Whether its figures are those of now: it has been read to its end, and still runs.
+    /// Returns true if the figures are current: the trace has been read to its end, and the process still runs.
     pub fn is_live(&self) -> bool {
         matches!(self.state, ProcessState::Recording | ProcessState::Stopped)
     }
 }
 
-/// What a trace is called in addresses.
+/// Returns the identity of a trace, for use in addresses.
 pub fn id_of(model: &Model) -> String {
     let Some(header) = model.header() else { return String::new() };
     let id: String = header.id.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     format!("{}-{id}", header.pid)
 }
 
-/// All processes.
+/// Figures of all processes.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// By rank and number.
+    /// Processes by rank and pid.
     pub processes: Vec<ProcessFigures>,
-    /// Running processes that are too many to be followed.
+    /// Number of running processes beyond the limit.
     pub left_out: usize,
-    /// Processes that do not answer: their number, and why.
+    /// Processes that do not answer: pid and reason.
     pub problems: Vec<(u32, String)>,
 }

@@ -16,35 +16,35 @@ use memlab_report::page::elements::{cut, facts, note, plural, short_name};
 pub use memlab_report::report::live::{self, PagePart, Shown};
 use memlab_units::format;
 
-/// What a page wants to show.
+/// A page's request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FragmentRequest {
-    /// Which process, as in [`ProcessFigures::id`](super::figures::ProcessFigures::id).
+    /// Process, as in [`ProcessFigures::id`](super::figures::ProcessFigures::id).
     pub id: String,
-    /// Which device; `None`: the one with the highest peak.
+    /// Device; `None`: the one with the highest peak.
     pub device: Option<i32>,
-    /// Which part.
+    /// Part of the page.
     pub part: PagePart,
-    /// The moment, as it is typed; `None`: the latest.
+    /// The moment, as the user typed it; `None`: the latest.
     pub at: Option<String>,
 }
 
-/// What is shown: pieces of HTML, each in its place on the page.
+/// Pieces of HTML, each with its place on the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragment {
-    /// The process's version, see [`ProcessFigures::version`](super::figures::ProcessFigures::version).
+    /// Version of the process, see [`ProcessFigures::version`](super::figures::ProcessFigures::version).
     pub version: String,
-    /// The device that is shown.
+    /// The shown device.
     pub device: i32,
-    /// The places and what goes there.
+    /// Places and their content.
     pub places: Vec<(&'static str, String)>,
 }
 
-/// Draws what is wished for.
+/// Draws the requested part.
 ///
 /// # Errors
 ///
-/// If there is no such process, device or moment: in words.
+/// If the process, device or moment does not exist; returns the message for the user.
 pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Fragment, String> {
     let Some(followed) = followed.iter_mut().find(|followed| id_of(followed.model()) == request.id) else {
         return Err("this process is no longer listed: choose another one".to_owned());
@@ -95,7 +95,7 @@ pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Frag
     Ok(Fragment { version, device, places })
 }
 
-/// Where a typed moment is.
+/// Returns the position of a typed moment.
 fn target(path: &Path, model: &Model, typed: &str, device: i32) -> Result<SeekTarget, String> {
     let moment: NamedMoment = typed.parse()?;
     moment::find(path, model, moment, Some(device)).map_err(|error| {
@@ -105,7 +105,7 @@ fn target(path: &Path, model: &Model, typed: &str, device: i32) -> Result<SeekTa
     })
 }
 
-/// Which process it is, and how it is.
+/// Draws the process's identity and state.
 fn head(model: &Model, state: ProcessState, path: &Path, failure: Option<&str>) -> Markup {
     let header = model.header().cloned().unwrap_or_default();
     let mut said = vec![format!("pid {}", header.pid)];
@@ -135,12 +135,12 @@ fn head(model: &Model, state: ProcessState, path: &Path, failure: Option<&str>) 
     }
 }
 
-/// The devices, the moment that is shown, and those to go to.
+/// Draws the devices, the shown moment, and links to other moments.
 fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option<&str>) -> Markup {
     let devices = shown.run.devices();
     let wished = request.at.as_deref().unwrap_or_default();
     let button = |at: &str, label: &str, title: &str| {
-        // Steps are those before and after the shown moment.
+        // Step buttons are relative to the shown moment, so they are never the shown one.
         let is_shown = at == wished && !at.starts_with("step:");
         html! { button type="button" data-at=(at) aria-pressed=(is_shown) title=(title) { (label) } }
     };
@@ -183,7 +183,7 @@ fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option
     }
 }
 
-/// The last step that ended before a time, and the first that ended after it.
+/// Returns the last step that ended before a time, and the first that ended after it.
 fn around(steps: &[StepView], time: u64) -> (Option<&StepView>, Option<&StepView>) {
     let before = steps.partition_point(|step| step.end_time < time);
     let after = steps.partition_point(|step| step.end_time <= time);

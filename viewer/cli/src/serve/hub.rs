@@ -1,5 +1,7 @@
-//! What the routes ask for: figures, fragments of the page, and moves. Everything about traces is answered by the thread that
-//! follows them, in turn; who asks waits without holding up others.
+//! Answers the routes: figures, page fragments, and moves.
+//!
+//! The thread that follows the traces answers all questions about them, one after the other. A waiting request does not
+//! block others.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -18,64 +20,66 @@ use memlab_follow::offload::operation;
 use memlab_protocol::status::{MoveState, OperationKind};
 use memlab_report::page::elements::size;
 
-/// The shortest time between two updates of pages; it grows where drawing takes long.
+/// Shortest interval between updates of pages; it grows if drawing is slow.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest time between two updates.
+/// Longest interval between updates.
 const MAX_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
-/// The time between two checks for an open page while none is open.
+/// Interval between checks for an open page while none is open.
 const PAGE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Drawing takes at most this part of the time of a core.
+/// Drawing uses at most this fraction of a core (1/N).
 const DRAWING_SHARE_DIVISOR: u32 = 10;
 
-/// Figures that the traces' thread does not give within this time are the last ones.
+/// Longest wait for the traces' thread.
+///
+/// After it, the previous figures are used.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Processes that have ended stay this long, and at most this many of them.
+/// Time and number limit for ended processes on the page.
 const ENDED_RETENTION: Duration = Duration::from_secs(3600);
 const MAX_ENDED_PROCESSES: usize = 32;
 
-/// The most fragments kept for other pages that want the same.
+/// The most fragments cached for other pages with the same request.
 const MAX_FRAGMENTS: usize = 32;
-/// The most notices on moves that are kept.
+/// The most move notices kept.
 const MAX_NOTICES: usize = 8;
 
-/// What is new, for pages.
+/// An update for pages.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct HubUpdate {
-    /// The processes, as HTML.
+    /// The list of processes, as HTML.
     pub strip: String,
-    /// Of each: its version.
+    /// Version of each process.
     pub versions: Vec<ProcessUpdate>,
-    /// How moves ended, the newest last: a number, whether it went well, and words.
+    /// Outcomes of moves, newest last: number, success, and message.
     pub notices: Vec<(u64, bool, String)>,
 }
 
-/// One process, for pages.
+/// Update of one process.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct ProcessUpdate {
     id: String,
     version: String,
     title: String,
-    /// Whether its memory can be moved now: `offload`, `restore`; nothing: not now.
+    /// Possible move: `offload` or `restore`; `None`: none now.
     can: Option<&'static str>,
-    /// Where its memory is, or why it cannot be moved.
+    /// Location of its memory, or the reason why it cannot be moved.
     moving: String,
-    /// Whether it has ended.
+    /// True if the process has ended.
     over: bool,
 }
 
-/// When each trace was first seen to have ended.
+/// Time at which each trace was first seen ended.
 type EndTimes = HashMap<PathBuf, Instant>;
 
-/// The fragments drawn last, each with its process's version.
+/// The latest fragments, each with its process's version.
 #[derive(Default)]
 struct FragmentCache {
     fragments: VecDeque<(FragmentRequest, Arc<Fragment>)>,
-    /// How long drawing took last.
+    /// Duration of the latest drawing.
     took: Duration,
 }
 
-/// Everything that is served.
+/// Everything that the server serves.
 pub struct Hub {
     traces: ModelQueries,
     found: Arc<Mutex<Discovered>>,
@@ -90,7 +94,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Begins to follow the user's processes.
+    /// Starts to follow this user's processes.
     ///
     /// # Errors
     ///
@@ -114,12 +118,12 @@ impl Hub {
         })
     }
 
-    /// How many processes there are.
+    /// Number of processes.
     pub fn count(&self) -> usize {
         lock(&self.found).processes.len()
     }
 
-    /// The totals of all processes, as of now; the last ones where the traces' thread is busy.
+    /// Returns current totals of all processes, or the previous ones if the traces' thread is busy.
     pub async fn figures(&self) -> Figures {
         let (found, ended) = (self.found.clone(), self.ended.clone());
         let asked = self.ask(move |followed| {
@@ -136,11 +140,11 @@ impl Hub {
         }
     }
 
-    /// The parts of the page about one process.
+    /// Returns the parts of the page about one process.
     ///
     /// # Errors
     ///
-    /// If there is no such process, device or moment: in words.
+    /// If the process, device or moment does not exist; returns the message for the user.
     pub async fn fragment(&self, request: FragmentRequest) -> Result<Arc<Fragment>, String> {
         let kept = self.kept.clone();
         let drawn = self.ask(move |followed| {
@@ -170,11 +174,11 @@ impl Hub {
             .unwrap_or_else(|| Err("the thread that reads the traces has ended: start memlab serve again".to_owned()))
     }
 
-    /// Has a process's memory moved; how that goes is told to the pages.
+    /// Starts a move of a process's memory; pages receive its progress.
     ///
     /// # Errors
     ///
-    /// If there is no such process: in words.
+    /// If the process does not exist; returns the message for the user.
     pub async fn order(&self, id: &str, kind: OperationKind) -> Result<(), String> {
         let figures = self.figures().await;
         let process = figures.processes.into_iter().find(|process| process.id == id && !process.state.is_over());
@@ -185,17 +189,17 @@ impl Hub {
         Ok(())
     }
 
-    /// What is new, from now on.
+    /// Subscribes to updates from now on.
     pub fn updates(&self) -> watch::Receiver<Arc<HubUpdate>> {
         self.updates.subscribe()
     }
 
-    /// Tells the pages what is new, for as long as there are any; otherwise only looks whether there are.
+    /// Sends updates while pages are open; otherwise only waits for a page.
     pub async fn tell(&self) {
         loop {
             if self.updates.receiver_count() == 0 {
                 lock(&self.mover).watch(Vec::new());
-                // Pages that come later are not told what was.
+                // Pages that open later must not receive old updates.
                 self.updates.send_replace(Arc::default());
                 while self.updates.receiver_count() == 0 {
                     tokio::time::sleep(PAGE_CHECK_INTERVAL).await;
@@ -245,11 +249,11 @@ impl Hub {
         }
     }
 
-    /// What `answer` makes of the traces; `None`: their thread has ended.
+    /// Runs `answer` on the traces; `None`: their thread has ended.
     async fn ask<T: Send + 'static>(&self, answer: impl FnOnce(&mut Vec<Followed>) -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         self.traces.query(Box::new(move |followed| {
-            // Whoever asked may be gone by now.
+            // The caller may be gone by now.
             if !sender.is_closed() {
                 let _ = sender.send(answer(followed));
             }
@@ -289,7 +293,7 @@ impl ProcessUpdate {
     }
 }
 
-/// Takes out what is no longer told: runs that ended long ago or before many others, and traces that their process has left.
+/// Removes runs that ended long ago or before many others, and traces that their process no longer writes.
 fn retain(followed: &mut Vec<Followed>, found: &Discovered, ended: &mut EndTimes) {
     let now = Instant::now();
     let has_left = |followed: &Followed| {
@@ -311,7 +315,7 @@ fn retain(followed: &mut Vec<Followed>, found: &Discovered, ended: &mut EndTimes
 
 fn figures(followed: &[Followed], found: &Discovered) -> Figures {
     let mut processes: Vec<ProcessFigures> = followed.iter().map(ProcessFigures::of).collect();
-    // Those that run first, the ranks of a job side by side.
+    // Running processes first, the ranks of a job side by side.
     processes.sort_by_key(|process| (process.state.is_over(), process.command.clone(), process.rank, process.pid));
     Figures { processes, left_out: found.left_out(), problems: found.problems.clone() }
 }

@@ -1,4 +1,4 @@
-//! The figures for Prometheus: OpenMetrics, or the older text format for those who know only that.
+//! Prometheus metrics, as OpenMetrics or in the older text format.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::figures::{DeviceFigures, Figures, ProcessFigures};
 
-/// A form of the figures.
+/// A metrics format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
@@ -20,7 +20,9 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a scraper asks for. Prometheus asks for both; `curl`, for anything, gets what is older.
+    /// Chooses the format that the scraper accepts.
+    ///
+    /// Prometheus accepts both; `curl` accepts anything and gets the older one.
     pub fn wanted(headers: &HeaderMap) -> Self {
         let accept = headers.get_all(header::ACCEPT);
         let wants = accept.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -32,7 +34,7 @@ impl Format {
         if wants.into_iter().any(is_open) { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// The content type.
+    /// Content type of the format.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -41,11 +43,11 @@ impl Format {
     }
 }
 
-/// All metrics.
+/// Writes all metrics.
 ///
 /// # Errors
 ///
-/// Never: a text takes anything.
+/// Never: writing to a string cannot fail.
 pub fn write(figures: Figures, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(AllFigures(figures)));
@@ -114,7 +116,9 @@ impl Collector for AllFigures {
 type DeviceGauge = fn(&ProcessFigures, &DeviceFigures) -> Option<u64>;
 type ProcessCounter = fn(&ProcessFigures) -> u64;
 
-/// What a process has on a device now. After it has ended it has nothing; before its trace is read, nothing is known.
+/// Returns the current bytes of a live process.
+///
+/// An ended process holds nothing, and an unread trace has no figures.
 fn now(process: &ProcessFigures, bytes: u64) -> Option<u64> {
     process.is_live().then_some(bytes)
 }
@@ -275,7 +279,7 @@ mod tests {
         assert_eq!(limit, [format!(r#"memlab_limit_bytes{{{labels},device="0"}} 4294967296"#)]);
         let category = lines(Format::Text, r#"category="activation""#, rank());
         assert_eq!(category, [format!(r#"memlab_category_bytes{{{labels},device="0",category="activation"}} 7"#)]);
-        // AND counters are declared as each format has it
+        // AND each format declares counters in its form
         assert_eq!(lines(Format::OpenMetrics, "# TYPE memlab_out_of", rank()), ["# TYPE memlab_out_of_memory counter"]);
         assert_eq!(lines(Format::Text, "# TYPE memlab_out_of", rank()), ["# TYPE memlab_out_of_memory_total counter"]);
         let text = write(Figures { processes: rank(), ..Figures::default() }, Format::OpenMetrics).unwrap();
@@ -288,7 +292,7 @@ mod tests {
         let ended = process(1, None, ProcessState::Ended { code: Some(0), signal: None });
         let opening = process(2, None, ProcessState::Opening { read: 1, total: 9 });
         let processes = || vec![ended.clone(), opening.clone()];
-        // THEN neither is said to hold anything, the peaks stay, and only one runs
+        // THEN neither reports current bytes, the peaks stay, and only one runs
         for name in
             ["memlab_allocated_bytes{", "memlab_reserved_bytes{", "memlab_used_bytes{", "memlab_category_bytes{"]
         {

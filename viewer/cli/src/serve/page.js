@@ -1,5 +1,6 @@
-// Follows the processes: the server says what is new, and the page asks for what it shows of that. Nothing is asked for while the
-// page is hidden or paused. What the reader has done to the page stays: sorted, opened, searched, zoomed, scrolled.
+// Follows the processes: the server announces updates, and the page fetches only what it shows. It fetches nothing while it
+// is hidden or paused. The reader's changes to the page survive updates: sorting, opened parts, search, zoom, scroll
+// position.
 (() => {
   "use strict";
 
@@ -9,11 +10,11 @@
   let news = null;
   let isPaused = false;
   let stream = null;
-  let asked = null; // What is being fetched.
-  let have = ""; // What is on the page, and in which version.
+  let asked = null; // The request in flight.
+  let have = ""; // The shown content and its version.
   let lastNotice = -1;
 
-  // The token comes behind the address, where no server sees it, and stays in this tab.
+  // The token comes in the URL fragment, which no server sees, and stays in this tab.
   function takeToken(parameters) {
     if (!parameters.has("token")) return;
     sessionStorage.setItem("memlab-token", parameters.get("token"));
@@ -48,7 +49,7 @@
 
   // Pieces of the page.
 
-  // What the reader has done to a piece that is about to be replaced; returns what does it again.
+  // Remembers the reader's changes to a piece before it is replaced; returns a function that restores them.
   function remember(piece) {
     const open = new Map();
     const path = (details) => {
@@ -110,7 +111,7 @@
     };
   }
 
-  // Whether the reader is at something in this piece that would be lost: marked text, a held button.
+  // Returns true if the reader is using this piece and would lose something: marked text, a held button.
   let pressed = null;
   function isInUse(piece) {
     const selection = getSelection();
@@ -118,7 +119,7 @@
     return marks || (pressed !== null && piece.contains(pressed));
   }
 
-  // Puts HTML in its place, unless it is there. Returns whether it is there now.
+  // Replaces a piece's HTML, unless it is unchanged or in use. Returns true if the piece now has this HTML.
   function put(id, html) {
     const piece = $(id);
     if (piece.source === html) return true;
@@ -130,7 +131,7 @@
     return true;
   }
 
-  // The process that is shown.
+  // The shown process.
 
   function current() {
     return news?.versions.find((process) => process.id === shown.id) ?? null;
@@ -155,7 +156,7 @@
     document.title = `${process.title} – memlab`;
     showMoves(process);
     const what = wanted();
-    // A change of what is shown is fetched at once; new data waits for what is being fetched, and while the page is paused.
+    // Another selection is fetched at once. New data waits for the request in flight, and while the page is paused.
     const isOther = !have.startsWith(`${what} `);
     if (have === `${what} ${process.version}` || asked === what || (isPaused && !isOther)) return;
     if (asked !== null && !isOther) return;
@@ -185,7 +186,7 @@
         $("part").classList.remove("waiting");
       }
     }
-    // What came meanwhile.
+    // Fetch a selection made meanwhile.
     if (have.startsWith(`${wanted()} `) === false) update();
   }
 
@@ -255,7 +256,7 @@
     setTimeout(() => line.remove(), isGood ? 20000 : 60000);
   }
 
-  // What is new.
+  // Updates.
 
   function onNews(latest) {
     news = latest;
@@ -268,7 +269,7 @@
     update();
   }
 
-  // Server-sent events by hand: EventSource sends no token.
+  // Reads server-sent events by hand: EventSource cannot send a token.
   async function follow() {
     stream?.abort();
     const mine = (stream = new AbortController());
@@ -284,7 +285,7 @@
           if (done) break;
           const parts = (rest + value).split("\n\n");
           rest = parts.pop();
-          // Only the latest counts.
+          // Only the latest event matters.
           const last = parts.filter((part) => part.includes("data:")).pop();
           if (last) onNews(JSON.parse(last.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n")));
         }
@@ -303,7 +304,7 @@
     if (news) onNews(news);
   }
 
-  // What the reader does.
+  // Input of the reader.
 
   addEventListener("click", (event) => {
     const target = event.target.closest("[data-part], [data-at], button[data-device], [data-move], .processes tr[data-id], #pause");
@@ -319,7 +320,7 @@
     } else go({ device });
   });
 
-  // A moment on the chart: by a click, or by Enter where the keys have brought the cursor.
+  // Chooses a moment on the chart: by a click, or by Enter at the keyboard cursor.
   function chooseOnChart(event) {
     const svg = event.target.closest?.("svg.timeline");
     if (!svg?.dataset.cursor || (event.type === "keydown" && event.key !== "Enter")) return;

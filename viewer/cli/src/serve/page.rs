@@ -1,11 +1,11 @@
-//! The page: one document that needs nothing else, and is empty until its script asks for what to show.
+//! The page: one self-contained document, empty until its script fetches data.
 
 use maud::{PreEscaped, html};
 
 use memlab_report::page::{self, Document};
 pub use memlab_report::report::live::PagePart;
 
-/// The whole page; `nonce`: for its scripts.
+/// Returns the whole page; `nonce`: for its scripts.
 pub fn page(nonce: &str) -> String {
     let tabs = html! {
         @for (key, part) in (1..).zip(PagePart::ALL) {

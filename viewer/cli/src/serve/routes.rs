@@ -29,27 +29,31 @@ use memlab_protocol::status::OperationKind;
 use memlab_report::page::nonce;
 pub use memlab_report::report::live::PagePart;
 
-/// The most pages that get updates at a time: with the token, and without one.
+/// The most pages that receive updates at a time, with the token and without one.
 const MAX_OWN_PAGES: usize = 64;
 const MAX_GUEST_PAGES: usize = 32;
-/// An idle connection is written to after this time, so that one that is gone is noticed.
+/// Interval after which an idle connection is written to, so that a dead one is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 struct Server {
     hub: Hub,
     access: Access,
-    /// LineResolver of pages. Other users of this machine have no token, and cannot take those of the owner.
+    /// Permits for pages.
+    ///
+    /// Other users of this machine have no token and cannot use up the owner's permits.
     own_pages: Arc<Semaphore>,
     guest_pages: Arc<Semaphore>,
 }
 
 type Shared = State<Arc<Server>>;
 
-/// Serves until `stop` is ready. `started` is told how many processes there are, once requests are answered.
+/// Serves until `stop` is ready.
+///
+/// Calls `started` with the number of processes once requests are answered.
 ///
 /// # Errors
 ///
-/// If the system does not let it.
+/// If the system refuses.
 pub fn serve(
     listener: TcpListener,
     access: Access,
@@ -82,7 +86,7 @@ pub fn serve(
     })
 }
 
-/// Refuses what is not to be answered, and has browsers keep the answers to our page.
+/// Refuses forbidden requests, and adds headers that keep the answers private to this page.
 async fn guard(State(server): Shared, request: Request, next: Next) -> Response {
     let purpose = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/") => Purpose::EmptyPage,
@@ -109,7 +113,7 @@ async fn guard(State(server): Shared, request: Request, next: Next) -> Response 
     response
 }
 
-/// A sentence as an answer.
+/// Answers with a sentence.
 fn text_response(status: StatusCode, message: &str) -> Response {
     (status, format!("{message}\n")).into_response()
 }
@@ -137,7 +141,9 @@ async fn all_metrics(State(server): Shared, headers: HeaderMap) -> Response {
     }
 }
 
-/// What is new, as it becomes so: only the latest, for those who read slowly.
+/// Streams updates.
+///
+/// A slow reader gets only the latest.
 async fn events(State(server): Shared, headers: HeaderMap) -> Response {
     let is_owner = server.access.is_owner(&headers);
     let places = if is_owner { &server.own_pages } else { &server.guest_pages };
@@ -145,7 +151,7 @@ async fn events(State(server): Shared, headers: HeaderMap) -> Response {
         let next = if is_owner { "close some" } else { "close some, or open the address with the token" };
         return text_response(StatusCode::SERVICE_UNAVAILABLE, &format!("too many pages are open: {next}"));
     };
-    // What was told last comes first, unless nobody was there to be told.
+    // The stream begins with the previous update, unless no page was open to receive it.
     let updates = WatchStream::new(server.hub.updates()).filter(|updates| !updates.strip.is_empty());
     let updates = as_events(updates).map(move |event| {
         let _held_with_the_stream = &place;
@@ -158,7 +164,7 @@ fn as_events(updates: impl Stream<Item = Arc<HubUpdate>>) -> impl Stream<Item = 
     updates.filter_map(|updates| Event::default().event("news").json_data(&*updates).ok().map(Ok))
 }
 
-/// What of a process is to be shown.
+/// Parameters of a fragment request.
 #[derive(Debug, Deserialize)]
 struct FragmentParameters {
     device: Option<i32>,

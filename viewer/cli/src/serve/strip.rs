@@ -1,4 +1,4 @@
-//! The list of processes at the top of the page: a row for each device of each.
+//! The list of processes at the top of the page: one row per device of each process.
 
 use maud::{Markup, html};
 use memlab_job::median;
@@ -11,7 +11,9 @@ use memlab_follow::snapshot::ProcessState;
 use memlab_report::page::elements::{name, share, size};
 use memlab_units::format;
 
-/// Draws it. `location`: where a process's memory is, by its own word.
+/// Draws the list.
+///
+/// `location`: the location of a process's memory, as the process reports it.
 pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>) -> Markup {
     if figures.processes.is_empty() && figures.problems.is_empty() {
         return html! {
@@ -31,7 +33,7 @@ pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>)
                 "No traced process of yours is running now: one that is started with " code { "memlab run -- CMD" }
                 " appears here."
             }
-            // What is worth a look need not be opened first.
+            // Without running processes, the ended ones are shown open.
             (over)
         } @else {
             (table("processes", &running, &location))
@@ -103,7 +105,7 @@ fn rows(process: &ProcessFigures, location: Option<&MemoryLocation>) -> Markup {
     }
 }
 
-/// What is allocated, reserved and in use, as shares of the device.
+/// Draws allocated, reserved and used memory as shares of the device.
 fn bar(device: &DeviceFigures) -> Markup {
     let totals = &device.totals;
     let most = totals.used_bytes.max(totals.reserved_bytes).max(totals.peak_used_bytes);
@@ -144,7 +146,7 @@ fn state(process: &ProcessFigures, location: Option<&MemoryLocation>) -> Markup 
     }
 }
 
-/// Who holds more than the others of its job, in a sentence.
+/// Names the rank that holds more than the others of its job, in a sentence.
 fn uneven(running: &[&ProcessFigures]) -> Markup {
     let mut peaks: Vec<(u64, u32)> = running
         .iter()
@@ -159,7 +161,7 @@ fn uneven(running: &[&ProcessFigures]) -> Markup {
     let median = median(peaks.iter().map(|(bytes, _)| *bytes));
     html! {
         p.note {
-            // A twentieth more is as good as even.
+            // Up to 5 % above the median counts as even.
             @if median == 0 || most - median <= median / 20 {
                 "The peaks of " (count) " ranks are even: " (size(median)) " at the median."
             } @else {

@@ -6,13 +6,15 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// The longest life of a child process, and the longest wait: only what hangs takes so long.
+/// The longest life of a child process, and the longest wait.
+///
+/// Only a hanging child reaches it.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
-/// The factor of memlab's own limits for answers of others, which a busy machine must not exceed.
+/// Factor for memlab's timeouts, so that a busy machine does not exceed them.
 pub const PATIENCE: (&str, &str) = ("MEMLAB_PATIENCE", "120");
 
-/// Polls until `is` is true. False: it was not within the limit.
+/// Polls until `is` is true; false: the limit was reached first.
 pub fn becomes_true(mut is: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !is() {
@@ -29,7 +31,7 @@ pub fn becomes_true(mut is: impl FnMut() -> bool) -> bool {
 ///
 /// # Errors
 ///
-/// Those of the system calls.
+/// If a system call fails.
 pub fn usual_signals() -> io::Result<()> {
     let mut none = std::mem::MaybeUninit::uninit();
     // SAFETY: async-signal-safe system calls on this process; the set is initialised by sigemptyset.
@@ -107,7 +109,9 @@ pub fn output(command: &mut Command) -> Output {
     output_within(command, LIMIT)
 }
 
-/// Runs a command to its end, within the limit. Its descendants may keep its output open; they are not waited for.
+/// Runs a command to its end, within the limit.
+///
+/// Its descendants may keep its output open; they are not waited for.
 pub fn output_within(command: &mut Command, limit: Duration) -> Output {
     let mut files = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
     let [stdout, stderr] = files.each_ref().map(|file| file.try_clone().expect("copied"));

@@ -1,4 +1,4 @@
-//! A dashboard that is drawn into a buffer, and compared with pictures in `tests/screens/`.
+//! A dashboard drawn into a buffer, and compared with snapshots in `tests/screens/`.
 
 use std::sync::Arc;
 

@@ -80,7 +80,7 @@ impl MapBuilder {
     }
 }
 
-/// A program that allocates and frees: events of every kind.
+/// A program that allocates and frees, with events of every kind.
 pub fn eventful() -> Story {
     let mut story = mapped();
     let time = 700_000_000;
@@ -116,7 +116,7 @@ pub fn on_map(map: Option<SegmentMap>) -> App {
     app
 }
 
-/// A map of segments given as pieces: bytes, and whether they are free.
+/// A map of segments given as pieces: bytes, and true if free.
 pub fn map_of(segments: &[Vec<(u64, bool)>]) -> SegmentMap {
     let mut map = SegmentMap::default();
     let mut address = BASE;

@@ -250,7 +250,7 @@ impl Story {
     }
 }
 
-/// Writes a trace by a clock that is a day ahead: its writer, on another machine, counts as alive all day.
+/// Writes a trace with a clock that is a day ahead: its writer, on another machine, counts as alive all day.
 fn write_later(path: &Path, text: &str) {
     std::fs::write(path, text).expect("written");
     let file = std::fs::File::options().write(true).open(path).expect("opened");
@@ -286,7 +286,7 @@ impl Opened {
         self.roster.read_to_end(&mut |_| ControlFlow::Continue(()));
     }
 
-    /// Answers the dashboard's queries until there are no more.
+    /// Answers the dashboard's queries until none are left.
     pub fn show(&mut self, app: &mut App) {
         for _ in 0..3 {
             self.roster.set_front(app.query().front.as_deref());
@@ -298,7 +298,7 @@ impl Opened {
     }
 }
 
-/// A trace of a training that goes on: its writer is this process.
+/// The trace of a training in progress: its writer is this process.
 pub fn of_this_process(steps: u64) -> Story {
     let mut story = trained(steps);
     story.write_here(4242);
@@ -312,8 +312,8 @@ pub fn trained(steps: u64) -> Story {
     story
 }
 
-/// The same, recorded with what ran on the GPU: most of it in the first block, in forward and backward, a copy of a batch, and
-/// what a line ran that holds no memory.
+/// The same, recorded with GPU work: most of it in the first block, in forward and backward, a copy of a batch, and the work
+/// of a line that holds no memory.
 pub fn timed(steps: u64) -> Story {
     let mut story = trained(steps);
     let add =

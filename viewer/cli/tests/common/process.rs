@@ -89,15 +89,15 @@ pub struct Movable {
     pub trace: PathBuf,
     pub device_bytes: u64,
     pub host_bytes: u64,
-    /// How often it is asked before an operation is done.
+    /// Number of queries before an operation is done.
     pub steps: u64,
     /// While false, operations stop after the first step.
     pub go_on: Arc<AtomicBool>,
-    /// The failures of the next operations: the error, and whether the operation can be repeated.
+    /// The failures of the next operations: the error, and true if the operation can be repeated.
     pub failures: Vec<(String, bool)>,
     pub note: Option<String>,
     pub refusal: Option<String>,
-    /// Why it cannot move memory.
+    /// Reason why it cannot move memory.
     pub why_not: Option<String>,
     pub state: String,
     pub limits: Vec<Value>,

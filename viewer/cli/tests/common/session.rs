@@ -20,7 +20,7 @@ pub struct Session {
     pub screen: Arc<Mutex<vt100::Parser>>,
     pub raw: Arc<Mutex<Vec<u8>>>,
     pub folder: tempfile::TempDir,
-    /// Disconnected when all output was read.
+    /// Disconnected once all output has been read.
     output: Receiver<()>,
     _watchdog: Watchdog,
 }
@@ -135,7 +135,7 @@ impl Session {
         unsafe { libc::kill(pid, signal) };
     }
 
-    /// Waits for the end; returns the exit code, whether the terminal was restored, and the text.
+    /// Waits for the end; returns the exit code, true if the terminal was restored, and the text.
     pub fn end(mut self) -> (u32, bool, String) {
         let mut status = None;
         let has_ended = becomes_true(|| {
@@ -144,7 +144,7 @@ impl Session {
         });
         assert!(has_ended, "still running:\n{}", self.text());
         let status = status.expect("it has ended");
-        // The output ends when no process has the terminal any more.
+        // The output ends when no process holds the terminal any more.
         assert_eq!(self.output.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected), "{}", self.text());
         let screen = self.screen.lock().expect("no panic");
         let restored = !screen.screen().alternate_screen() && !screen.screen().hide_cursor();
@@ -153,7 +153,7 @@ impl Session {
     }
 }
 
-/// A library that is harmless when preloaded: the C library of this test.
+/// Returns a library that is harmless when preloaded: the C library of this test.
 pub fn harmless_library() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
     let library = maps.split_whitespace().find(|word| word.contains("/libc.so") || word.contains("/libc-"));

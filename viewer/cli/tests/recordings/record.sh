@@ -1,6 +1,6 @@
 #!/bin/sh
-# Records the trainings that `viewer/cli/tests/advise.rs` has advice on, on the simulated card: `make all` first. Paths are made the same
-# on all machines. After that the snapshots are to be made again, and read: INSTA_UPDATE=always cargo test -p memlab --test advise
+# Records the trainings for `viewer/cli/tests/advise.rs` on the simulated card: run `make all` first. Paths are made the same
+# on all machines. Then recreate the snapshots and review them: INSTA_UPDATE=always cargo test -p memlab --test advise
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 root=$here/../../..

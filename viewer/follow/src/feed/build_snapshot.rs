@@ -1,4 +1,4 @@
-//! One snapshot of all traces.
+//! Builds one snapshot of all traces.
 
 use std::sync::Arc;
 
@@ -6,8 +6,9 @@ use super::roster::Roster;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, ComparisonQuery, Detail, Query};
 
-/// Makes the snapshot that a query asks for. `known` is the comparison made last. Returns `None` if `is_stale` says so
-/// before the snapshot is done.
+/// Builds the snapshot that a query asks for.
+///
+/// `known` is the previous comparison. Returns `None` if `is_stale` returns true before the snapshot is complete.
 pub fn build_snapshot(
     roster: &mut Roster,
     query: &Query,
@@ -27,7 +28,7 @@ pub fn build_snapshot(
             None => followed.snapshot(detail),
             Some(cursor) => match followed.snapshot_at(cursor, detail, is_stale) {
                 None if is_stale() => return None,
-                // The trace can no longer be read; the snapshot says why.
+                // The trace can no longer be read; the snapshot contains the reason.
                 None => followed.snapshot(detail),
                 Some(found) => found,
             },

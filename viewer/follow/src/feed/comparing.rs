@@ -1,4 +1,4 @@
-//! The comparison of the ranks of a job, made anew now and then while they run.
+//! Compares the ranks of a job, again and again while they run.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use memlab_job::{Job, RankSummary, TraceFile, ranks_of};
 use memlab_trace::Scope;
 
-/// The shortest time between two comparisons.
+/// Shortest interval between comparisons.
 const COMPARISON_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Comparing takes at most this part of a core.
+/// Comparisons use at most this fraction of a core (1/N).
 const CORE_SHARE_DIVISOR: u32 = 100;
 
-/// The last comparison, and when the next is due.
+/// The previous comparison, and the time of the next.
 #[derive(Default)]
 pub struct RankComparison {
     job: Option<Arc<Job>>,
@@ -24,27 +24,27 @@ pub struct RankComparison {
 }
 
 impl RankComparison {
-    /// Something was read since.
+    /// Marks the comparison as outdated, after more of a trace was read.
     pub fn set_outdated(&mut self) {
         self.is_current = false;
     }
 
-    /// Whether another is to be made of what was read.
+    /// Returns true if the comparison is outdated and the next one is due.
     pub fn is_overdue(&self) -> bool {
         !self.is_current && self.due.is_none_or(|due| Instant::now() >= due)
     }
 
-    /// Whether another is to be made.
+    /// Returns true if a new comparison is needed: the previous one is overdue or has another scope.
     pub fn is_due(&self, scope: Option<Scope>) -> bool {
         scope != self.scope || self.is_overdue()
     }
 
-    /// The last one.
+    /// The previous comparison.
     pub fn job(&self) -> Option<Arc<Job>> {
         self.job.clone()
     }
 
-    /// Compares the ranks of the job that began last, as far as they are read.
+    /// Compares the ranks of the newest job, as far as they are read.
     pub fn compare(&mut self, read: &[&RankSummary], scope: Option<Scope>) -> Option<Arc<Job>> {
         let began = Instant::now();
         let file = |summary: &&RankSummary| TraceFile { path: summary.path.clone(), header: summary.header.clone() };

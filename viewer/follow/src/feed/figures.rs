@@ -1,4 +1,4 @@
-//! How much memory a process has, without what it is for: a model that is small enough to keep for each rank of a large job.
+//! A process's memory figures without attribution: a model small enough to keep for each rank of a large job.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -7,26 +7,28 @@ use memlab_job::RankSummary;
 use memlab_trace::record::{Alloc, DriverAlloc, Oom};
 use memlab_trace::{Follower, Model, ReadError, Record, Sink};
 
-/// A trace that is followed for its figures only.
+/// Follows a trace for its figures only.
 pub struct FollowedFigures {
     follower: Follower,
     figures: Figures,
-    /// The time of the trace when its history was last shortened.
+    /// Trace time at which the history was last shortened.
     shortened_at: u64,
 }
 
-/// The most reads between two polls, so that others get their turn.
+/// The most reads in one poll, so that other traces get their turn.
 const MAX_POLL_READS: usize = 4;
 
-/// The history is halved this often after the first reading: from some thousand points to some hundred.
+/// Number of times the history is halved after the first read: from thousands of points to hundreds.
 const HISTORY_HALVINGS: usize = 3;
 
 impl FollowedFigures {
     /// Reads a trace up to now.
     ///
+    /// Stops early once `stop` returns true, and keeps what it has read.
+    ///
     /// # Errors
     ///
-    /// If it cannot be read. `stop` is asked now and then; what was read until then remains.
+    /// If the trace cannot be read.
     pub fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Self, ReadError> {
         let mut follower = Follower::open(path)?;
         let mut figures = Figures::default();
@@ -38,7 +40,9 @@ impl FollowedFigures {
         Ok(followed)
     }
 
-    /// Reads what is new; whether there was any.
+    /// Reads new events.
+    ///
+    /// Returns true if any were read.
     ///
     /// # Errors
     ///
@@ -58,13 +62,13 @@ impl FollowedFigures {
         Ok(is_new)
     }
 
-    /// Takes the figures over into a summary.
+    /// Copies the figures into a summary.
     pub fn update(&self, summary: &mut RankSummary) {
         let Figures { model, passed_over } = &self.figures;
         summary.update(model, model.events() + passed_over, self.follower.skipped().count);
     }
 
-    /// The writer is gone: what it left unwritten is passed over from now on.
+    /// Marks the writer as dead: from now on, reading skips the holes that it left.
     pub fn set_writer_dead(&mut self) {
         self.follower.set_writer_dead();
     }
@@ -75,11 +79,11 @@ impl FollowedFigures {
     }
 }
 
-/// A model that is told of memory, but not of stacks, layers and tags.
+/// A model that receives memory events, but no stacks, layers and tags.
 #[derive(Default)]
 struct Figures {
     model: Model,
-    /// Events that it was not told of.
+    /// Number of skipped events.
     passed_over: u64,
 }
 

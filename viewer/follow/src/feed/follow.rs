@@ -1,4 +1,4 @@
-//! One trace that is followed, from its first line to its writer's end.
+//! Follows one trace from its first line to its writer's end.
 
 use std::fs::File;
 use std::io;
@@ -19,19 +19,19 @@ use memlab_base::query::{Cursor, Detail, MomentHoldings};
 enum Reading {
     /// A plain trace.
     Follows(Follower),
-    /// A compressed one: read at the first poll, as a whole.
+    /// A compressed trace, read whole at the first poll.
     Whole,
-    /// Nothing more will come.
+    /// Complete: nothing more will come.
     Done,
 }
 
-/// The most bytes of all copies of the past together.
+/// Memory limit of all checkpoints together, in bytes.
 const CHECKPOINT_BUDGET: usize = 256 << 20;
 
-/// The number of latest events kept for the screen.
+/// Number of latest events kept for the screen.
 const HISTORY_LENGTH: usize = 5_000;
 
-/// A trace and the model of what it said so far.
+/// A trace and the model of everything read so far.
 pub struct Followed {
     path: PathBuf,
     reading: Reading,
@@ -45,12 +45,12 @@ pub struct Followed {
     writer: WriterState,
 }
 
-/// What a poll brought.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// Something to show.
+    /// True if the screen has something new to show.
     pub changed: bool,
-    /// There is more to read at once.
+    /// True if more can be read at once.
     pub more: bool,
 }
 
@@ -59,7 +59,7 @@ impl Followed {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, is empty or is no trace that this memlab knows.
+    /// If the file cannot be read, is empty, or is not a trace of a known version.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let mut replay = Replay::with_history(HISTORY_LENGTH);
         let reading = match Follower::open(path) {
@@ -90,23 +90,23 @@ impl Followed {
         })
     }
 
-    /// The file.
+    /// Path of the trace.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The state after what was read so far, unless that is only the beginning; and how many garbled lines were passed over.
+    /// Returns the model and the number of garbled lines skipped; `None` while the trace is still being opened.
     pub fn caught_up(&self) -> Option<(&Model, u64)> {
         let is_opening = matches!(self.state, ProcessState::Opening { .. });
         (!is_opening && self.replay.model.header().is_some()).then_some((&self.replay.model, self.skipped))
     }
 
-    /// Whether its writer is there.
+    /// State of the writer.
     pub fn state(&self) -> ProcessState {
         self.state
     }
 
-    /// How far reading it has come.
+    /// Progress of reading.
     pub fn progress(&self) -> Progress {
         let (bytes_read, bytes_total) = match self.state {
             ProcessState::Opening { read, total } => (read, total),
@@ -115,38 +115,40 @@ impl Followed {
         Progress { bytes_read, bytes_total, events: self.replay.model.events() }
     }
 
-    /// Sets whose lines snapshots show; `None`: libraries' too where the user's only call them.
+    /// Sets the scope of lines in snapshots; `None`: also library lines where the user's lines only call libraries.
     pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.replay.model.set_scope(scope);
     }
 
-    /// What it said so far.
+    /// The model of everything read so far.
     pub fn model(&self) -> &Model {
         &self.replay.model
     }
 
-    /// Why it cannot be read any further.
+    /// Reason why the trace cannot be read any further.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Brings the past, see [`Followed::models`], to a moment. Returns whether the trace still has that moment; otherwise the past
-    /// is the earliest state that it has. `None`: the trace can no longer be read, see [`Followed::failure`].
+    /// Moves the past, see [`Followed::models`], to a moment.
+    ///
+    /// Returns true if the trace still has that moment; otherwise the past is the earliest state that the trace has. `None`:
+    /// the trace can no longer be read, see [`Followed::failure`].
     pub fn seek_past(&mut self, at: SeekTarget) -> Option<bool> {
         self.seek(at, &|| false).map(|sought| sought != SeekOutcome::NotKept)
     }
 
-    /// What it said so far, and the state at the moment sought last.
+    /// The model of everything read so far, and the model at the moment sought last.
     pub fn models(&self) -> (&Model, Option<&Model>) {
         (&self.replay.model, self.past.as_ref().map(|past| &past.replay().model))
     }
 
-    /// Whether its writer is gone.
+    /// Returns true if the writer is gone.
     pub fn is_over(&self) -> bool {
         self.state.is_over()
     }
 
-    /// What it shows now.
+    /// Returns the current snapshot.
     pub fn snapshot(&mut self, detail: Detail) -> ProcessSnapshot {
         let mut process = ProcessSnapshot::of(&self.replay, &self.path, self.state, detail);
         process.skipped_lines = self.skipped;
@@ -157,8 +159,9 @@ impl Followed {
         process
     }
 
-    /// The run with the live figures of an earlier moment. `cancelled` is asked while that is looked for; `None` if it
-    /// was.
+    /// Returns the run with the live figures of an earlier moment.
+    ///
+    /// Calls `cancelled` during the seek; returns `None` once it returns true.
     pub fn snapshot_at(
         &mut self,
         cursor: &Cursor,
@@ -177,7 +180,9 @@ impl Followed {
         Some(whole.at(past.replay(), sought == SeekOutcome::NotKept, detail))
     }
 
-    /// Who holds what on a device at a moment. `None` if `cancelled`.
+    /// Returns the holders of a device's memory at a moment.
+    ///
+    /// `None` if `cancelled`.
     pub fn holdings(
         &mut self,
         device: i32,
@@ -194,7 +199,7 @@ impl Followed {
         }))
     }
 
-    /// Brings `past` to a moment; `None` if `cancelled`, or if the trace can no longer be read, which is then said.
+    /// Moves `past` to a moment; `None` if `cancelled`, or if the trace can no longer be read, which sets `failure`.
     fn seek(&mut self, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<SeekOutcome> {
         let extent = match &self.reading {
             Reading::Follows(follower) => follower.extent(),
@@ -217,14 +222,14 @@ impl Followed {
         }
     }
 
-    /// While a long trace is opened, only the events near its end are kept.
+    /// Keeps no events far from the end while a long trace is opened.
     fn keep_events_near_the_end(&mut self) {
-        /// The lines of the events that are kept, and others between them, which one poll may end in front of.
+        /// Longest stretch of lines that holds the kept events, plus one poll, which may end before them.
         const LINES: u64 = (16 << 20) + Follower::POLL_BYTES;
-        /// The most that the log reserves beyond the last line.
+        /// Largest space that the log reserves beyond the last line.
         const RESERVED: u64 = 256 << 20;
         let Reading::Follows(follower) = &self.reading else { return };
-        // A trace that is followed, and not opened any more, is polled often: its file is not looked at for this.
+        // An opened trace is polled often, so its file is checked only during opening.
         let is_far = matches!(self.state, ProcessState::Opening { .. })
             && end_of(&self.path).is_ok_and(|(length, is_reserved)| {
                 let near = if is_reserved { LINES + RESERVED } else { LINES };
@@ -233,7 +238,7 @@ impl Followed {
         self.replay.set_history_length(if is_far { 0 } else { HISTORY_LENGTH });
     }
 
-    /// Checkpoints while reading, so that later seeks into the past are short.
+    /// Saves a checkpoint while reading, so that later seeks into the past are short.
     fn add_checkpoint(&mut self) {
         let Reading::Follows(follower) = &self.reading else { return };
         let position = follower.position();
@@ -263,7 +268,9 @@ impl Followed {
         }
     }
 
-    /// Reads what is new, but not for long. `cancelled` is asked while a compressed trace is read.
+    /// Reads new events for a limited time.
+    ///
+    /// Calls `cancelled` while it reads a compressed trace.
     pub fn poll(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         self.keep_events_near_the_end();
         let polled = match &mut self.reading {
@@ -271,7 +278,7 @@ impl Followed {
                 Ok(polled) => {
                     self.skipped = follower.skipped().count;
                     if polled.restarted {
-                        self.past = None; // It would keep the file that was replaced.
+                        self.past = None; // It would keep the replaced file.
                     }
                     if polled.events > 0 || polled.restarted {
                         self.writer.on_growth();
@@ -318,7 +325,9 @@ impl Followed {
         self.replay.model.end().map(|end| ProcessState::Ended { code: end.code, signal: end.signal })
     }
 
-    /// Brings the state up to date; whether it changed.
+    /// Updates the state.
+    ///
+    /// Returns true if it changed.
     fn update_state(&mut self, more: bool) -> bool {
         if matches!(self.reading, Reading::Done) {
             return false;
@@ -349,14 +358,14 @@ impl Followed {
         if state == ProcessState::Killed
             && let Reading::Follows(follower) = &mut self.reading
         {
-            // The lines after a hole are read by the next poll.
+            // The next poll reads the lines after a hole.
             follower.set_writer_dead();
         }
         state
     }
 }
 
-/// The length of a trace, and whether it ends with space that its writer reserved.
+/// Returns the length of a trace, and true if it ends with space reserved by its writer.
 fn end_of(path: &Path) -> io::Result<(u64, bool)> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();

@@ -1,4 +1,6 @@
-//! A background thread that follows traces and answers queries of their models: nothing is drawn without a query.
+//! A background thread that follows traces and answers queries on their models.
+//!
+//! It draws nothing without a query.
 
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -8,8 +10,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use super::follow::Followed;
 use super::worker::{FIND_INTERVAL, Finder, IDLE_INTERVAL, is_disconnected};
 
-/// Something to be done with the traces between two looks at their files. Traces that are taken out are no longer followed,
-/// unless the finder lists them again.
+/// Work on the traces between two reads of their files.
+///
+/// Traces that it removes are no longer followed, unless the finder lists them again.
 pub type ModelQuery = Box<dyn FnOnce(&mut Vec<Followed>) + Send>;
 
 /// The running thread; it ends when this is dropped.
@@ -21,7 +24,7 @@ pub struct ModelQueries {
 }
 
 impl ModelQueries {
-    /// Begins to follow the traces that appear, all of them whole.
+    /// Starts to follow all traces that appear, with their whole models.
     ///
     /// # Errors
     ///
@@ -35,8 +38,9 @@ impl ModelQueries {
         Ok(Self { queries, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Has the thread call `query` with the traces as far as they have been written by now, soon. Nothing happens if the thread
-    /// has ended by a panic, which its hook has reported.
+    /// Lets the thread call `query` soon, with the traces read up to their current end.
+    ///
+    /// Does nothing if the thread has ended by a panic, which its hook has reported.
     pub fn query(&self, query: ModelQuery) {
         let _ = self.queries.send(query);
     }
@@ -46,7 +50,7 @@ impl Drop for ModelQueries {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -64,7 +68,7 @@ impl QueryThread {
         while !is_disconnected(stop) {
             self.find();
             let more = self.poll(stop);
-            // What came while nothing was to be read sees what has been read since.
+            // Queries that arrived while nothing was left to read now see the traces read since.
             for query in query.take().into_iter().chain(new_queries.try_iter()) {
                 query(&mut self.followed);
             }
@@ -78,7 +82,9 @@ impl QueryThread {
         }
     }
 
-    /// Reads what is new; whether there is more.
+    /// Reads new events.
+    ///
+    /// Returns true if more can be read.
     fn poll(&mut self, stop: &Receiver<()>) -> bool {
         let count = self.followed.len();
         let mut more = false;
@@ -89,7 +95,9 @@ impl QueryThread {
         more
     }
 
-    /// Opens traces that are new. A file that is still empty is tried again.
+    /// Opens new traces.
+    ///
+    /// A file that is still empty is retried.
     fn find(&mut self) {
         if self.last_find.is_some_and(|last| last.elapsed() < FIND_INTERVAL) {
             return;

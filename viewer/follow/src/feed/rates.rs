@@ -1,4 +1,4 @@
-//! How often each line allocated recently.
+//! Recent allocation rate of each line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use memlab_trace::Line;
 
 use crate::snapshot::ProcessSnapshot;
 
-/// The stretch of the program's time over which rates are taken, in nanoseconds.
+/// Window of program time for the rates, in nanoseconds.
 const RATE_WINDOW_NS: u64 = 1_000_000_000;
 
 type Key = (i32, Option<Arc<Line>>);
 
-/// Allocations so far at the beginning of the stretch, and the rates of the one before.
+/// Allocation counts at the start of the window, and the rates of the previous window.
 #[derive(Default)]
 pub struct Rates {
     since: u64,
@@ -21,7 +21,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Records the counts of a snapshot, and puts the recent rates into it.
+    /// Records the counts of a snapshot, and adds the recent rates to it.
     pub fn fill(&mut self, process: &mut ProcessSnapshot) {
         let passed = process.time.saturating_sub(self.since);
         let is_first = self.counts.is_empty();
@@ -41,7 +41,7 @@ impl Rates {
             }
             (self.since, self.counts) = (process.time, counts);
         }
-        // Until the first stretch is over, the rates are those over the run.
+        // Until the first window is complete, the snapshot has the rates over the run.
         if self.rates.is_empty() {
             return;
         }

@@ -1,4 +1,4 @@
-//! A few threads that read whole traces of ranks for their summaries, so that the screen fills while they do.
+//! Threads that read whole traces of ranks for their summaries, while the screen already fills.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ const MAX_THREADS: usize = 4;
 pub struct ReadRequest {
     /// The file.
     pub path: PathBuf,
-    /// Whether it is to be followed from then on, if its writer lives.
+    /// True to follow the trace afterwards, if its writer lives.
     pub follow: bool,
 }
 
-/// A trace that was read.
+/// A trace that a thread has read.
 pub struct ReadTrace {
     /// The file.
     pub path: PathBuf,
-    /// What is kept of it.
+    /// The summary, or the error.
     pub summary: Result<RankSummary, ReadError>,
-    /// Whether its writer lives.
+    /// State of the writer.
     pub state: ProcessState,
-    /// What follows it from now on.
+    /// Figures that follow the trace from now on.
     pub followed: Option<FollowedFigures>,
-    /// How long it took.
+    /// Duration of the read.
     pub took: Duration,
 }
 
-/// The threads; they end when this is dropped.
+/// The reader threads; they end on drop.
 pub struct Readers {
     orders: Option<Sender<ReadRequest>>,
     done: Receiver<ReadTrace>,
@@ -48,7 +48,9 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Starts them. Names of lines and layers are shared by all traces.
+    /// Starts the threads.
+    ///
+    /// All traces share the names of lines and layers.
     pub fn start(names: &Arc<Interned>) -> Self {
         let (orders, to_read) = unbounded::<ReadRequest>();
         let (done_here, done) = unbounded();
@@ -69,15 +71,15 @@ impl Readers {
         Self { orders: Some(orders), done, stop, threads }
     }
 
-    /// Has a trace read.
+    /// Orders the read of a trace.
     pub fn order(&self, order: ReadRequest) {
         if let Some(orders) = &self.orders {
-            // Without the threads, whose panic hook reports why, nothing is read.
+            // The threads are gone only after a panic, which the hook reports. Nothing is read then.
             let _ = orders.send(order);
         }
     }
 
-    /// What was read since this was last asked.
+    /// Traces read since the last call.
     pub fn done(&self) -> impl Iterator<Item = ReadTrace> + '_ {
         self.done.try_iter()
     }
@@ -88,7 +90,7 @@ impl Drop for Readers {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.orders.take());
         for thread in self.threads.drain(..) {
-            // A panic there has been reported by its hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }

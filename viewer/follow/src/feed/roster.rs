@@ -1,5 +1,7 @@
-//! All traces that are shown. Of a few the whole model is kept; of the ranks of a large job only of those looked at last, and of
-//! the others a summary, which is kept up to date in turns.
+//! All shown traces.
+//!
+//! A few traces keep their whole models. In a large job only the ranks viewed last do; the others keep a summary, which is
+//! updated in turns.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -14,34 +16,34 @@ use super::follow::{Followed, Polled};
 use super::readers::{ReadRequest, Readers};
 use super::trace_summary::TraceSummary;
 
-/// Up to this many traces are all kept whole.
+/// Up to this number of traces, all keep their whole models.
 const MAX_WHOLE_TRACES: usize = 8;
 
-/// If there are more, this many that were looked at last are kept whole.
+/// In larger rosters, number of recently viewed traces that keep their whole models.
 const RECENT_WHOLE_TRACES: usize = 3;
 
-/// The longest that one turn of the others takes, so that a key is answered soon.
+/// Longest turn of the summaries, so that keys are answered soon.
 const MAX_TURN: Duration = Duration::from_millis(10);
 
-/// The shortest time between two rounds of turns.
+/// Shortest interval between rounds of turns.
 const ROUND_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A round takes at most this part of a core.
+/// A round uses at most this fraction of a core (1/N).
 const ROUND_SHARE_DIVISOR: u32 = 30;
 
-/// Reading traces again takes at most this part of a core.
+/// Rereads use at most this fraction of a core (1/N).
 const REREAD_SHARE_DIVISOR: u32 = 40;
 
-/// The time between two checks of the readers.
+/// Interval between checks of the readers.
 const READER_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// One of the traces.
+/// A shown trace.
 pub struct ShownTrace {
-    /// What is always kept of it.
+    /// The summary, which is always kept.
     pub summary: TraceSummary,
-    /// The model of all of it, if one is kept.
+    /// The whole model, if kept.
     pub whole: Option<Followed>,
-    /// The number of the look at it, the last of all the highest.
+    /// Sequence number of its last view; the highest is the latest.
     looked_at: u64,
 }
 
@@ -49,25 +51,27 @@ pub struct ShownTrace {
 #[derive(Default)]
 pub struct Roster {
     traces: Vec<ShownTrace>,
-    /// Read traces of which no model is kept; started with the first of them.
+    /// Reads the traces without models; started with the first of them.
     readers: Option<Readers>,
     names: Arc<Interned>,
     comparison: RankComparison,
     looks: u64,
-    /// Whose turn is next.
+    /// Index of the trace whose turn is next.
     next: usize,
-    /// How long this round has taken so far.
+    /// Duration of this round so far.
     round_took: Duration,
     round_due: Option<Instant>,
     reread_due: Option<Instant>,
 }
 
 impl Roster {
-    /// Opens traces. Of many only the first lines are read here.
+    /// Opens traces.
+    ///
+    /// Of a large number, only the first lines are read here.
     ///
     /// # Errors
     ///
-    /// If one of them cannot be read, is empty or is no trace that this memlab knows.
+    /// If a file cannot be read, is empty, or is not a trace of a known version.
     pub fn open(paths: &[PathBuf]) -> Result<Self, ReadError> {
         let mut roster = Self::default();
         for path in paths {
@@ -77,7 +81,9 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Adds a trace, unless it is there or cannot be read yet; whether it was added.
+    /// Adds a trace, unless it is present or cannot be read yet.
+    ///
+    /// Returns true if it was added.
     pub fn add(&mut self, path: &Path) -> bool {
         if self.traces.iter().any(|trace| trace.summary.path() == path) {
             return false;
@@ -89,17 +95,17 @@ impl Roster {
         true
     }
 
-    /// How many there are.
+    /// Number of traces.
     pub fn len(&self) -> usize {
         self.traces.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the roster has no traces.
     pub fn is_empty(&self) -> bool {
         self.traces.is_empty()
     }
 
-    /// Whether there are several ranks among them.
+    /// Returns true if the traces include several ranks.
     pub fn has_ranks(&self) -> bool {
         let mut ranks = self.traces.iter().filter_map(|trace| trace.summary.header().rank);
         let first = ranks.next();
@@ -111,7 +117,7 @@ impl Roster {
         &mut self.traces
     }
 
-    /// Whether nothing more will come of any of them.
+    /// Returns true if all traces are complete.
     pub fn is_over(&self) -> bool {
         self.traces.iter().all(|trace| match &trace.whole {
             Some(whole) => whole.is_over(),
@@ -119,7 +125,7 @@ impl Roster {
         })
     }
 
-    /// The trace in front: a model of all of it is kept from now on.
+    /// Sets the trace in front, which keeps its whole model from now on.
     pub fn set_front(&mut self, path: Option<&Path>) {
         let Some(index) = path.and_then(|path| self.traces.iter().position(|trace| trace.summary.path() == path))
         else {
@@ -137,7 +143,7 @@ impl Roster {
         }
     }
 
-    /// Drops models of traces that were looked at long ago.
+    /// Drops models of traces that were viewed long ago.
     fn keep_recent(&mut self) {
         let most = if self.traces.len() > MAX_WHOLE_TRACES { RECENT_WHOLE_TRACES } else { MAX_WHOLE_TRACES };
         let mut looks: Vec<u64> =
@@ -148,7 +154,7 @@ impl Roster {
         looks.sort_unstable_by(|a, b| b.cmp(a));
         let oldest = looks[most - 1];
         let mut kept = 0;
-        // Those never looked at are equals.
+        // Traces never viewed have equal numbers, so stop at the limit.
         for trace in &mut self.traces {
             if trace.whole.is_some() && trace.looked_at >= oldest && kept < most {
                 kept += 1;
@@ -158,7 +164,9 @@ impl Roster {
         }
     }
 
-    /// Reads what is new, but not for long. `cancelled` is asked while a compressed trace is read.
+    /// Reads new events for a limited time.
+    ///
+    /// Calls `cancelled` while it reads a compressed trace.
     pub fn poll(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         let mut all = Polled::default();
         let wholes = self.traces.iter().filter(|trace| trace.whole.is_some()).count();
@@ -175,12 +183,14 @@ impl Roster {
         if all.changed {
             self.comparison.set_outdated();
         }
-        // What was read last is compared too, when that is due.
+        // An overdue comparison also counts as a change, so that the events read last are compared too.
         all.changed |= self.traces.len() > 1 && self.comparison.is_overdue();
         all
     }
 
-    /// Takes what the readers have read; whether there was anything.
+    /// Takes the traces that the readers have read.
+    ///
+    /// Returns true if any.
     fn take_read(&mut self) -> bool {
         let Some(readers) = &self.readers else { return false };
         let done: Vec<_> = readers.done().collect();
@@ -199,7 +209,7 @@ impl Roster {
         is_any
     }
 
-    /// Has those read that were not read yet, and one at a time of those whose summaries are out of date.
+    /// Orders reads of all unread traces; without any, of one trace with an outdated summary.
     fn order_reading(&mut self) {
         let is_due = self.reread_due.is_none_or(|due| Instant::now() >= due);
         let is_unread = |trace: &ShownTrace| trace.whole.is_none() && trace.summary.is_unread();
@@ -222,7 +232,9 @@ impl Roster {
         }
     }
 
-    /// Follows traces of which no model is kept, one after the other; whether anything changed.
+    /// Follows traces without whole models, one after the other.
+    ///
+    /// Returns true if anything changed.
     fn follow_in_turns(&mut self) -> bool {
         let began = Instant::now();
         if self.round_due.is_some_and(|due| began < due) {
@@ -245,7 +257,7 @@ impl Roster {
         changed
     }
 
-    /// Reads all traces as far as they go.
+    /// Reads all traces to their current ends.
     pub fn read_to_end(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
         loop {
             let more = self.poll(&|| false).more;
@@ -274,7 +286,9 @@ impl Roster {
         }
     }
 
-    /// The ranks of the job compared, if there are two; not anew with every change.
+    /// Returns the comparison of the job's ranks, if it has two.
+    ///
+    /// Recomputed only when due.
     pub fn compare_ranks(&mut self, scope: Option<Scope>) -> Option<Arc<Job>> {
         if !self.comparison.is_due(scope) {
             return self.comparison.job();
@@ -289,7 +303,7 @@ impl Roster {
     }
 }
 
-/// Takes the summary of a model, unless it is still being read.
+/// Updates a summary from a model, unless the model is still being read.
 fn summarize(summary: &mut TraceSummary, whole: &Followed, names: &Interned) {
     if let Some((model, skipped)) = whole.caught_up() {
         summary.set_summary(RankSummary::of(whole.path(), model, skipped, names), whole.state());

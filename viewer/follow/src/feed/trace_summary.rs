@@ -1,4 +1,4 @@
-//! One trace of which only a summary is kept: a rank that nobody looks at.
+//! A trace with only a summary: a rank that nobody views.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use super::writer::WriterState;
 use crate::snapshot::{ProcessSnapshot, ProcessState};
 use memlab_base::query::Cursor;
 
-/// The time between two searches for the writer: ranks are many.
+/// Interval between checks of the writer, long because a job has many ranks.
 const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Rereads a trace to classify its memory once its peak has grown by one part in so many.
+/// Rereads a trace to classify its memory once its peak has grown by 1/N.
 const MIN_RISE_DIVISOR: u64 = 64;
 
 /// A trace and its summary.
@@ -25,26 +25,26 @@ pub struct TraceSummary {
     header: Header,
     /// `None`: not read yet.
     summary: Option<RankSummary>,
-    /// Its figures while it is written.
+    /// Live figures while the trace grows.
     followed: Option<FollowedFigures>,
     state: ProcessState,
     writer: WriterState,
     failure: Option<String>,
-    /// The peaks and the out-of-memories when it was last read as a whole.
+    /// Peak and number of out-of-memory errors at the last full read.
     read_at: (u64, u64),
-    /// Whether it is being read.
+    /// True while a reader reads the trace.
     is_ordered: bool,
-    /// It ended since it was read.
+    /// True if the process ended after the last full read.
     ended_since: bool,
     checked: Option<Instant>,
 }
 
 impl TraceSummary {
-    /// A trace of which only the first line is read.
+    /// Opens a trace and reads only its first line.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened or is no trace.
+    /// If the file cannot be opened or is not a trace.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let metadata = std::fs::metadata(path).map_err(|source| ReadError::Io { path: path.to_owned(), source })?;
         let total = metadata.len();
@@ -67,7 +67,7 @@ impl TraceSummary {
         })
     }
 
-    /// The file.
+    /// Path of the trace.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -77,41 +77,41 @@ impl TraceSummary {
         &self.header
     }
 
-    /// What is known of it.
+    /// The summary, once read.
     pub fn summary(&self) -> Option<&RankSummary> {
         self.summary.as_ref()
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if the trace is complete.
     pub fn is_over(&self) -> bool {
         self.state.is_over()
     }
 
-    /// Whether nothing more is to be read.
+    /// Returns true if nothing is left to read.
     pub fn is_settled(&self) -> bool {
         self.is_over() && !self.is_ordered && !self.is_outdated()
     }
 
-    /// It was read elsewhere: the summary of a model that is kept of it.
+    /// Sets the summary from a whole model that was read elsewhere.
     pub fn set_summary(&mut self, summary: RankSummary, state: ProcessState) {
         self.read_at = (peak(&summary), summary.oom_count);
         (self.summary, self.state, self.followed) = (Some(summary), state, None);
         self.ended_since = false;
     }
 
-    /// A model is kept of it from now on, which follows it.
+    /// Stops following the figures, because a whole model now follows the trace.
     pub fn leave_following(&mut self) {
         self.followed = None;
     }
 
-    /// Whether it was never read, or no longer.
+    /// Returns true if the trace was never read, or is no longer followed.
     pub fn is_unread(&self) -> bool {
         !self.is_ordered
             && self.failure.is_none()
             && (self.summary.is_none() || !self.is_over() && self.followed.is_none())
     }
 
-    /// Whether it has to be read again to tell what its memory is for.
+    /// Returns true if the trace must be reread to classify its memory.
     pub fn is_outdated(&self) -> bool {
         let Some(summary) = self.summary.as_ref().filter(|_| !self.is_ordered && self.failure.is_none()) else {
             return false;
@@ -122,17 +122,17 @@ impl TraceSummary {
             || peak(summary) > read_peak.saturating_add(read_peak / MIN_RISE_DIVISOR)
     }
 
-    /// Whether its figures are followed.
+    /// Returns true if the figures are followed.
     pub fn is_followed(&self) -> bool {
         self.followed.is_some()
     }
 
-    /// It is being read.
+    /// Marks the trace as being read.
     pub fn set_ordered(&mut self) {
         self.is_ordered = true;
     }
 
-    /// It was read.
+    /// Takes the result of a read.
     pub fn take(&mut self, read: ReadTrace) {
         self.is_ordered = false;
         match read.summary {
@@ -159,7 +159,9 @@ impl TraceSummary {
         }
     }
 
-    /// Reads what is new while it is written; whether there was any.
+    /// Reads new events of a growing trace.
+    ///
+    /// Returns true if anything changed.
     pub fn poll(&mut self) -> bool {
         let Some(followed) = &mut self.followed else { return false };
         let is_new = match followed.poll() {
@@ -186,7 +188,7 @@ impl TraceSummary {
         if self.state.is_over()
             && let Some(mut followed) = self.followed.take()
         {
-            // What comes after a hole that its writer left is read as well.
+            // Also read the lines after a hole that the writer left.
             followed.set_writer_dead();
             let _ = followed.poll();
             if let Some(summary) = &mut self.summary {
@@ -197,7 +199,7 @@ impl TraceSummary {
         is_new || before != self.state
     }
 
-    /// What it shows; at a chosen moment as exactly as the memory over time that is kept of it tells.
+    /// Returns the snapshot; at a chosen moment, as precisely as the stored memory over time allows.
     pub fn snapshot(&self, cursor: Option<&Cursor>) -> ProcessSnapshot {
         let mut process = match &self.summary {
             Some(summary) => ProcessSnapshot::of_summary(summary, self.state),
@@ -221,7 +223,7 @@ impl TraceSummary {
     }
 }
 
-/// The most that was allocated on any device.
+/// Largest peak of allocated bytes of any device.
 fn peak(summary: &RankSummary) -> u64 {
     summary.devices.iter().map(|device| device.view.peak_allocated_bytes).max().unwrap_or(0)
 }

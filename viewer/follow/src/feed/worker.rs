@@ -11,18 +11,18 @@ use super::roster::Roster;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, Query};
 
-/// The shortest time between two snapshots.
+/// Shortest interval between snapshots.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest time between two snapshots, however long it takes to make one.
+/// Longest interval between snapshots, even if they are slow to build.
 const MAX_PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
-/// The time to wait when there was nothing to read.
+/// Pause after nothing was left to read.
 pub(super) const IDLE_INTERVAL: Duration = Duration::from_millis(50);
-/// The same when every process is gone.
+/// Pause after nothing was left to read and every process is gone.
 const IDLE_INTERVAL_WHEN_OVER: Duration = Duration::from_millis(500);
-/// The time between two searches for new traces.
+/// Interval between searches for new traces.
 pub(super) const FIND_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Lists the traces there are by now.
+/// Lists the traces that exist now.
 pub type Finder = Box<dyn FnMut() -> Vec<PathBuf> + Send>;
 
 pub struct Worker {
@@ -30,9 +30,9 @@ pub struct Worker {
     pub finder: Option<Finder>,
     pub queries: Receiver<Query>,
     pub snapshots: Sender<Arc<Snapshot>>,
-    /// The other end of `snapshots`, to take back a snapshot that was not received before the next one.
+    /// Receiver of `snapshots`, to take back an unreceived snapshot before sending the next.
     pub unread: Receiver<Arc<Snapshot>>,
-    /// Disconnected when the thread is to end.
+    /// Disconnected when the thread must end.
     pub stop: Receiver<()>,
     last_find: Option<Instant>,
     comparison: Option<Arc<Comparison>>,
@@ -63,15 +63,15 @@ impl Worker {
             self.roster.set_front(query.front.as_deref());
             let now = Instant::now();
             dirty |= query != shown;
-            // Another moment or screen is answered at once. The comparison may change with every step that ends, and
-            // waits as new data does.
+            // Another moment or screen is answered at once. The comparison may change with every completed step, so it waits
+            // like new data.
             let is_urgent = Query { compare: None, ..query.clone() } != Query { compare: None, ..shown.clone() };
             let is_due = published.is_none_or(|published| now.duration_since(published) >= interval);
             if is_urgent || dirty && is_due {
                 dirty = !self.publish(&query);
                 shown = query.clone();
                 published = Some(now);
-                // Making snapshots takes at most a fortieth of a core.
+                // Building snapshots uses at most 1/40 of a core.
                 interval = (now.elapsed() * 40).clamp(PUBLISH_INTERVAL, MAX_PUBLISH_INTERVAL);
             }
             if !polled.more && self.queries.is_empty() {
@@ -89,7 +89,7 @@ impl Worker {
         is_disconnected(&self.stop)
     }
 
-    /// Publishes the snapshot that `query` asks for; returns false if another query came meanwhile.
+    /// Publishes the snapshot for `query`; returns false if another query arrived meanwhile.
     fn publish(&mut self, query: &Query) -> bool {
         let (stop, queries) = (self.stop.clone(), self.queries.clone());
         let is_stale = || is_disconnected(&stop) || !queries.is_empty();
@@ -105,7 +105,9 @@ impl Worker {
         true
     }
 
-    /// Opens traces that are new. A file that is still empty is tried again.
+    /// Opens new traces.
+    ///
+    /// A file that is still empty is retried.
     fn find(&mut self) -> bool {
         let Some(finder) = &mut self.finder else { return false };
         if self.last_find.is_some_and(|last| last.elapsed() < FIND_INTERVAL) {

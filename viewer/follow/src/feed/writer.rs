@@ -1,4 +1,4 @@
-//! Whether the process that writes a trace is still there.
+//! Checks whether the process that writes a trace still lives.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use memlab_trace::record::Header;
 
 use crate::snapshot::ProcessState;
 
-/// The time between two searches for the writer.
+/// Interval between checks of the writer.
 const WRITER_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// A trace that grew so recently has a writer, whatever the process list says (it may be in a container).
+/// A trace that grew this recently has a writer, even if the process list has none (it may be in a container).
 const GROWTH_GRACE: Duration = Duration::from_secs(2);
-/// A trace of another machine that was not written for so long has no writer.
+/// A trace from another machine without writes for this long has no writer.
 const ABANDONED_AFTER: Duration = Duration::from_secs(10);
 
-/// When the writer of a trace was last seen or looked for.
+/// Time of the last growth and of the last check.
 #[derive(Default)]
 pub struct WriterState {
     grew: Option<Instant>,
@@ -23,21 +23,21 @@ pub struct WriterState {
 }
 
 impl WriterState {
-    /// The trace grew.
+    /// Notes that the trace grew.
     pub fn on_growth(&mut self) {
         self.grew = Some(Instant::now());
     }
 
-    /// Whether it is time for another check.
+    /// Returns true if a check is due.
     pub fn is_check_due(&self) -> bool {
         self.checked.is_none_or(|checked| checked.elapsed() >= WRITER_CHECK_INTERVAL)
     }
 
-    /// Whether the writer runs, is stopped, or is gone without a word in the trace.
+    /// Returns the state of the writer: running, stopped, or gone without an end in the trace.
     pub fn check(&mut self, header: Option<&Header>, trace: &Path, is_opening: bool) -> ProcessState {
         self.checked = Some(Instant::now());
         let Some(header) = header else { return ProcessState::Recording };
-        // What was there when the file was opened says nothing about now.
+        // Bytes present when the file was opened do not show growth.
         let is_growing = !is_opening && self.grew.is_some_and(|grew| grew.elapsed() < GROWTH_GRACE);
         let is_dead = match writer(header) {
             Writer::Runs => return ProcessState::Recording,
@@ -54,20 +54,20 @@ impl WriterState {
     }
 }
 
-/// What is known of a process.
+/// State of the writing process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
-    /// It runs or sleeps.
+    /// The process runs or sleeps.
     Runs,
-    /// It is stopped.
+    /// The process is stopped.
     Stopped,
-    /// It is gone.
+    /// The process is gone.
     Dead,
-    /// It lives, or lived, on another machine.
+    /// The process belongs to another machine.
     Elsewhere,
 }
 
-/// Looks for the process that a header names.
+/// Looks for the process in a header.
 fn writer(header: &Header) -> Writer {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if !header.host.is_empty() && !host.trim_end().is_empty() && header.host != host.trim_end() {
@@ -85,8 +85,9 @@ fn writer(header: &Header) -> Writer {
     }
 }
 
-/// State and start, in clock ticks since the machine started, from `/proc/<pid>/stat`. The name in it can hold
-/// anything.
+/// Parses state and start, in clock ticks since boot, from `/proc/<pid>/stat`.
+///
+/// The process name in it can contain any character.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -95,7 +96,7 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// Whether a process that started at `start_ticks` cannot have begun a trace at `unix_ns`: its number was used again.
+/// Returns true if a process that started at `start_ticks` is too young for a trace begun at `unix_ns`: its pid was reused.
 fn is_younger(start_ticks: u64, unix_ns: u64) -> bool {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let boot =
@@ -119,28 +120,28 @@ mod tests {
     fn processes_are_told_apart() {
         // GIVEN this process THEN it runs
         assert_eq!(writer(&header(std::process::id())), Writer::Runs);
-        // GIVEN a number that no process has THEN it is dead
+        // GIVEN a pid without a process THEN it is dead
         assert_eq!(writer(&header(u32::MAX)), Writer::Dead);
-        // GIVEN a trace older than the process with its number THEN the writer is dead
+        // GIVEN a trace older than the process with its pid THEN the writer is dead
         let old = Header { start_unix_ns: 1, ..header(std::process::id()) };
         assert_eq!(writer(&old), Writer::Dead);
-        // GIVEN a trace of another machine THEN nothing can be said
+        // GIVEN a trace of another machine THEN its writer is unknown
         assert_eq!(writer(&Header { host: "no such host".into(), ..header(1) }), Writer::Elsewhere);
     }
 
     #[test]
     fn a_trace_of_another_machine_is_written_while_it_changes() {
-        // GIVEN traces of another machine, written yesterday, or tomorrow by a clock that is ahead
+        // GIVEN traces of another machine, one written yesterday, one tomorrow by a clock that is ahead
         let header = Header { host: "no such host".into(), ..header(1) };
         let trace = tempfile::NamedTempFile::new().unwrap();
         let now = std::time::SystemTime::now();
         let day = Duration::from_secs(86_400);
         for (written, state) in [(now - day, ProcessState::Killed), (now + day, ProcessState::Recording)] {
             trace.as_file().set_modified(written).unwrap();
-            // THEN the writer of the first is gone
+            // THEN only the writer of the first is gone
             assert_eq!(WriterState::default().check(Some(&header), trace.path(), true), state);
         }
-        // AND so is that of a trace that is gone itself
+        // AND the writer of a deleted trace is gone too
         let gone = trace.into_temp_path();
         let path = gone.to_path_buf();
         gone.close().unwrap();

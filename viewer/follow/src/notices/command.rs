@@ -1,4 +1,4 @@
-//! Running a command that is told a notice.
+//! Runs a command with a notice.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -12,13 +12,15 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::notice::Notice;
 use memlab_base::signals;
 
-/// The time between two checks of a command.
+/// Interval between checks of a command.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The time that a command may take to end after it was asked to.
+/// Longest time for a command to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Starts a command, in a process group of its own: Ctrl-C on the program is none on it. What it prints goes to standard
-/// error, or nowhere if the terminal shows the dashboard: the program's output is the program's alone.
+/// Starts a command in a separate process group, so that Ctrl-C on the program does not reach it.
+///
+/// Its output goes to standard error, or nowhere if the terminal shows the dashboard. Standard output belongs to the
+/// program.
 pub fn start(command: &OsStr, notice: &Notice, is_quiet: bool) -> io::Result<Child> {
     let printed = || -> io::Result<Stdio> {
         Ok(if is_quiet { Stdio::null() } else { rustix::stdio::stderr().try_clone_to_owned()?.into() })
@@ -29,7 +31,7 @@ pub fn start(command: &OsStr, notice: &Notice, is_quiet: bool) -> io::Result<Chi
     // SAFETY: between fork and exec only sigemptyset and sigprocmask are called, which are async-signal-safe; the first
     // initialises the set.
     unsafe {
-        // memlab waits for signals itself: they are blocked in its threads.
+        // memlab blocks signals in its threads to wait for them, so unblock them for the command.
         shell.pre_exec(|| {
             let mut none = MaybeUninit::uninit();
             libc::sigemptyset(none.as_mut_ptr());
@@ -42,11 +44,13 @@ pub fn start(command: &OsStr, notice: &Notice, is_quiet: bool) -> io::Result<Chi
     shell.spawn()
 }
 
-/// Gives a command the notice, and waits for it as long as `may_run` says so; then it is ended. What went wrong, if anything.
+/// Writes the notice to a command and waits while `may_run` returns true, then ends it.
+///
+/// Returns the error, if any.
 pub fn wait(command: &OsStr, mut child: Child, notice: &Notice, may_run: impl Fn() -> bool) -> Result<(), String> {
     let shown = command.to_string_lossy();
     if let Some(mut input) = child.stdin.take() {
-        // It need not read it. A pipe holds more than a notice has.
+        // The command may ignore its input. A pipe holds more than a notice.
         let _ = writeln!(input, "{}", notice.json());
     }
     loop {
@@ -70,7 +74,7 @@ fn described(status: ExitStatus) -> String {
     }
 }
 
-/// Asks the command and all it started to end, then ends them.
+/// Asks the command and its descendants to end, then kills them.
 fn end(child: &mut Child) {
     let group = Pid::from_child(child);
     let _ = kill_process_group(group, Signal::TERM);

@@ -1,4 +1,4 @@
-//! Handing notices over, without making anybody wait.
+//! Delivers notices in the background.
 
 use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
@@ -12,27 +12,27 @@ use super::options::Options;
 use super::webhook::Webhook;
 use memlab_base::output;
 
-/// The time that deliveries may take after the program has ended.
+/// Longest time for deliveries after the program has ended.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time to end a delivery that began at the last moment.
+/// Time to end a delivery that began at the last moment.
 const END_MARGIN: Duration = Duration::from_secs(1);
 
-/// Commands and requests that are under way.
+/// Commands and requests under way.
 pub struct Deliveries {
     command: Option<OsString>,
     webhook: Option<Arc<Webhook>>,
-    /// Whether the terminal shows the dashboard: then what is to be said waits.
+    /// True if the terminal shows the dashboard, so that messages must wait.
     is_quiet: bool,
-    /// Until when they may run; empty while the program does.
+    /// Deadline of the deliveries; empty while the program runs.
     deadline: Arc<OnceLock<Instant>>,
-    /// Takes the end of each: what went wrong, if anything.
+    /// Sender for the result of each delivery.
     over: Sender<Result<(), String>>,
     ends: Receiver<Result<(), String>>,
     under_way: usize,
 }
 
 impl Deliveries {
-    /// To whom the options say.
+    /// Creates the deliveries to the recipients in the options.
     pub fn new(options: &Options, is_quiet: bool) -> Self {
         let (over, ends) = unbounded();
         Self {
@@ -46,7 +46,7 @@ impl Deliveries {
         }
     }
 
-    /// Begins to hand a notice over.
+    /// Starts the delivery of a notice.
     pub fn deliver(&mut self, notice: &Notice) {
         let notice = Arc::new(notice.clone());
         if let Some(command) = self.command.clone() {
@@ -68,7 +68,7 @@ impl Deliveries {
         let (over, deadline) = (self.over.clone(), self.deadline.clone());
         let run = move || {
             let result = work(&|| deadline.get().is_none_or(|deadline| Instant::now() < *deadline));
-            // Nobody waits any more after the grace.
+            // After the deadline, nobody receives results.
             let _ = over.send(result);
         };
         match std::thread::Builder::new().name("memlab-notice".into()).spawn(run) {
@@ -77,13 +77,13 @@ impl Deliveries {
         }
     }
 
-    /// Something went wrong: it is said as soon as it can be.
+    /// Adds a failure, which is reported as soon as possible.
     pub fn fails(&mut self, what: String) {
         self.under_way += 1;
         let _ = self.over.send(Err(what));
     }
 
-    /// Says what went wrong so far, unless the terminal is in use.
+    /// Reports the failures so far, unless the dashboard uses the terminal.
     pub fn print_failures(&mut self) {
         if !self.is_quiet {
             while let Ok(result) = self.ends.try_recv() {
@@ -99,7 +99,7 @@ impl Deliveries {
         }
     }
 
-    /// The program is over: waits for what is under way, for a while, and says what went wrong.
+    /// Called when the program has ended: waits a while for deliveries under way, and reports failures.
     pub fn finish(mut self) {
         let deadline = *self.deadline.get_or_init(|| Instant::now() + DELIVERY_TIMEOUT);
         while self.under_way > 0 {

@@ -1,4 +1,4 @@
-//! One notice, as variables of a command and as JSON.
+//! A notice, as environment variables of a command and as JSON.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use memlab_trace::record::Header;
 use serde_json::{Value, json};
 
-/// What a notice is about.
+/// Subject of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoticeKind {
     /// An allocation failed.
     OutOfMemory,
     /// Memory grows from step to step.
     Leak,
-    /// Less of a device is free than was asked for.
+    /// A device's free memory is below the requested minimum.
     LowMemory,
 }
 
 impl NoticeKind {
-    /// Its name, for programs.
+    /// Name for programs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OutOfMemory => "out-of-memory",
@@ -28,46 +28,46 @@ impl NoticeKind {
     }
 }
 
-/// Whose memory a notice is about.
+/// The process that a notice is about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NoticedProcess {
-    /// The first line of its trace.
+    /// First line of its trace.
     pub header: Header,
-    /// Its trace.
+    /// Path of its trace.
     pub trace: PathBuf,
 }
 
-/// One notice.
+/// A notice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// What it is about.
+    /// Subject.
     pub kind: NoticeKind,
-    /// Whose memory.
+    /// Process.
     pub process: Arc<NoticedProcess>,
-    /// Of which device.
+    /// Device.
     pub device: i32,
-    /// What was asked for, what grew, what is free.
+    /// Bytes requested, grown, or free, depending on the kind.
     pub bytes: u64,
-    /// What happened, in a sentence or two.
+    /// Description of the event, in one or two sentences.
     pub message: String,
-    /// What to do about it.
+    /// Advice.
     pub next: String,
-    /// Since the start of the trace, in nanoseconds.
+    /// Nanoseconds since the start of the trace.
     pub time: u64,
-    /// Optimizer steps that had ended.
+    /// Completed optimizer steps.
     pub steps: u64,
-    /// Allocated on the device when it was noticed.
+    /// Bytes allocated on the device at that time.
     pub allocated_bytes: u64,
-    /// Reserved by PyTorch's allocator then.
+    /// Bytes reserved by PyTorch's allocator at that time.
     pub reserved_bytes: u64,
-    /// In use on the device then, by whomever.
+    /// Bytes in use on the device at that time, by all processes.
     pub used_bytes: u64,
-    /// The device's memory; 0: not known.
+    /// Memory of the device, in bytes; 0: unknown.
     pub total_bytes: u64,
 }
 
 impl Notice {
-    /// For the environment of a command.
+    /// Environment variables for a command.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let header = &self.process.header;
         let mut variables = vec![
@@ -83,13 +83,15 @@ impl Notice {
         ];
         variables.extend(header.rank.map(|rank| ("MEMLAB_RANK", rank.to_string())));
         for (_, value) in &mut variables {
-            // What a trace says can contain anything; no variable can contain a NUL.
+            // A trace can contain anything, but a variable cannot contain a NUL.
             value.retain(|letter| letter != '\0');
         }
         variables
     }
 
-    /// For the standard input of a command, and for a webhook. `text` is what chats show.
+    /// JSON for the standard input of a command, and for a webhook.
+    ///
+    /// Chats show `text`.
     pub fn json(&self) -> Value {
         let header = &self.process.header;
         let rank = header.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which notices are due, by what a trace says so far.
+//! Decides which notices are due after each read of a trace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding};
 use memlab_units::format::size;
 
-/// The shortest and the longest time between two looks for leaks, which take at most a fortieth of a core.
+/// Shortest and longest interval between leak checks, which use at most 1/40 of a core.
 const LEAK_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_LEAK_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -21,16 +21,16 @@ pub struct ProcessNotices {
     free_bytes: Option<u64>,
     leak_steps: u64,
     process: Arc<NoticedProcess>,
-    /// By kind and device: the bytes it was about.
+    /// Bytes in the last notice, by kind and device.
     reported: HashMap<(NoticeKind, i32), u64>,
     looked_for_leaks: Option<Instant>,
     leak_interval: Duration,
-    /// Something has changed since the last look for leaks, which was too recent for another.
+    /// True if the model has changed since the last leak check, which was too recent for another.
     owes_leaks: bool,
 }
 
 impl ProcessNotices {
-    /// Of a process of which nothing was reported.
+    /// Creates the notices of a process without earlier notices.
     pub fn new(options: &Options, process: NoticedProcess) -> Self {
         Self {
             free_bytes: options.notify_free,
@@ -43,7 +43,7 @@ impl ProcessNotices {
         }
     }
 
-    /// Whether there is something to look for though nothing has changed since the last look.
+    /// Returns true if a leak check is due, even without further changes.
     pub fn is_overdue(&self) -> bool {
         self.owes_leaks && self.is_time_for_leaks()
     }
@@ -52,7 +52,9 @@ impl ProcessNotices {
         self.looked_for_leaks.is_none_or(|looked| looked.elapsed() >= self.leak_interval)
     }
 
-    /// What is due now. `is_over`: nothing more will come.
+    /// Returns the notices that are due.
+    ///
+    /// `is_over`: the trace is complete.
     pub fn due(&mut self, model: &mut Model, is_over: bool) -> Vec<Notice> {
         model.set_scope(None);
         let devices = model.devices();
@@ -76,7 +78,7 @@ impl ProcessNotices {
         notices
     }
 
-    /// What grows over enough steps; in a program without an optimizer, over forward passes.
+    /// Checks for growth over enough steps; in a program without an optimizer, over forward passes.
     fn leak(&mut self, model: &Model, device: &DeviceView, several: bool) -> Option<Notice> {
         let steps = model.device_steps(device.index).len();
         let is_long = |span: &AccumulationSpan| match span {
@@ -162,18 +164,18 @@ mod tests {
 
     #[test]
     fn a_look_for_leaks_that_was_too_soon_is_made_up_for() {
-        // GIVEN a process that was looked at a moment ago
+        // GIVEN a process that was checked a moment ago
         let process = NoticedProcess { header: Header::default(), trace: "trace.jsonl".into() };
         let mut notices = ProcessNotices::new(&Options::default(), process);
         let mut model = Model::new();
         notices.due(&mut model, false);
         assert!(!notices.is_overdue());
-        // WHEN it changes once more before it is time to look for leaks again, and then idles
+        // WHEN it changes once more before the next leak check is due, and then idles
         notices.leak_interval = Duration::from_secs(3600);
         notices.due(&mut model, false);
         assert!(!notices.is_overdue());
         notices.leak_interval = Duration::ZERO;
-        // THEN it is looked at once more, and then no more
+        // THEN it is checked once more, and not again
         assert!(notices.is_overdue());
         notices.due(&mut model, false);
         notices.leak_interval = Duration::ZERO;

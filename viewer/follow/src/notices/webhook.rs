@@ -1,4 +1,4 @@
-//! Sending a notice to a web address.
+//! Sends a notice to a web address.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,12 +10,14 @@ use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// For one attempt, from the name's address to the end of the answer.
+/// Timeout of one attempt, from name resolution to the end of the answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Before each attempt but the first.
+/// Pauses before each attempt but the first.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
-/// A web address. It may contain a secret: only its host is ever shown.
+/// A web address.
+///
+/// It may contain a secret, so only its host is ever shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address(Uri);
 
@@ -51,9 +53,9 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// With the certificates that this machine trusts.
+    /// Creates a client that uses this machine's trusted certificates.
     pub fn new(address: &Address) -> Self {
-        // It is there already if somebody else has chosen one.
+        // Fails if another part of the process has installed a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let trusted = rustls_native_certs::load_native_certs().certs;
         let trusted: Vec<_> = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
@@ -66,8 +68,9 @@ impl Webhook {
         Self { agent: Agent::new_with_config(config), address: address.clone() }
     }
 
-    /// POSTs `body`, again after a while if the server cannot take it now and `may_run` says so. What went wrong, if
-    /// anything.
+    /// POSTs `body`.
+    ///
+    /// Retries after a pause if the server is unavailable and `may_run` returns true. Returns the error, if any.
     pub fn send(&self, body: &Value, may_run: impl Fn() -> bool) -> Result<(), String> {
         let mut pauses = PAUSES.iter();
         loop {
@@ -98,7 +101,7 @@ fn is_retryable(error: &ureq::Error) -> bool {
     }
 }
 
-/// Without the address: some messages contain it.
+/// Describes the error without the address, which some messages contain.
 fn in_words(error: &ureq::Error) -> String {
     match error {
         ureq::Error::StatusCode(code) => format!("it answered with status {code}"),

@@ -1,5 +1,7 @@
-//! A process's whole GPU state with the CUDA driver: its checkpoint takes everything off the device, the context too,
-//! of any CUDA process, and gives it back. It is all or nothing, and the driver reports no progress.
+//! Moves a process's whole GPU state with the CUDA driver's checkpoint.
+//!
+//! It moves everything off the device, including the context, of any CUDA process, and restores it. It is all or nothing,
+//! and the driver reports no progress.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,12 +9,12 @@ use std::time::{Duration, Instant};
 use crate::offload::control::Process;
 use crate::offload::cuda_driver::{Driver, DriverError, DriverState};
 
-/// Why it did not work.
+/// A failed operation.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What happened, to what, and what to do.
+    /// Message: what happened, to what, and what to do.
     pub message: String,
-    /// Whether the device is full, and another attempt may succeed.
+    /// True if the device is full, so that another attempt may succeed.
     pub is_full: bool,
 }
 
@@ -28,14 +30,14 @@ fn failure(message: String) -> Failure {
     Failure { message, is_full: false }
 }
 
-/// A process, as the driver and as people call it.
+/// A process, with its names for the driver and for people.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
     /// `train.py (PID 42)`.
     pub who: String,
-    /// Where it listens, if it is memlab's.
+    /// Its control socket, if it runs under memlab.
     pub process: Option<Process>,
 }
 
@@ -54,10 +56,10 @@ impl Target {
         })
     }
 
-    /// Tells the process, which reports it in its status.
+    /// Notifies the process, which reports the state in its status.
     fn note(&self, value: bool) {
         if let Some(process) = &self.process {
-            // It is as it is, whether the process has heard of it or not; the driver is asked before anything is done.
+            // A failure changes nothing: before each operation, the driver is asked for the real state.
             let _ = process.note_checkpointed(value);
         }
     }
@@ -70,16 +72,16 @@ impl Target {
     }
 }
 
-/// What the driver says of a process; `None`: nothing, or there is no driver that could.
+/// Returns the driver's state of a process; `None`: no state, or no driver.
 pub fn state(target: &Target) -> Option<DriverState> {
     target.state(&Driver::open().ok()?).ok()
 }
 
-/// Takes everything that the process has on the devices.
+/// Moves all device memory of the process to the host.
 ///
 /// # Errors
 ///
-/// If the driver cannot; the process then continues, unless the message says otherwise.
+/// If the driver refuses; the process then continues, unless the message states otherwise.
 pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> {
     let driver = Driver::open().map_err(failure)?;
     let (pid, who) = (target.number()?, &target.who);
@@ -104,7 +106,7 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
         }
     }
     let started = Instant::now();
-    // Said beforehand: what the process asks the driver from now on would not come back, and it could not answer us.
+    // Notify the process now. Later CUDA calls of the process would not return, and it could not answer.
     target.note(true);
     driver.lock(pid, timeout).map_err(|error| {
         target.note(false);
@@ -114,7 +116,7 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
         ))
     })?;
     if let Err(error) = driver.checkpoint(pid) {
-        // The program must not stay locked for nothing.
+        // Without a checkpoint, the program must not stay locked.
         let after = match driver.unlock(pid) {
             Ok(()) => "the program continues".to_owned(),
             Err(unlock) => format!("and the program could not be continued: {}", unlock.text),
@@ -134,11 +136,13 @@ fn hint(error: &DriverError) -> &'static str {
     }
 }
 
-/// Gives it back and lets the process go on; of one that is only locked, the latter.
+/// Restores the process's memory and lets it continue.
+///
+/// A process that is only locked just continues.
 ///
 /// # Errors
 ///
-/// If the driver cannot.
+/// If the driver refuses.
 pub fn restore(target: &Target) -> Result<Duration, Failure> {
     let driver = Driver::open().map_err(failure)?;
     let (pid, who) = (target.number()?, &target.who);
@@ -147,7 +151,7 @@ pub fn restore(target: &Target) -> Result<Duration, Failure> {
         DriverState::Checkpointed => restore_checkpointed(&driver, target, pid)?,
         DriverState::Locked => {}
         DriverState::Running => {
-            // It may have been restored by another program, without its knowledge.
+            // Another program may have restored it without its knowledge.
             target.note(false);
             return Err(failure(format!("{who} is not checkpointed: there is nothing to restore")));
         }

@@ -1,8 +1,7 @@
-//! The client of the socket that every traced process listens on: one JSON object a line, one reply a line.
+//! The client of the control socket of every traced process: one JSON object per line, one reply per line.
 //!
-//! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks. What takes time
-//! the process does in the background, and [`Process::status`] reports its progress; `docs/control.md` lists every
-//! request.
+//! Nothing here waits long: a stopped process does not answer and must not block the caller. The process performs slow
+//! operations in the background, and [`Process::status`] reports their progress. `docs/control.md` lists every request.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,43 +20,43 @@ use memlab_base::text;
 use memlab_protocol::request::{ControlRequest, Range};
 use memlab_protocol::status::{LimitStatus, MoveStatus, OnLimit};
 
-/// Time for a process to answer, before [`patience`].
+/// Longest wait for an answer, before [`patience`].
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
-/// A reply longer than this is none.
+/// Longest valid reply.
 const MAX_REPLY_BYTES: u64 = 1 << 20;
 
-/// What a traced process says of itself.
+/// Status of a traced process, as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Status {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Where its trace is.
+    /// Path of its trace.
     pub trace: PathBuf,
-    /// Its rank, if a launcher gave it one.
+    /// Rank, if a launcher set one.
     #[serde(default)]
     pub rank: Option<u32>,
-    /// Its command line.
+    /// Command line.
     #[serde(default)]
     pub command: Vec<String>,
-    /// What it is doing: `recording`, …
+    /// State: `recording`, …
     #[serde(default)]
     pub state: String,
-    /// The trace's identity.
+    /// Identity of the trace.
     #[serde(default)]
     pub id: String,
-    /// Its devices, if it reports them.
+    /// Devices, if it reports them.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
-    /// Where its GPU memory is; `None`: its memlab is older than that.
+    /// Location of its GPU memory; `None`: its memlab is too old to report it.
     #[serde(default, rename = "move")]
     pub moving: Option<MoveStatus>,
-    /// The devices that have a limit.
+    /// Devices with a limit.
     #[serde(default)]
     pub limits: Vec<LimitStatus>,
 }
 
 impl Status {
-    /// The process in words: `train.py (PID 42)`.
+    /// The process for messages: `train.py (PID 42)`.
     pub fn who(&self) -> String {
         format!("{} (PID {})", text::fit(&text::short_command(&self.command), 40, "…"), self.pid)
     }
@@ -66,30 +65,30 @@ impl Status {
 /// One device of a traced process.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct DeviceStatus {
-    /// The CUDA ordinal.
+    /// CUDA ordinal.
     pub index: i32,
-    /// Bytes handed out by PyTorch's caching allocator.
+    /// Bytes allocated by PyTorch's caching allocator.
     #[serde(default)]
     pub allocated_bytes: u64,
-    /// Bytes it holds.
+    /// Bytes reserved by the allocator.
     #[serde(default)]
     pub reserved_bytes: u64,
 }
 
-/// Why a process does not answer.
+/// Reason why a process does not answer.
 #[derive(Debug)]
 pub enum Unreachable {
-    /// There is no socket.
+    /// The socket does not exist.
     NoSocket,
-    /// There is one, but no process listens: it is gone.
+    /// The socket exists without a listener: the process is gone.
     Stale,
-    /// The socket, or its folder, belongs to someone else.
+    /// The socket, or its folder, belongs to another user.
     NotOurs(PathBuf),
-    /// It does not answer in time: it is stopped, or busy.
+    /// No answer in time: the process is stopped or busy.
     Silent,
-    /// It answered with an error.
+    /// The process answered with an error.
     Refused(String),
-    /// What it said makes no sense, or the system failed.
+    /// The answer is invalid, or the system failed.
     Failed(io::Error),
 }
 
@@ -105,40 +104,40 @@ fn fallback_folder() -> PathBuf {
     PathBuf::from(format!("/tmp/memlab-{}", own_uid()))
 }
 
-/// Every folder in which a process of this user may listen: it may have had another environment.
+/// All folders in which a process of this user may listen, because it may have had another environment.
 fn socket_folders() -> Vec<PathBuf> {
     let (first, second) = (socket_folder(), fallback_folder());
     if first == second { vec![first] } else { vec![first, second] }
 }
 
-/// The user this is.
+/// Id of this user.
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether a folder is this user's and no other's.
+/// Returns true if a folder belongs to this user and no other user can access it.
 fn is_private(folder: &Path) -> bool {
     fs::symlink_metadata(folder)
         .is_ok_and(|found| found.is_dir() && found.uid() == own_uid() && found.permissions().mode() & 0o022 == 0)
 }
 
-/// A traced process that answers, and the socket on which it does.
+/// A traced process that answers, and its socket.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// The process.
+    /// Process id.
     pub pid: u32,
     folder: PathBuf,
     socket: PathBuf,
 }
 
-/// A reply to what starts an operation.
+/// Reply to a request that starts an operation.
 #[derive(Deserialize)]
 struct Started {
     operation: u64,
 }
 
 impl Process {
-    /// The process `pid`, and what it says of itself.
+    /// Finds the process `pid` and its status.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ impl Process {
         Err(last)
     }
 
-    /// What it says of itself.
+    /// Returns the process's status.
     ///
     /// # Errors
     ///
@@ -171,7 +170,7 @@ impl Process {
         }
     }
 
-    /// Has it start to move memory to the host, all of it or some ranges; returns the operation's number.
+    /// Starts to move memory to the host, all of it or some ranges; returns the operation's number.
     ///
     /// # Errors
     ///
@@ -183,8 +182,9 @@ impl Process {
         })
     }
 
-    /// Has it start to bring everything back; returns the operation's number. With `free_host` it gives the pinned host
-    /// memory back to the system afterwards.
+    /// Starts to restore everything; returns the operation's number.
+    ///
+    /// With `free_host`, the process frees the pinned host memory afterwards.
     ///
     /// # Errors
     ///
@@ -193,7 +193,9 @@ impl Process {
         self.start(&ControlRequest::Restore { timeout, free_host })
     }
 
-    /// Sets the limit of one device or of all; `bytes` None: lifts it, `on_limit` None: keeps what happens there.
+    /// Sets the limit of one device or of all.
+    ///
+    /// `bytes` None: removes it; `on_limit` None: keeps the action at the limit.
     ///
     /// # Errors
     ///
@@ -203,7 +205,7 @@ impl Process {
         self.ask(&ControlRequest::Limit { device, bytes, on_limit }).map(|_| ())
     }
 
-    /// Tells it that the driver has taken, or given back, its device memory.
+    /// Notifies the process that the driver has moved its device memory to the host, or restored it.
     ///
     /// # Errors
     ///
@@ -222,7 +224,7 @@ impl Process {
     }
 }
 
-/// What the process `pid` says of itself.
+/// Returns the status of process `pid`.
 ///
 /// # Errors
 ///
@@ -236,22 +238,22 @@ fn nonsense(error: serde_json::Error) -> Unreachable {
 }
 
 impl Unreachable {
-    /// Whether the process whose socket this is has ended.
+    /// Returns true if the process of this socket has ended.
     fn is_of_the_dead(&self, socket: &Path) -> bool {
         match self {
             Self::Stale => true,
-            // (A process of another PID namespace has another number here, or none.)
+            // A process of another PID namespace has another pid here, or none.
             Self::Silent => listener(socket).is_some_and(|pid| owner(pid).is_none()),
             _ => false,
         }
     }
 
-    /// Whether the process has no socket, or one without a listener.
+    /// Returns true if the process has no socket, or one without a listener.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::NoSocket | Self::Stale)
     }
 
-    /// What it means for the user, and what to do; `if_silent`: what to do when it does not answer.
+    /// Explains the error to the user, with advice; `if_silent`: the advice if the process does not answer.
     pub fn explain(&self, pid: u32, if_silent: &str) -> String {
         match self {
             Self::NoSocket | Self::Stale => match owner(pid) {
@@ -274,19 +276,19 @@ impl Unreachable {
         }
     }
 
-    /// The same as an error: a bad input, unless the system failed.
+    /// Converts this into an error: a bad input, unless the system failed.
     pub fn into_error(self, pid: u32, if_silent: &str) -> anyhow::Error {
         let message = self.explain(pid, if_silent);
         if matches!(self, Self::Failed(_)) { anyhow::anyhow!(message) } else { bad_input(message) }
     }
 }
 
-/// Whose process it is; `None`: there is no such process.
+/// Returns the user id of a process; `None`: no such process.
 pub fn owner(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
-/// The command line of a process from /proc; empty if it cannot be read.
+/// Reads the command line of a process from /proc; empty if it cannot be read.
 pub fn command_of(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|byte| *byte == 0)
@@ -295,15 +297,16 @@ pub fn command_of(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// What a process is doing, as a letter of the system's: `R` runs, `S` waits, `T` is stopped; see proc_pid_stat(5).
+/// Returns the system's state letter of a process: `R` running, `S` sleeping, `T` stopped; see proc_pid_stat(5).
 pub fn run_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything.
+    // The state follows the name, which may contain any character.
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// All traced processes of this user that answer, and those whose socket is there but that do not. Sockets left
-/// behind by dead processes are removed.
+/// Returns all traced processes of this user: those that answer, and those whose socket exists without an answer.
+///
+/// Removes sockets of dead processes.
 pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
     let mut found: Vec<(u32, PathBuf, PathBuf)> = Vec::new();
     for folder in socket_folders().into_iter().filter(|folder| is_private(folder)) {
@@ -316,7 +319,7 @@ pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
             }
         }
     }
-    // All at once: one that does not answer costs no more than its own patience.
+    // Ask all processes at once, so that silent ones do not add up their timeouts.
     let mut answers: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> =
             found.iter().map(|(pid, folder, socket)| (*pid, scope.spawn(move || ask_status(folder, socket)))).collect();
@@ -330,9 +333,9 @@ pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
 
 fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
     let reply = match ask(folder, socket, &ControlRequest::Status) {
-        // A child of a process that is gone may still hold its socket, without answering.
+        // A child of a dead process may still hold its socket, without answering.
         Err(error) if error.is_of_the_dead(socket) => {
-            // Its process is gone: the next look need not trip over it. That it cannot be removed is no matter.
+            // Remove the socket for the next discovery. A failure does not matter.
             let _ = fs::remove_file(socket);
             return Err(Unreachable::Stale);
         }
@@ -379,7 +382,7 @@ fn exchange(socket: &Path, request: &ControlRequest) -> io::Result<String> {
     Ok(reply)
 }
 
-/// The process that listens on a socket; `None` if it has no number here, or does not take connections.
+/// Returns the process that listens on a socket; `None` if it has no pid here, or does not accept connections.
 fn listener(socket: &Path) -> Option<u32> {
     let stream = connect(socket).ok()?;
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -392,7 +395,9 @@ fn listener(socket: &Path) -> Option<u32> {
     u32::try_from(peer.pid).ok().filter(|pid| failed == 0 && *pid > 0)
 }
 
-/// Connects without waiting: with a stopped process, whose queue is full, it would block.
+/// Connects without blocking.
+///
+/// A stopped process with a full queue would block.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(socket)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,5 +1,4 @@
-//! The CUDA driver's functions to checkpoint another process, found when they are needed: memlab is not linked to the
-//! driver.
+//! The CUDA driver's functions to checkpoint another process, loaded on demand: memlab is not linked to the driver.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -10,20 +9,20 @@ use memlab_base::shared_library::SharedLibrary;
 /// The driver's library.
 pub const LIBRARY: &CStr = c"libcuda.so.1";
 
-/// What the driver says of a process.
+/// The driver's state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverState {
-    /// It runs.
+    /// The process runs.
     Running,
     /// Its CUDA calls wait.
     Locked,
-    /// Its device memory is with the driver, in host memory.
+    /// The driver holds its device memory in host memory.
     Checkpointed,
-    /// Something went wrong that cannot be put right.
+    /// An unrecoverable error occurred.
     Failed,
-    /// It is on its way to be checkpointed, or back.
+    /// A checkpoint or restore is under way.
     Busy,
-    /// Something that this memlab does not know of.
+    /// A state that this memlab does not know.
     Unknown(i32),
 }
 
@@ -40,22 +39,22 @@ impl DriverState {
     }
 }
 
-/// An error of the driver's.
+/// An error of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverError {
-    /// Its number.
+    /// Error code.
     pub code: i32,
-    /// Its name and meaning, if the driver has them.
+    /// Name and description, if the driver has them.
     pub text: String,
 }
 
 impl DriverError {
-    /// Whether there is not enough device memory.
+    /// Returns true if the device memory is too small.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == 2
     }
 
-    /// Whether the driver cannot do it with this process.
+    /// Returns true if the driver does not support this for the process.
     pub fn is_not_supported(&self) -> bool {
         self.code == 801
     }
@@ -71,7 +70,7 @@ struct LockArguments {
 
 type GetState = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 type Lock = unsafe extern "C" fn(c_int, *mut LockArguments) -> c_int;
-/// Checkpoint, restore, unlock: their arguments may be null.
+/// Checkpoint, restore, unlock: the arguments may be null.
 type Act = unsafe extern "C" fn(c_int, *mut c_void) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
@@ -91,7 +90,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// In words: there is none, it is too old, or it does not start.
+    /// A message, if the machine has no driver, or it is too old or does not start.
     pub fn open() -> Result<Self, String> {
         let library = SharedLibrary::open(LIBRARY).map_err(|_| {
             "this machine has no CUDA driver (libcuda.so.1 cannot be loaded): run memlab where the program \
@@ -126,11 +125,11 @@ impl Driver {
         Ok(driver)
     }
 
-    /// How a process is.
+    /// Returns the state of a process.
     ///
     /// # Errors
     ///
-    /// What the driver says, such as that the process does not use CUDA.
+    /// The driver's error, for example for a process that does not use CUDA.
     pub fn state(&self, pid: c_int) -> Result<DriverState, DriverError> {
         let mut state = -1;
         // SAFETY: the state outlives the call.
@@ -138,11 +137,11 @@ impl Driver {
         self.check(status).map(|()| DriverState::of(state))
     }
 
-    /// Has its CUDA calls wait, once its running work is done.
+    /// Blocks the process's CUDA calls, once its running work is done.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's error.
     pub fn lock(&self, pid: c_int, timeout: Duration) -> Result<(), DriverError> {
         // 0 would wait without limit.
         let timeout_ms = c_uint::try_from(timeout.as_millis()).unwrap_or(c_uint::MAX).max(1);
@@ -152,33 +151,33 @@ impl Driver {
         self.check(status)
     }
 
-    /// Takes the device memory of a locked process.
+    /// Moves the device memory of a locked process to the host.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's error.
     pub fn checkpoint(&self, pid: c_int) -> Result<(), DriverError> {
         // SAFETY: the arguments may be null.
         let status = unsafe { (self.checkpoint)(pid, ptr::null_mut()) };
         self.check(status)
     }
 
-    /// Gives a checkpointed process its device memory back; it stays locked.
+    /// Restores the device memory of a checkpointed process, which stays locked.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's error.
     pub fn restore(&self, pid: c_int) -> Result<(), DriverError> {
         // SAFETY: the arguments may be null.
         let status = unsafe { (self.restore)(pid, ptr::null_mut()) };
         self.check(status)
     }
 
-    /// Lets a locked process go on.
+    /// Lets a locked process continue.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's error.
     pub fn unlock(&self, pid: c_int) -> Result<(), DriverError> {
         // SAFETY: the arguments may be null.
         let status = unsafe { (self.unlock)(pid, ptr::null_mut()) };
@@ -206,7 +205,7 @@ impl Driver {
     }
 }
 
-/// Which driver it is, for people.
+/// Version of the driver, for messages.
 fn version(library: &SharedLibrary) -> String {
     let release = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
     let mut number = 0;

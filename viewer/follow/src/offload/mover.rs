@@ -1,5 +1,6 @@
-//! The background thread that asks the processes shown where their memory is, and moves it. The screen never waits for
-//! a process: it sends orders and receives updates.
+//! The background thread that asks the shown processes for the location of their memory, and moves it.
+//!
+//! The screen never waits for a process: it sends orders and receives updates.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,67 +16,67 @@ use crate::offload::operation;
 use memlab_base::output;
 use memlab_protocol::status::{MoveStatus, OperationKind};
 
-/// The time between two queries of a process.
+/// Interval between queries of a process.
 const QUERY_INTERVAL: Duration = Duration::from_millis(1000);
-/// The same while its memory moves.
+/// Interval while its memory moves.
 const BUSY_QUERY_INTERVAL: Duration = Duration::from_millis(100);
-/// The time between two queries of a process that did not answer.
+/// Interval between queries of a process that did not answer.
 const SILENT_QUERY_INTERVAL: Duration = Duration::from_secs(3);
-/// The time that a program may take to reach a point where it can stop.
+/// Longest time for a program to reach a point where it can stop.
 const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A process to be asked.
+/// A process to query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WatchedProcess {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// The identity of its trace: the number alone may be another's by now, or on another machine.
+    /// Identity of its trace: the pid may be reused, or belong to another machine.
     pub trace_id: String,
 }
 
-/// Something to do.
+/// An order to move memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveOrder {
-    /// With which process.
+    /// The process.
     pub of: WatchedProcess,
-    /// What people call it.
+    /// Name of the process for people.
     pub who: String,
     /// Offload or restore.
     pub kind: OperationKind,
-    /// With the CUDA driver's checkpoint.
+    /// True to use the CUDA driver's checkpoint.
     pub by_driver: bool,
 }
 
-/// What is known of where a process's memory is.
+/// Known location of a process's memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryLocation {
-    /// By its own last word.
+    /// Its last reported state.
     pub moving: Option<MoveStatus>,
-    /// Why there is none.
+    /// Reason why no state is known.
     pub problem: Option<String>,
-    /// What the CUDA driver does with it now.
+    /// Operation of the CUDA driver in progress.
     pub by_driver: Option<OperationKind>,
 }
 
 impl MemoryLocation {
-    /// Whether memory is on its way.
+    /// Returns true if memory is moving.
     pub fn is_busy(&self) -> bool {
         self.by_driver.is_some() || self.moving.as_ref().is_some_and(|moving| moving.state.is_busy())
     }
 }
 
-/// What is new for the dashboard.
+/// An update for the dashboard.
 #[derive(Clone, Debug, Default)]
 pub struct MoverUpdate {
-    /// By process.
+    /// Location of each process's memory, by pid.
     pub known: HashMap<u32, MemoryLocation>,
-    /// How orders ended that were given since this was last taken: in words, or why not.
+    /// Outcomes of orders since the last update: a message each, for success or failure.
     pub outcomes: Vec<Result<String, String>>,
 }
 
-/// What the thread is to do.
+/// A command to the thread.
 enum Command {
-    /// Ask these processes from now on.
+    /// Query these processes from now on.
     Watch(Vec<WatchedProcess>),
     /// Move the memory of a process.
     Move(MoveOrder),
@@ -92,7 +93,9 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Starts the thread, which asks no process before [`Mover::watch`].
+    /// Starts the thread.
+    ///
+    /// It queries no process before [`Mover::watch`].
     pub fn start() -> Self {
         let (commands, new_commands) = unbounded();
         let (published, updates) = unbounded();
@@ -111,7 +114,7 @@ impl Mover {
         Self { commands: Some(commands), watched: Vec::new(), updates, driver_works, thread: thread.ok() }
     }
 
-    /// Sets which processes to ask.
+    /// Sets the processes to query.
     pub fn watch(&mut self, watched: Vec<WatchedProcess>) {
         if self.watched != watched {
             self.watched.clone_from(&watched);
@@ -124,14 +127,14 @@ impl Mover {
         self.send(Command::Move(order));
     }
 
-    /// What is new.
+    /// Receives updates.
     pub fn updates(&self) -> &Receiver<MoverUpdate> {
         &self.updates
     }
 
     fn send(&self, command: Command) {
         if let Some(commands) = &self.commands {
-            // Without the thread, which its panic hook reports, nothing moves.
+            // The thread is gone only after a panic, which its hook reports. Nothing moves then.
             let _ = commands.send(command);
         }
     }
@@ -141,29 +144,29 @@ impl Drop for Mover {
     fn drop(&mut self) {
         drop(self.commands.take());
         if self.driver_works.load(Ordering::Relaxed) {
-            // Interrupted, the driver would leave the program locked.
+            // An interrupted driver would leave the program locked.
             output::note("waiting for the CUDA driver to be done…");
         }
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// One process as it is followed.
+/// A followed process.
 #[derive(Default)]
 struct FollowedProcess {
     process: Option<Process>,
     asked: Option<Instant>,
     is_silent: bool,
     about: MemoryLocation,
-    /// The operation that was ordered here.
+    /// The operation ordered here.
     ours: Option<u64>,
     who: String,
 }
 
-/// Something that the CUDA driver does for us.
+/// An operation that the CUDA driver performs for memlab.
 struct DriverOperation {
     of: WatchedProcess,
     thread: JoinHandle<Result<String, String>>,
@@ -192,7 +195,7 @@ impl Worker {
             while let Ok(command) = self.commands.try_recv() {
                 self.take(command);
             }
-            // An operation that was started here is followed to its end, whatever is shown meanwhile.
+            // An operation started here is followed to its end, even if its process is no longer shown.
             let kept: HashSet<&WatchedProcess> = self.watched.iter().collect();
             self.followed.retain(|of, followed| kept.contains(of) || followed.ours.is_some());
             for of in &self.watched {
@@ -242,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// The driver's calls return when all is done: they get a thread.
+    /// Runs the driver's calls in a thread, because they block until all is done.
     fn have_driver(&mut self, order: MoveOrder) {
         let MoveOrder { of, who, kind, .. } = order;
         let target = Target { pid: of.pid, who, process: find(&of).ok().map(|(process, _)| process) };
@@ -278,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// Asks those whose turn it is, all at once: one that does not answer costs no more than its own patience.
+    /// Queries all due processes at once, so that silent ones do not add up their timeouts.
     fn query_processes(&mut self) {
         let due: Vec<_> = self.followed.iter_mut().filter(|(_, followed)| followed.is_due()).collect();
         let (changed, outcomes) = std::thread::scope(|scope| {
@@ -301,11 +304,13 @@ impl FollowedProcess {
             (_, true) => BUSY_QUERY_INTERVAL,
             (_, false) => QUERY_INTERVAL,
         };
-        // A wake-up a little early counts.
+        // Tolerate a slightly early wake-up.
         self.asked.is_none_or(|asked| asked.elapsed() + Duration::from_millis(5) >= pause)
     }
 
-    /// Asks it; whether something changed, and how what was ordered has ended.
+    /// Queries the process.
+    ///
+    /// Returns true if anything changed, and the outcome of a finished order.
     fn query(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
         let answer = match &self.process {
             Some(process) => process.status(),
@@ -332,7 +337,7 @@ impl FollowedProcess {
                 });
                 MemoryLocation { moving: status.moving, problem, by_driver: None }
             }
-            // What it said last still holds: nothing moves in a process that is stopped.
+            // The last answer still holds: nothing moves in a stopped process.
             Err(Unreachable::Silent) if self.about.moving.is_some() => self.about.clone(),
             Err(error) => {
                 self.process = None;
@@ -362,7 +367,7 @@ impl FollowedProcess {
                     None => Ok(operation::outcome_in_short(operation) + &note),
                 })
             }
-            // Something else began since: the screen shows that.
+            // Another operation has begun since. The screen shows that one.
             _ => {
                 self.ours = None;
                 None

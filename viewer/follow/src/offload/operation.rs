@@ -1,4 +1,4 @@
-//! Watching an operation that a process does by itself, on a terminal; and what is said when it is over.
+//! Watches an operation of a process on a terminal, and describes its outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,24 +12,24 @@ use memlab_base::output::ProgressLine;
 use memlab_protocol::status::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
 use memlab_units::format::{self, size};
 
-/// The time between two queries of an operation's progress.
+/// Interval between queries of an operation's progress.
 const QUERY_INTERVAL: Duration = Duration::from_millis(50);
-/// A process that has not answered for so long is no longer waited for.
+/// Longest wait for a process that does not answer.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Columns of a progress bar.
 const BAR_COLUMNS: usize = 20;
 
-/// Whether this command is to end.
+/// A flag that a signal sets to end this command.
 #[derive(Clone, Debug, Default)]
 pub struct Interruption(Arc<AtomicBool>);
 
 impl Interruption {
-    /// Notes Ctrl-C from now on, in place of ending.
+    /// Sets the flag on Ctrl-C from now on, instead of ending.
     pub fn by_key() -> Self {
         Self::by(&[SIGINT])
     }
 
-    /// Records the other signals that end a program too, for work that must be completed.
+    /// Sets the flag on the other terminating signals too, for work that must be completed.
     pub fn by_any_signal() -> Self {
         Self::by(&[SIGINT, SIGTERM, SIGHUP])
     }
@@ -37,18 +37,18 @@ impl Interruption {
     fn by(signals: &[i32]) -> Self {
         let interruption = Self::default();
         for signal in signals {
-            // Without it the signal does what it always does.
+            // If the registration fails, the signal keeps its default action.
             let _ = signal_hook::flag::register(*signal, interruption.0.clone());
         }
         interruption
     }
 
-    /// Whether it came.
+    /// Returns true if the signal came.
     pub fn has_come(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sleeps, unless it comes.
+    /// Sleeps until the time is over or the signal comes.
     pub fn sleep(&self, time: Duration) {
         let end = Instant::now() + time;
         while !self.has_come() {
@@ -60,20 +60,20 @@ impl Interruption {
     }
 }
 
-/// How watching ended.
+/// End of a watch.
 #[derive(Debug)]
 pub enum WatchEnd {
-    /// The operation is over.
+    /// The operation has ended.
     Over(Box<(Operation, MoveStatus)>),
-    /// By Ctrl-C; the operation continues.
+    /// The user pressed Ctrl-C; the operation continues.
     Detached,
 }
 
-/// Asks the process how its operation goes until it is over, and shows it where standard error is a terminal.
+/// Polls the operation until it ends, and shows its progress if standard error is a terminal.
 ///
 /// # Errors
 ///
-/// If the process ends meanwhile, answers no more, or has done something else since.
+/// If the process ends, stops answering, or has begun another operation since.
 pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption) -> anyhow::Result<WatchEnd> {
     let mut line = ProgressLine::default();
     let mut heard = Instant::now();
@@ -104,7 +104,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
     }
 }
 
-/// The operation `id` of a status.
+/// Extracts the operation `id` from a status.
 fn take(status: Status, id: u64, who: &str) -> anyhow::Result<Option<(Operation, MoveStatus)>> {
     let moving = status.moving.unwrap_or_default();
     match &moving.operation {
@@ -113,7 +113,7 @@ fn take(status: Status, id: u64, who: &str) -> anyhow::Result<Option<(Operation,
     }
 }
 
-/// How far it is, as a line: `offloading ███████▍      43 %  1.72 of 4.00 GiB  19.8 GB/s  copying`.
+/// Formats the progress as a line: `offloading ███████▍      43 %  1.72 of 4.00 GiB  19.8 GB/s  copying`.
 pub fn progress(operation: &Operation, columns: usize, unicode: bool) -> String {
     let share = operation.share();
     let mut line = operation.kind.doing().to_owned();
@@ -134,7 +134,7 @@ pub fn progress(operation: &Operation, columns: usize, unicode: bool) -> String 
     line + "  " + operation.phase.as_str()
 }
 
-/// `1.72 of 4.00 GiB`.
+/// Formats `1.72 of 4.00 GiB`.
 fn part_of(part: u64, whole: u64) -> String {
     let (part, whole) = (size(part), size(whole));
     match (part.split_once(' '), whole.split_once(' ')) {
@@ -143,13 +143,13 @@ fn part_of(part: u64, whole: u64) -> String {
     }
 }
 
-/// What an operation has done: `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`.
+/// Describes an outcome: `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`.
 pub fn outcome_in_short(operation: &Operation) -> String {
     let words = format!("{} {} in {}", operation.kind.done(), size(operation.done_bytes), seconds(operation.seconds));
     words + &operation.rate().map(|rate| format!(" ({rate})")).unwrap_or_default()
 }
 
-/// What an operation has done: `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`, and what stays on the device.
+/// Describes an outcome, `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`, and the memory that stays on the device.
 pub fn outcome(operation: &Operation, moving: &MoveStatus) -> String {
     let mut words = outcome_in_short(operation);
     if operation.kind == OperationKind::Offload && moving.fixed_bytes > 0 {
@@ -159,7 +159,7 @@ pub fn outcome(operation: &Operation, moving: &MoveStatus) -> String {
     words
 }
 
-/// `0.21 s`, `12.3 s`, `2m 05s`.
+/// Formats a duration: `0.21 s`, `12.3 s`, `2m 05s`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         seconds if seconds.is_finite() && seconds >= 10.0 => format::duration((seconds * 1e9) as u64),
@@ -168,7 +168,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Where a process's memory is, in a few words: `offloaded 4.00 GiB`, `offloading 43 %`; `None`: on the devices.
+/// Describes the location of a process's memory: `offloaded 4.00 GiB`, `offloading 43 %`; `None`: on the devices.
 pub fn where_it_is(moving: &MoveStatus) -> Option<String> {
     let host = size(moving.host_bytes);
     let running = moving.operation.as_ref().filter(|operation| !operation.phase.is_over() && operation.total_bytes > 0);
@@ -184,7 +184,7 @@ pub fn where_it_is(moving: &MoveStatus) -> Option<String> {
     }
 }
 
-/// The error of an operation that failed.
+/// Returns the error of a failed operation.
 pub fn failure(operation: &Operation, who: &str) -> Option<String> {
     let reason = operation.error.as_deref().unwrap_or("no reason was given");
     (operation.phase == OperationPhase::Failed).then(|| format!("{who}: {} failed: {reason}", operation.kind.doing()))
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(progress(&copying(), 8, true), "offloading ██░░░░░░  25 %  1.00 of 4.00 GiB  21.5 GB/s  copying");
         let waiting = Operation { kind: OperationKind::Restore, ..Operation::default() };
         assert_eq!(progress(&waiting, 8, true), "restoring  waiting for the program's next launch");
-        // AND nonsense does no harm
+        // AND invalid figures do no harm
         let evil = Operation { done_bytes: u64::MAX, total_bytes: 1, seconds: f64::MAX, ..copying() };
         assert!(progress(&evil, 8, false).starts_with("offloading ######## 100 %"));
         assert!(outcome(&evil, &MoveStatus::default()).starts_with("offloaded 16.0 EiB in "));

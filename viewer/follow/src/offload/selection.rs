@@ -1,5 +1,4 @@
-//! Which memory of a running program to offload: by category, by layer, by how long it has lain idle; and the pages it
-//! is in.
+//! Selects the memory of a running program to offload, by category, layer or idle time, and finds its pages.
 
 pub mod pages;
 
@@ -16,30 +15,32 @@ use memlab_base::error::bad_input;
 use memlab_base::progress;
 use memlab_units::format;
 
-/// What memory must be to be selected.
+/// Criteria that selected memory must meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
-    /// Of one of these categories; empty: of any.
+    /// Wanted categories; empty: all.
     pub categories: Vec<Category>,
-    /// Of one of these layers, or inside it; empty: of any.
+    /// Wanted layers, including the layers inside them; empty: all.
     pub layers: Vec<String>,
-    /// Not used for so long, in nanoseconds, as far as can be inferred.
+    /// Shortest time without use, in nanoseconds, as far as memlab can infer.
     pub idle_ns: Option<u64>,
 }
 
-/// Whether a layer is the one wanted or inside it. As in a filter a name in part, such as `attn`, is found anywhere;
-/// but only whole names count, since the text is complete.
+/// Returns true if a layer is the wanted one or inside it.
+///
+/// As in a filter, part of a name such as `attn` matches anywhere. Only whole name components match, since the user typed
+/// the complete text.
 fn is_in_layer(name: &str, wanted: &str) -> bool {
     format!(".{name}.").contains(&format!(".{wanted}."))
 }
 
 impl Criteria {
-    /// Whether nothing in particular is wanted.
+    /// Returns true if there are no criteria.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What is selected, in words: `optimizer_state in layer h.3, idle for 10.0 s`.
+    /// Describes the criteria: `optimizer_state in layer h.3, idle for 10.0 s`.
     pub fn describe(&self) -> String {
         let names: Vec<&str> = self.categories.iter().map(|category| category.as_str()).collect();
         let mut words = names.join(" or ");
@@ -54,7 +55,7 @@ impl Criteria {
         words
     }
 
-    /// The pages of a process's memory that meet all this, by its trace; `now_unix_ns`: the present.
+    /// Finds the pages of a process's memory that meet all criteria, from its trace; `now_unix_ns`: the present.
     ///
     /// # Errors
     ///
@@ -92,15 +93,15 @@ impl Criteria {
     }
 }
 
-/// The model, and who asked for memory when.
+/// A model, with the time of the latest requests for memory.
 #[derive(Default)]
 struct Activity {
     model: Model,
-    /// When each layer last asked.
+    /// Latest request of each layer.
     layers: HashMap<u32, u64>,
-    /// When each stack last asked outside any layer.
+    /// Latest request of each stack outside any layer.
     stacks: HashMap<u32, u64>,
-    /// Who asked before is not known any more.
+    /// Time before which requests are unknown.
     known_since: u64,
 }
 
@@ -135,13 +136,13 @@ impl Sink for Activity {
     }
 }
 
-/// Which memory is idle, inferred from which layers and lines still allocate: memlab does not see what kernels touch.
+/// Infers idle memory from the layers and lines that still allocate: memlab does not see what kernels access.
 struct IdleMemory {
-    /// What was used after this is not idle.
+    /// Memory used after this time is not idle.
     since: u64,
     layers: HashMap<BlockLayer, u64>,
     lines: HashMap<Option<Arc<Line>>, u64>,
-    /// Whether steps were made since, which touch optimizer state and gradients.
+    /// True if steps ended since then: they use optimizer state and gradients.
     steps: bool,
 }
 
@@ -172,7 +173,7 @@ impl IdleMemory {
             };
             let BlockLayer { root, name } = model.layer_of(&asked);
             let Some(name) = name else { continue };
-            // The layers around a layer are used with it.
+            // A layer's use also counts for the layers around it.
             let mut around: &str = &name;
             loop {
                 let key = BlockLayer { root, name: Some(around.into()) };
@@ -216,7 +217,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;
 
-    /// A trace: two layers in a root, a line outside, and what each asks for when, in seconds.
+    /// Builds a trace with two layers in a root and a line outside; times are seconds.
     fn pages(criteria: &Criteria, events: &[String]) -> anyhow::Result<Pages> {
         let mut text = String::new();
         for line in [
@@ -243,7 +244,7 @@ mod tests {
         criteria.pages(file.path(), 2 * MIB, 100 * SECOND)
     }
 
-    /// A block of 2 MiB at this place, in MiB; flags: what it is for.
+    /// A block of 2 MiB at this position, in MiB; flags: its classification.
     fn alloc(seconds: u64, place: u64, stack: u32, layer: u32, flags: u32) -> String {
         format!("[\"a\",{},1,0,{},{},{stack},{layer},{flags}]", seconds * SECOND, place * MIB, 2 * MIB)
     }
@@ -253,7 +254,7 @@ mod tests {
         pages.ranges.iter().map(|(address, bytes)| (address / MIB, bytes / MIB)).collect()
     }
 
-    /// Moved with a module, handed out in forward, in the optimizer.
+    /// Moved with a module; allocated in forward; allocated in the optimizer.
     const PARAMETER: u32 = 64;
     const FORWARD: u32 = 5;
     const OPTIMIZER: u32 = 3;
@@ -270,12 +271,12 @@ mod tests {
             layers: names.iter().map(|name| (*name).to_owned()).collect(),
             ..Criteria::default()
         };
-        // WHEN a layer is wanted THEN with what is inside it, and not one whose name begins alike
+        // WHEN a layer is wanted THEN layers inside it are included, and layers with the same prefix are not
         assert_eq!(places(&layers(&["h.1"]), &events), [(0, 4)]);
         assert_eq!(places(&layers(&["h.1.mlp", "h.10"]), &events), [(2, 4)]);
         assert_eq!(places(&layers(&["mlp"]), &events), [(2, 2)]);
         assert_eq!(places(&layers(&["ml"]), &events), []);
-        // AND with categories
+        // AND categories restrict the selection too
         let parameters = Criteria { categories: vec![Category::Parameter], ..Criteria::default() };
         assert_eq!(places(&parameters, &events), [(8, 2)]);
         let both = Criteria { categories: vec![Category::Parameter, Category::Activation], ..layers(&["h.10"]) };
@@ -287,7 +288,7 @@ mod tests {
     fn idle_is_what_belongs_to_nobody_who_asks_for_memory() {
         let idle = Criteria { idle_ns: Some(10 * SECOND), ..Criteria::default() };
         assert_eq!(idle.describe(), "memory idle for 10.0 s");
-        // GIVEN memory of h.1, h.1.mlp, h.10, two lines, and some that is young
+        // GIVEN memory of h.1, h.1.mlp, h.10, two lines, and some young memory
         let events = [
             alloc(1, 0, 1, 2, FORWARD),
             alloc(1, 2, 1, 3, FORWARD),
@@ -296,12 +297,12 @@ mod tests {
             alloc(1, 8, 2, 0, PARAMETER),
         ];
         assert_eq!(places(&idle, &events), [(0, 10)]);
-        // WHEN h.1.mlp asks again THEN it is used, and so is h.1 that calls it
+        // WHEN h.1.mlp requests memory again THEN it is in use, and so is h.1, which calls it
         let with = |event: String| [&events[..], &[event]].concat();
         assert_eq!(places(&idle, &with(alloc(95, 20, 1, 3, FORWARD))), [(4, 6)]);
-        // AND a line is used when it asks, outside layers
+        // AND a line is in use when it requests memory outside layers
         assert_eq!(places(&idle, &with(alloc(95, 20, 2, 0, 0))), [(0, 8)]);
-        // AND what was asked for long enough ago does not count
+        // AND requests before the idle time do not count
         assert_eq!(places(&idle, &with(alloc(89, 20, 2, 0, 0))), [(0, 10), (20, 2)]);
     }
 
@@ -309,10 +310,10 @@ mod tests {
     fn steps_use_optimizer_state_and_gradients() {
         let idle = Criteria { idle_ns: Some(10 * SECOND), ..Criteria::default() };
         let step = |seconds: u64, index: u64| format!("[\"step\",{},1,{index}]", seconds * SECOND);
-        // GIVEN state of a step long ago
+        // GIVEN state of an old step
         let events = vec![alloc(1, 0, 1, 0, OPTIMIZER), step(2, 0), alloc(3, 4, 2, 0, PARAMETER)];
         assert_eq!(places(&idle, &events), [(0, 2), (4, 2)]);
-        // WHEN another step was just made THEN it is in use
+        // WHEN another step has just ended THEN the state is in use
         let events = [events, vec![step(99, 1)]].concat();
         assert_eq!(places(&idle, &events), [(4, 2)]);
     }

@@ -1,14 +1,16 @@
-//! The call tree as a screen needs it: where in it each line is, and how much each call grows.
+//! The call tree for a screen: the position of each line, and the growth of each call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use memlab_trace::{Call, CallTree, GrowthView, Line};
 
-/// The most calls visited to compute growth, of all lines together. Only malicious traces need more.
+/// The most calls visited to compute growth, for all lines together.
+///
+/// Only malicious traces need more.
 const MAX_VISITED_CALLS: usize = 1 << 22;
 
-/// The call tree of the user's lines, and where in it each line is.
+/// The call tree of the user's lines, with an index by line.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     /// The tree.
@@ -18,7 +20,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// A tree, and how much its lines hold more after each step.
+    /// Indexes a tree, and computes the growth of its calls from that of its lines.
     pub fn new(tree: CallTree, growth: &[GrowthView]) -> Self {
         let mut by_line: HashMap<Arc<Line>, Vec<u32>> = HashMap::new();
         for (index, call) in (0..).zip(&tree.calls) {
@@ -31,42 +33,45 @@ impl Calls {
         calls
     }
 
-    /// The same tree with the growth of another stretch of the run.
+    /// Returns the same tree with the growth of another part of the run.
     pub fn with_growth(&self, growth: &[GrowthView]) -> Self {
         Self::new(self.tree.clone(), growth)
     }
 
-    /// The calls of a line.
+    /// Returns the calls of a line.
     pub fn of(&self, line: &Arc<Line>) -> &[u32] {
         self.by_line.get(line).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether no call of the same line is around this one.
+    /// Returns true if no call around this one has the same line.
     pub fn is_outermost(&self, call: u32) -> bool {
         let line = &self.tree.calls[call as usize].line;
         !self.around(call).any(|parent| self.tree.calls[parent as usize].line == *line)
     }
 
-    /// How much more a call and all below it hold after each step; `None`: a line in it grows that was also reached
-    /// otherwise, and by which way it grows is not known.
+    /// Growth per step of a call and everything below it.
+    ///
+    /// `None`: a growing line below it is also reached through other calls, and the growing path is unknown.
     pub fn growth(&self, call: u32) -> Option<f64> {
         self.growth.get(call as usize).copied().flatten()
     }
 
-    /// The calls around a call, from the inside out.
+    /// The calls around a call, innermost first.
     fn around(&self, call: u32) -> impl Iterator<Item = u32> {
         let calls = &self.tree.calls;
         std::iter::successors(calls[call as usize].parent, |parent| calls[*parent as usize].parent)
     }
 
-    /// Growth is known by line. A line's counts from the innermost call on that has all of what the line holds.
+    /// Growth is known by line.
+    ///
+    /// It counts for the innermost call that contains all of the line's holders, and for the calls around it.
     fn growth_of_calls(&self, growth: &[GrowthView]) -> Vec<Option<f64>> {
         let calls = &self.tree.calls;
         let mut sums = vec![Some(0.0); calls.len()];
         let mut steps = 0;
         for view in growth.iter().filter(|view| view.bytes_per_step != 0.0) {
             let holders = self.holders(view.line.as_ref());
-            // How many of the holders each call has below it.
+            // Number of the holders below each call.
             let mut through: HashMap<u32, usize> = HashMap::new();
             for holder in &holders {
                 for call in std::iter::once(*holder).chain(self.around(*holder)) {
@@ -77,7 +82,7 @@ impl Calls {
                     }
                 }
             }
-            // A caller comes before those it called: the last call with all of them is the innermost.
+            // Callers precede the calls they made, so the last call with all holders is the innermost.
             let meeting = through.iter().filter(|(_, count)| **count == holders.len()).map(|(call, _)| *call).max();
             for (call, count) in through {
                 let sum = &mut sums[call as usize];
@@ -93,7 +98,7 @@ impl Calls {
         sums
     }
 
-    /// The calls of a line that hold something, else those that ever did.
+    /// Calls of a line that hold memory, else those that ever held any.
     fn holders(&self, line: Option<&Arc<Line>>) -> Vec<u32> {
         let calls = &self.tree.calls;
         let of_line: Vec<u32> = match line {
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
     use memlab_trace::AllocationTotals;
 
-    /// A tree: each call's line, its parent, and the bytes it holds itself.
+    /// Builds a tree: each call's line, its parent, and the bytes that it holds itself.
     fn tree(calls: &[(u32, Option<u32>, u64)]) -> CallTree {
         let call = |(number, parent, bytes): &(u32, Option<u32>, u64)| Call {
             line: Some(line(*number)),
@@ -135,15 +140,15 @@ mod tests {
 
     #[test]
     fn growth_counts_from_the_call_on_that_has_all_of_it() {
-        // GIVEN line 1, which calls 2 and 3; line 9 is called by both, line 8 by line 3 only
+        // GIVEN line 1, which calls lines 2 and 3; both call line 9, and only line 3 calls line 8
         let calls =
             [(1, None, 0), (2, Some(0), 0), (9, Some(1), 10), (3, Some(0), 0), (9, Some(3), 20), (8, Some(3), 5)];
         // WHEN both grow
         let calls = Calls::new(tree(&calls), &[grows(9, 30.0), grows(8, 4.0)]);
-        // THEN what is known of a call is told, and what may have come otherwise is not
+        // THEN growth is shown for calls where it is certain, and unknown for the others
         let growth: Vec<_> = (0..6).map(|call| calls.growth(call)).collect();
         assert_eq!(growth, [Some(34.0), None, None, None, None, Some(4.0)]);
-        // AND where only one of them still holds something, it is that one
+        // AND if only one of the calls still holds memory, the growth belongs to it
         let calls = [(1, None, 0), (9, Some(0), 10), (3, Some(0), 0), (9, Some(2), 0)];
         let calls = Calls::new(tree(&calls), &[grows(9, 30.0)]);
         let growth: Vec<_> = (0..4).map(|call| calls.growth(call)).collect();

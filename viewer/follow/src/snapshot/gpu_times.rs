@@ -1,4 +1,4 @@
-//! How long lines, layers and kernels had the GPU work, over the run.
+//! GPU time of lines, layers and kernels over the run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use memlab_trace::{BusyView, GpuWorkView, Line, Model, WorkTotals};
 use memlab_base::kernels::KernelTime;
 use memlab_units::format;
 
-/// What a line or a layer had the GPU do.
+/// GPU time of a line or a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuTime {
-    /// All of it.
+    /// Totals.
     pub totals: WorkTotals,
-    /// Part of the time that was in forward; of layers only.
+    /// Part of the time in forward; for layers only.
     pub forward_nanoseconds: u64,
-    /// Part of the time that was in backward.
+    /// Part of the time in backward.
     pub backward_nanoseconds: u64,
-    /// What the whole device did, for the share.
+    /// Time of the whole device, to compute the share.
     pub device_nanoseconds: u64,
 }
 
 impl GpuTime {
-    /// Nothing on the same device.
+    /// Returns zero GPU time on the same device.
     pub fn none(&self) -> Self {
         Self { device_nanoseconds: self.device_nanoseconds, ..Self::default() }
     }
 
-    /// Adds what another one of the same device had it do.
+    /// Adds the GPU time of another line or layer on the same device.
     pub fn add(&mut self, other: &Self) {
         self.totals.add(other.totals);
         self.forward_nanoseconds = self.forward_nanoseconds.saturating_add(other.forward_nanoseconds);
@@ -35,16 +35,16 @@ impl GpuTime {
     }
 }
 
-/// What ran on one device.
+/// Work on one device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuTimes {
-    /// All of it.
+    /// Totals.
     pub total: WorkTotals,
-    /// For how long something ran.
+    /// Time during which the device was busy.
     pub busy: BusyView,
-    /// Of what: the whole run, or some of its steps.
+    /// Recorded part: the whole run, or some of its steps.
     pub part: String,
-    /// By kernel and copy; empty unless that was wanted.
+    /// Times by kernel and copy; empty unless requested.
     pub kernels: Vec<KernelTime>,
     lines: HashMap<Option<Arc<Line>>, GpuTime>,
     layers: HashMap<(u32, Option<Arc<str>>), GpuTime>,
@@ -75,12 +75,12 @@ impl GpuTimes {
         }
     }
 
-    /// What a line had the device do.
+    /// GPU time of a line.
     pub fn of_line(&self, line: Option<&Arc<Line>>) -> GpuTime {
         self.lines.get(&line.cloned()).copied().unwrap_or(self.nothing())
     }
 
-    /// What a layer had it do, without those inside it.
+    /// GPU time of a layer, without the layers inside it.
     pub fn of_layer(&self, root: u32, name: Option<&Arc<str>>) -> GpuTime {
         self.layers.get(&(root, name.cloned())).copied().unwrap_or(self.nothing())
     }

@@ -1,25 +1,25 @@
-//! Which lines, layers and categories belong together: those that some memory has in common, for filters.
+//! Relates lines, layers and categories that share memory, for filters.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use memlab_trace::{AttributionView, Category, Line};
 
-/// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
+/// A layer: the outermost module's id and the name in it; `None`: outside any layer.
 type LayerKey = (u32, Option<Arc<str>>);
 
-/// What the memory of a line, or of a layer, has to do with.
+/// Everything related to the memory of a line or layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Related {
-    /// The lines that asked for it: file and number.
+    /// Lines that allocated it: file and number.
     pub places: BTreeSet<String>,
-    /// Their functions.
+    /// Functions of these lines.
     pub functions: BTreeSet<Arc<str>>,
-    /// The layers that hold it, by name.
+    /// Layers that hold it, by name.
     pub layers: BTreeSet<Option<Arc<str>>>,
-    /// Their classes.
+    /// Classes of these layers.
     pub classes: BTreeSet<Arc<str>>,
-    /// What it is used for.
+    /// Categories of the memory.
     pub categories: BTreeSet<Category>,
 }
 
@@ -33,7 +33,7 @@ impl Related {
     }
 }
 
-/// What has to do with what, of the memory that is live at the moment shown or was at the peak.
+/// Relations of the memory that is live at the shown moment or was live at the peak.
 #[derive(Clone, Debug, Default)]
 pub struct Relations {
     lines: HashMap<Option<Arc<Line>>, Arc<Related>>,
@@ -41,7 +41,7 @@ pub struct Relations {
 }
 
 impl Relations {
-    /// Puts together what the holders have in common.
+    /// Collects the relations of the holders.
     pub fn new(holders: &[AttributionView]) -> Self {
         let mut lines: HashMap<Option<Arc<Line>>, Related> = HashMap::new();
         let mut layers: HashMap<LayerKey, Related> = HashMap::new();
@@ -55,12 +55,12 @@ impl Relations {
         }
     }
 
-    /// What a line has to do with.
+    /// Relations of a line.
     pub fn of_line(&self, line: Option<&Arc<Line>>) -> Option<Arc<Related>> {
         self.lines.get(&line.cloned()).cloned()
     }
 
-    /// What a layer has to do with.
+    /// Relations of a layer.
     pub fn of_layer(&self, root: u32, name: Option<&str>) -> Option<Arc<Related>> {
         self.layers.get(&(root, name.map(Arc::from))).cloned()
     }

@@ -1,4 +1,4 @@
-//! Traces of ranks, made up.
+//! Synthetic traces of ranks.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fmt::Write as _;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 pub const MIB: u64 = 1 << 20;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
-/// When every job begins.
+/// Start of every job.
 pub const START: u64 = 1_795_163_951_000_000_000;
-/// The memory of each device.
+/// Memory of each device.
 const TOTAL: u64 = 8 << 30;
 
-/// The lines that allocate: `train.py:10` and so on, by their number as a stack.
+/// The lines that allocate: `train.py:10` and so on, by their stack number.
 pub const MODEL: u32 = 1;
 pub const FORWARD: u32 = 2;
 pub const KEPT: u32 = 3;
 
-/// A rank's trace under construction.
+/// The trace of a rank under construction.
 #[derive(Clone)]
 pub struct Rank {
     pub rank: u32,
@@ -28,12 +28,12 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Rank `rank` of `of`, with process 100 + `rank`, on the device of its number among the four of its host.
+    /// Begins rank `rank` of `of`, with process 100 + `rank`, on its device among the four of its host.
     pub fn begin(rank: u32, of: u32) -> Self {
         Self::begin_at(rank, of, START)
     }
 
-    /// The same, that begins when the clock of its host shows `start`.
+    /// The same, with a start at `start` by its host's clock.
     pub fn begin_at(rank: u32, of: u32, start: u64) -> Self {
         let (host, device) = (format!("gpu{}", rank / 4 + 1), (rank % 4) as i32);
         let mut made = Self { rank, text: String::new(), device, time: 0, next: 1 << 40 };
@@ -68,7 +68,7 @@ impl Rank {
         self.time += ns;
     }
 
-    /// What another process was seen to hold on the rank's device.
+    /// Adds the memory of another process on the rank's device.
     pub fn other_process(&mut self, pid: u32, bytes: u64) {
         let device = self.device;
         self.line(&format!(r#"{{"others":{device},"processes":[[{pid},{bytes}]]}}"#));
@@ -99,7 +99,7 @@ impl Rank {
         self.line(&format!(r#"["oom",{time},1,{device},{requested},{allocated},{allocated},{KEPT},0]"#));
     }
 
-    /// A step of 100 ms: 64 MiB in forward, of which `keep` more stay.
+    /// A step of 100 ms: 64 MiB in forward, plus `keep` bytes that stay.
     pub fn step(&mut self, index: u64, keep: u64) {
         let activations = self.allocate(64 * MIB, FORWARD, 2);
         if keep > 0 {
@@ -111,7 +111,7 @@ impl Rank {
         self.line(&format!(r#"["step",{time},1,{index}]"#));
     }
 
-    /// A model of 32 MiB, and six steps of which each keeps `keep`.
+    /// A model of 32 MiB, and six steps that each keep `keep` bytes.
     pub fn train(&mut self, keep: u64) {
         self.allocate(32 * MIB, MODEL, 0);
         for index in 0..6 {
@@ -124,7 +124,7 @@ impl Rank {
         self.line(&format!(r#"["end",{time},0,null]"#));
     }
 
-    /// Writes it to `FOLDER/RANK.jsonl`.
+    /// Writes the trace to `FOLDER/RANK.jsonl`.
     pub fn write(&self, folder: &Path) -> PathBuf {
         let path = folder.join(format!("{}.jsonl", self.rank));
         std::fs::write(&path, &self.text).unwrap();
@@ -132,7 +132,7 @@ impl Rank {
     }
 }
 
-/// Writes ranks that each train and end, rank `r` with what `keep(r)` says.
+/// Writes ranks that each train and end; rank `r` keeps `keep(r)` bytes per step.
 pub fn trained(folder: &Path, count: u32, keep: impl Fn(u32) -> u64) -> Vec<PathBuf> {
     let rank = |number: u32| {
         let mut rank = Rank::begin(number, count);

@@ -1,8 +1,8 @@
-//! Which recordings are made beyond the first two.
+//! Recordings beyond the first two.
 //!
-//! Most programs grow evenly: between the first two recordings each request stays as it is or grows in proportion, and they foretell a
-//! third, at a large batch. Where they do not, as where cuDNN chooses its kernels by the size of the images, every batch that is shown is
-//! recorded itself.
+//! Most programs grow evenly: each request has the same size in the first two recordings, or a proportional one. Two
+//! recordings then predict a third, at a large batch. Other programs do not grow evenly, for example where cuDNN chooses its
+//! kernels by image size. For those, every shown batch is recorded.
 
 use memlab_predict::plan::{EXTRAPOLATION_LIMIT, Family, Program, Recording};
 
@@ -13,18 +13,20 @@ use memlab_report::plan::answer::{PlannedCard, choice, search_on};
 /// The most batches recorded because the program does not grow evenly.
 const MAX_BATCHES: usize = 8;
 
-/// The largest batch is recorded at most this often, because the one before it was not the largest.
+/// The most recordings of the largest batch.
+///
+/// Each recording can show that another batch is the largest.
 const MAX_ATTEMPTS: usize = 3;
 
-/// What of a plan's options decides.
+/// The plan options that decide which batches are recorded.
 pub(super) struct BatchChoice<'o> {
-    /// The batches that are to be shown; empty: a choice.
+    /// The batches to show; empty: a choice.
     pub(super) batches: &'o [u64],
-    /// Whether the largest batch is recorded, however large it is.
+    /// True to record the largest batch at any size.
     pub(super) check: bool,
 }
 
-/// Makes the recordings that a program needs, after the first two.
+/// Makes the recordings that a program needs after the first two.
 ///
 /// # Errors
 ///
@@ -45,10 +47,10 @@ pub(super) fn record(
     let has_irregular_growth = program.has_irregular_growth();
     let fitting = largest(program)?;
     let far = if check { fitting } else { asked.iter().copied().max().unwrap_or(fitting).min(reach) };
-    // Batches below the recorded ones take other ways most often.
+    // Batches below the recorded ones most often run other code paths.
     let below = asked.iter().copied().filter(|batch| *batch < low).collect();
     record_singles(recorder, program, below)?;
-    // What is asked for between the first two can tell as well whether the program grows evenly.
+    // A requested batch between the first two also shows whether the program grows evenly.
     let between = asked.iter().copied().find(|batch| (low + 1..high).contains(batch));
     let is_even = match far {
         far if far > high => record_beyond(recorder, program, far)?,
@@ -72,7 +74,9 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Records a batch beyond the others, and says whether they foretold it. A GPU that has no room for it says nothing.
+/// Records a batch beyond the others, and returns whether they predicted it.
+///
+/// Returns true if the GPU has no room for it.
 fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
@@ -81,7 +85,7 @@ fn record_beyond(recorder: &mut Recorder, program: &mut Program, batch: u64) -> 
     Ok(is_even)
 }
 
-/// The same for a batch between the first two.
+/// Records a batch between the first two, and returns whether they predicted it.
 fn record_between(recorder: &mut Recorder, program: &mut Program, batch: u64) -> anyhow::Result<bool> {
     let Some(recording) = recorded(recorder, batch)? else { return Ok(true) };
     let family = Family::of_one(recording);
@@ -90,7 +94,9 @@ fn record_between(recorder: &mut Recorder, program: &mut Program, batch: u64) ->
     Ok(is_even)
 }
 
-/// Records batches for themselves, on simulated cards two at a time. Those that a GPU has no room for are left out.
+/// Records each batch separately, on simulated cards two at a time.
+///
+/// Leaves out batches that do not fit the GPU.
 fn record_singles(recorder: &mut Recorder, program: &mut Program, batches: Vec<u64>) -> anyhow::Result<()> {
     if recorder.simulation.is_none() {
         for batch in batches {
@@ -104,7 +110,7 @@ fn record_singles(recorder: &mut Recorder, program: &mut Program, batches: Vec<u
         let running = two.iter().map(|batch| recorder.start(Some(*batch))).collect::<anyhow::Result<Vec<Running>>>()?;
         let recordings = running.into_iter().map(Running::finish).collect::<anyhow::Result<Vec<Recording>>>()?;
         for (batch, recording) in std::iter::zip(two, recordings) {
-            // Then the simulated card was too small; the next is not.
+            // The simulated card was too small; the next one is larger.
             let recording = if recording.ran_out_of_memory { recorder.record(Some(*batch))? } else { recording };
             program.add_single(*batch, Family::of_one(recording));
         }
@@ -112,7 +118,7 @@ fn record_singles(recorder: &mut Recorder, program: &mut Program, batches: Vec<u
     Ok(())
 }
 
-/// A recording; `None`: the GPU has no room for it.
+/// Records a batch; `None`: it does not fit the GPU.
 fn recorded(recorder: &mut Recorder, batch: u64) -> anyhow::Result<Option<Recording>> {
     if recorder.simulation.is_some() {
         return recorder.record(Some(batch)).map(Some);

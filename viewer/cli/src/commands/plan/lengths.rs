@@ -8,15 +8,17 @@ use memlab_predict::plan::{Family, Recording};
 use crate::recording::{BATCH, LENGTH, Recorder};
 use memlab_base::error::bad_input;
 
-/// Recorded lengths are multiples of this: kernels round up to it, so that sizes between them lie on lines.
+/// Recorded lengths are multiples of this.
+///
+/// Kernels round up to it, so sizes between recorded lengths can be interpolated.
 const LENGTH_UNIT: u64 = 64;
 
 /// The lengths of steps: numbers, or a file of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// As they were typed.
+    /// Numbers from the command line.
     Typed(Vec<u64>),
-    /// One in each line.
+    /// A file with one number per line.
     File(PathBuf),
 }
 
@@ -41,11 +43,11 @@ fn length(text: &str) -> Option<u64> {
 }
 
 impl Lengths {
-    /// The numbers.
+    /// Returns the numbers.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or has a line that is no length.
+    /// If the file cannot be read, or a line is not a length.
     pub fn read(&self) -> anyhow::Result<Vec<u64>> {
         let path = match self {
             Self::Typed(numbers) => return Ok(numbers.clone()),
@@ -65,7 +67,7 @@ impl Lengths {
 
 /// A program at any length.
 pub struct LengthProgram {
-    /// Its requests.
+    /// The program's requests.
     pub family: Family,
     /// The lengths that were recorded.
     pub recorded: Vec<u64>,
@@ -73,7 +75,7 @@ pub struct LengthProgram {
     pub batch: Option<u64>,
 }
 
-/// Records a program at the longest of its lengths, at half and at a quarter of that.
+/// Records a program at its longest length, and at half and a quarter of it.
 pub fn recorded(recorder: &mut Recorder, batches: &[u64], lengths: &[u64]) -> anyhow::Result<LengthProgram> {
     if !recorder.takes(LENGTH) {
         return Err(bad_input("--lengths: write {length} where the command takes the length of its samples"));

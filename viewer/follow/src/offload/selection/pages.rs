@@ -1,4 +1,4 @@
-//! Memory moves in whole pages, and blocks end where they please: which pages to move for the sake of some blocks.
+//! Selects whole pages for blocks that do not end at page boundaries, because memory moves in whole pages.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,53 @@ use memlab_protocol::request::Range;
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Where it begins.
+    /// Address of the first byte.
     pub address: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether it is wanted.
+    /// True if it is selected.
     pub is_wanted: bool,
 }
 
 /// The pages to move.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// Where they are, by address; neighbours are one range.
+    /// Address ranges in order; adjacent pages form one range.
     pub ranges: Vec<Range>,
-    /// Their sizes together.
+    /// Total size of the pages.
     pub bytes: u64,
-    /// Of wanted blocks, all there is.
+    /// Total size of the wanted blocks.
     pub wanted_bytes: u64,
-    /// The part of those in these pages.
+    /// Part of the wanted blocks inside the pages.
     pub moved_bytes: u64,
 }
 
 impl Pages {
-    /// In these pages, what is not wanted: other blocks, and holes.
+    /// Bytes in these pages that are not wanted: other blocks, and holes.
     pub fn other_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.moved_bytes)
     }
 
-    /// Of wanted blocks, what stays where it is.
+    /// Bytes of wanted blocks outside these pages.
     pub fn left_bytes(&self) -> u64 {
         self.wanted_bytes.saturating_sub(self.moved_bytes)
     }
 }
 
-/// What blocks have in a page.
+/// Live bytes in a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     live: u64,
     wanted: u64,
 }
 
-/// The pages of which at least half of the live bytes are wanted. Blocks may come in any order; they do not overlap.
+/// Returns the pages of which at least half of the live bytes are wanted.
+///
+/// Blocks may come in any order; they do not overlap.
 ///
 /// `page_bytes` must not be 0.
 pub fn whole_pages(blocks: impl IntoIterator<Item = Block>, page_bytes: u64) -> Pages {
-    // Only the first and the last page of a block may hold others: however large it is, that is two entries.
+    // Only the first and last page of a block can hold other blocks, so each block needs at most two entries.
     let mut edges: BTreeMap<u64, Share> = BTreeMap::new();
     // Pages that one wanted block fills: the first, and the one after the last.
     let mut filled: Vec<(u64, u64)> = Vec::new();
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_page_goes_if_half_of_it_is_wanted() {
-        // GIVEN pages of 10: one half wanted, one a little less, one with a hole, one of the wanted block alone
+        // GIVEN pages of 10: one half wanted, one slightly less, one with a hole, one with only the wanted block
         let blocks = [
             block(0, 5, true),
             block(5, 5, false),
@@ -127,7 +129,7 @@ mod tests {
             block(30, 10, true),
             block(40, 10, false),
         ];
-        // WHEN looked for THEN the second and the last stay, and neighbours are one range
+        // WHEN pages are selected THEN the second and the last stay, and adjacent pages form one range
         let pages = whole_pages(blocks, 10);
         assert_eq!(pages.ranges, [(0, 10), (20, 20)]);
         assert_eq!((pages.bytes, pages.wanted_bytes, pages.moved_bytes), (30, 21, 17));
@@ -149,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The same, byte by byte and page by page.
+    /// A reference implementation, byte by byte and page by page.
     fn brute_force(blocks: &[Block], page_bytes: u64) -> Pages {
         let end = blocks.iter().map(|block| block.address + block.bytes).max().unwrap_or(0);
         let mut pages = Pages::default();
@@ -182,7 +184,7 @@ mod tests {
             pieces in prop::collection::vec((0u64..9, 0u64..40, any::<bool>()), 0..24),
             page_bytes in 1u64..17,
         ) {
-            // GIVEN blocks one after the other, with holes between them
+            // GIVEN consecutive blocks with holes between them
             let mut address = 0;
             let blocks: Vec<Block> = pieces
                 .into_iter()
@@ -192,7 +194,7 @@ mod tests {
                     block
                 })
                 .collect();
-            // WHEN in any order THEN the pages are the same
+            // WHEN they come in another order THEN the pages are the same
             prop_assert_eq!(whole_pages(blocks.iter().rev().copied(), page_bytes), brute_force(&blocks, page_bytes));
         }
     }
