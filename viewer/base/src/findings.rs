@@ -1,7 +1,9 @@
-//! The findings on a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
-//! other processes, memory that the allocator keeps. Each finding has what to do next.
+//! Findings on a run, most urgent first: out-of-memory errors, growing memory, memory on the host or in other
+//! processes, memory
 //!
-//! The text report, the page, the summary of a run and the dashboard all show these, each in its own way.
+//! that the allocator retains. Each finding contains the next action.
+//!
+//! The text report, the HTML report, the summary of a run and the dashboard show these findings in their own formats.
 
 pub mod advice;
 mod finding;
