@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! trace_moment                                                     a trace at a moment
-//! findings, json, kernels, moment, trace_files                     findings on a run; rows; kernel times; moments by name; traces of a folder
-//! arguments, filter, progress, save, simulation, preload           shared arguments; row filters; environment of simulated cards and of libmemlab.so
-//! parallel, ranges                                                 positions of ranks in meshes and pipelines; named ranges
-//! output, query, table                                            standard output and standard error, safe for terminals; tables as text
+//! findings, json, kernels, moment, trace_files                     findings; rows; kernel times; named moments; trace files
+//! arguments, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
+//! parallel, ranges                                                 ranks in meshes and pipelines; named ranges
+//! output, query, table                                            standard output and error, safe for terminals; tables
 //! holdings, theme
 //! category, clock, error, signals, source_file, text
 //! shared_library                                                   libraries opened by name

@@ -18,9 +18,9 @@ pub enum Screen {
     Layers,
     /// The allocator's segments and the blocks in them.
     Segments,
-    /// Memory by optimizer step, and comparisons of two steps.
+    /// Memory by optimizer step.
     Steps,
-    /// Allocator events, one by one.
+    /// Events, one by one.
     Events,
     /// All ranks or processes and their devices, over time.
     #[value(alias = "processes")]

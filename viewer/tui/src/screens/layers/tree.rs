@@ -172,7 +172,7 @@ fn layer_item(key: LayerKey, depth: u16, node: &Node, context: &Context) -> Laye
         false => None,
     };
     let (inclusive, inclusive_time) = sum(node);
-    // A module without GPU work of its own has a time of zero.
+    // A module that launched no GPU work itself still has a time of zero.
     let own_time = node.time.or(inclusive_time.map(|time| time.none()));
     LayerItem {
         key,
