@@ -26,7 +26,7 @@ pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
 /// 127).
 #[derive(Debug)]
 pub struct StartError {
-    /// What happened, to what, and what to do next.
+    /// Description of the failure, with the next action.
     pub message: String,
     /// 127: not found; 126: found, but it cannot be executed.
     pub code: u8,

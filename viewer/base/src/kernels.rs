@@ -104,9 +104,7 @@ impl KernelTime {
 /// Shortens a kernel's name: removes template arguments and namespaces, as in `vectorized_elementwise_kernel`.
 ///
 /// PyTorch's kernels differ in a name among the template arguments, such as `GeluCUDAKernelImpl`. The first such name
-/// is
-///
-/// appended.
+/// is appended.
 pub fn short(name: &str) -> String {
     let (outer, inner) = name.split_once('<').unwrap_or((name, ""));
     let base = outer.trim_start_matches("void ").rsplit("::").next().unwrap_or(outer).trim();

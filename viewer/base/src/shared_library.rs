@@ -38,14 +38,14 @@ impl SharedLibrary {
     pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let address = self.address(name);
-        // SAFETY: it is the address of a function of type F by this function's contract, and as large as one.
+        // SAFETY: by this function's contract, the address is a function of type F, and both have the same size.
         (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
     /// File that contains a function of the library.
     pub fn file_of(&self, name: &CStr) -> Option<PathBuf> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the structure outlives the call, and what it names stays while the library is open.
+        // SAFETY: the structure outlives the call, and its strings stay valid while the library is open.
         unsafe {
             if libc::dladdr(self.address(name), found.as_mut_ptr()) == 0 {
                 return None;

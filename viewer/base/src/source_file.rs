@@ -89,9 +89,7 @@ fn is_same(now: &str, recorded: &str) -> bool {
 /// Reads the lines of a source file, and the time of its last change.
 ///
 /// A trace may name any file. Only regular files of limited size are read, and none that would block the reader. Files
-/// of /proc
-///
-/// and /sys look regular but empty.
+/// of /proc and /sys look regular but empty.
 fn read(file: &str) -> Result<(Vec<String>, u64), String> {
     let open = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file);
     let open = open.map_err(|_| "not on this machine, or no longer there".to_owned())?;

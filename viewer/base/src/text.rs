@@ -150,9 +150,7 @@ pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, 
 /// Path of a source file for display.
 ///
 /// An installed file starts at its package, and a file below the program's directory is relative to it. Without a
-/// directory
-///
-/// the path is shown in full.
+/// directory the path is shown in full.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     let of_package = |folder: &str| file.rsplit_once(folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
     if let Some(rest) = of_package("/site-packages/").or_else(|| of_package("/dist-packages/")) {

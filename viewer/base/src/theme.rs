@@ -69,7 +69,7 @@ pub struct Glyphs {
     pub swatch: &'static str,
     /// Marks the peak in the chart.
     pub peak: &'static str,
-    /// Marks an out-of-memory in the chart.
+    /// Marks an out-of-memory error in the chart.
     pub oom: &'static str,
     /// Light that shows a state.
     pub dot: &'static str,

@@ -15,7 +15,6 @@ const NAMED_TRACES: usize = 8;
 /// Finds the traces of a command's arguments.
 ///
 /// A file stands for itself, a folder for its newest trace. Without arguments, the working directory is searched. With
-///
 /// `all_ranks`, the other ranks of a trace found in a folder are included.
 ///
 /// # Errors

@@ -1,9 +1,7 @@
 //! A self-contained web page, for viewing, printing and sharing.
 //!
 //! Text from a trace or a program is never trusted. Every text is escaped when it enters the page. The page's policy
-//! allows only its
-//!
-//! own scripts and no network requests.
+//! allows only its own scripts and no network requests.
 
 pub(crate) mod chart;
 pub mod elements;

@@ -100,7 +100,7 @@ pub enum OverviewTable {
     Layers,
 }
 
-/// A table of the screen of time.
+/// A table of the GPU time screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeTable {
     #[default]

@@ -10,13 +10,13 @@ pub enum Units {
     #[default]
     #[serde(rename = "auto")]
     Auto,
-    /// All in MiB, so that a column compares at a glance.
+    /// MiB for all, to compare the sizes of a column at a glance.
     #[serde(rename = "MiB")]
     Mebibytes,
-    /// All in GiB.
+    /// GiB for all.
     #[serde(rename = "GiB")]
     Gibibytes,
-    /// Bytes, exactly.
+    /// Exact bytes.
     #[serde(rename = "bytes")]
     Bytes,
 }

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_grew_comes_before_holes_that_are_smaller() {
-        // GIVEN an out-of-memory with 80 MiB free in pieces
+        // GIVEN an out-of-memory error with 80 MiB free in pieces
         let mib = |count: u64| count << 20;
         let oom = OomView {
             requested_bytes: mib(64),

@@ -92,7 +92,6 @@ impl From<LayerName> for Layer {
 /// A range that the program names, without the ranges inside it.
 ///
 /// The row with an empty path is outside any range; with it, the rows sum to the allocated bytes. A program without
-///
 /// ranges has no rows.
 #[derive(Serialize)]
 pub struct Range {
@@ -123,12 +122,12 @@ pub struct StepRow {
     end_time_ns: u64,
     /// Number of steps joined to this row, usually 1.
     steps: u64,
-    /// Figures that the training reports for the step.
+    /// Figures that the training run reports for the step.
     #[serde(flatten)]
     training: Option<TrainingRow>,
 }
 
-/// Figures of a training in a step.
+/// Figures of a training run in a step.
 #[derive(Serialize)]
 struct TrainingRow {
     epoch: u64,

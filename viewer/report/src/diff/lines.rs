@@ -1,14 +1,10 @@
 //! Matches the lines of two runs.
 //!
 //! Lines match at the same place in the same function of the same file. Files match by their whole path, or else by
-//! their path
-//!
-//! in the working directory of each run, since the runs may use two checkouts, or else by name.
+//! their path in the working directory of each run, since the runs may use two checkouts, or else by name.
 //!
 //! Code added above a line changes its number. A line without a counterpart counts as moved, if the other run has
-//! exactly one
-//!
-//! such line in that function too.
+//! exactly one such line in that function too.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -15,9 +15,7 @@ const HEAD: &str = "device,address,bytes,category,layer,file,line,function,alloc
 /// Writes the blocks of one device or of all, by device and address.
 ///
 /// `stack` is the whole stack, outermost call first, its frames separated by semicolons; see [`stack_field`]. `range`
-/// is the path of
-///
-/// the range that the program names.
+/// is the path of the range that the program names.
 ///
 /// # Errors
 ///

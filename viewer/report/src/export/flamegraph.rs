@@ -2,9 +2,7 @@
 //! below it.
 //!
 //! A picture opened in a browser zooms on a click and searches on Ctrl-F. A page with several pictures includes
-//! [`STYLE`] and
-//!
-//! [`SCRIPT`] once. All text from a trace is escaped and cut to a length.
+//! [`STYLE`] and [`SCRIPT`] once. All text from a trace is escaped and cut to a length.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;

@@ -1,11 +1,9 @@
 //! A moment and its history as a snapshot for PyTorch's own tools: `python -m torch.cuda._memory_viz` and
-//!
 //! <https://pytorch.org/memory_viz>.
 //!
 //! The format is that of `torch.cuda.memory._snapshot()` in PyTorch 2.1 and later. Data unknown to memlab is filled in:
-//! streams
-//!
-//! are 0, and the requested size equals the allocated size. Each block of the cudaMallocAsync backend is a segment.
+//! streams are 0, and the requested size equals the allocated size. Each block of the cudaMallocAsync backend is a
+//! segment.
 
 mod events;
 

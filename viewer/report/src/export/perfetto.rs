@@ -1,11 +1,8 @@
 //! A run over time for <https://ui.perfetto.dev>.
 //!
 //! It contains memory counters of each device, steps, phases of every thread, the ranges that the program names, peaks,
-//!
 //! out-of-memory events, and GPU work. Times are nanoseconds since 1970, and ids derive from the trace's own. The
-//! exports of
-//!
-//! several ranks can therefore be concatenated into one file, and are aligned in time.
+//! exports of several ranks can therefore be concatenated into one file, and are aligned in time.
 
 mod event_collector;
 mod gpu;

@@ -1,11 +1,8 @@
 //! Writes Python's pickle format, protocol 4, without building the objects first.
 //!
 //! Only opcodes that PyTorch's viewer (`MemoryViz.js`) supports are used. Lists and dictionaries come in batches, as in
-//! Python's
-//!
-//! own pickler: the viewer passes a batch as arguments of one call, whose number is limited. A written value can be
-//!
-//! referenced later: a trace of a million events repeats the same stacks. The format: `pickletools` in Python's
+//! Python's own pickler: the viewer passes a batch as arguments of one call, whose number is limited. A written value
+//! can be referenced later: a trace of a million events repeats the same stacks. The format: `pickletools` in Python's
 //! library.
 
 use std::collections::HashMap;

@@ -58,9 +58,7 @@ struct Profile {
 /// Writes a profile for each device, or for one of them, and another by range if the program names ranges.
 ///
 /// At `peak`, each device is shown at its own peak, taken from the state at the end. Any other `moment` requires the
-/// state at
-///
-/// that moment.
+/// state at that moment.
 ///
 /// # Errors
 ///

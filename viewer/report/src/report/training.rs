@@ -1,4 +1,4 @@
-//! Figures that a training reports for its steps.
+//! Figures that a training run reports for its steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::screen::{Screen, TablePane};
 /// A target of the mouse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HitTarget {
-    /// A screen's tab.
+    /// Tab of a screen.
     Tab(Screen),
     /// Heading of a table's column, by its index among the columns of that table.
     Heading(Option<TablePane>, usize),

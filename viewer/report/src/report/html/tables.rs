@@ -296,7 +296,7 @@ pub(super) fn steps(names: &ReportNames<'_>, device: &DeviceView, devices: usize
     }
 }
 
-/// A figure that a training reports for a step, if any.
+/// A figure that a training run reports for a step, if any.
 fn float(value: Option<f64>, shown: impl Fn(f64) -> String) -> Markup {
     decimal(value.filter(|value| value.is_finite()).unwrap_or(0.0), &value.map(shown).unwrap_or_default())
 }

@@ -1,7 +1,5 @@
 //! Draws the overview: memory over time, by step, by device and by category, the findings, the top lines and layers,
-//! and the
-//!
-//! output of the program.
+//! and the output of the program.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -24,7 +24,7 @@ pub enum StepColumn {
     Kept,
     /// Growth since the end of the previous step.
     Growth,
-    /// Loss of a training.
+    /// Loss of a training run.
     Loss,
     /// Samples per second.
     Speed,
@@ -35,10 +35,10 @@ pub enum StepColumn {
 }
 
 impl StepColumn {
-    /// Columns that only a training provides.
+    /// Columns that only a training run provides.
     pub(super) const OF_TRAINING: [Self; 3] = [Self::Loss, Self::Speed, Self::Offloaded];
 
-    /// Columns of a table of this width. Those of a training replace others.
+    /// Columns of a table of this width. Those of a training run replace others.
     pub(super) fn shown(width: u16, has_trainings: bool) -> Vec<Self> {
         let fits = |column: &Self| match column {
             Self::Loss => has_trainings && width >= 68,

@@ -111,7 +111,7 @@ fn notes(
     notes
 }
 
-/// Figures that a training reports for a step.
+/// Figures that a training run reports for a step.
 fn trained(training: &TrainingView, context: &Context) -> String {
     let pieces = (training.pieces > 1).then(|| format!(" in {} pieces", format::grouped(training.pieces)));
     let way = training.way.as_ref().map(|way| format!(" ({})", text::clean(way)));

@@ -13,7 +13,7 @@ pub struct StepItem {
     pub growth: Option<i64>,
     /// Duration in nanoseconds; `None`: the first step.
     pub duration: Option<u64>,
-    /// Figures that a training reports for it.
+    /// Figures that a training run reports for it.
     pub training: Option<TrainingView>,
     /// True if it is marked.
     pub is_marked: bool,

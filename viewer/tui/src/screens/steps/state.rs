@@ -78,7 +78,7 @@ impl ScreenState for StepsScreen {
     }
 }
 
-/// True if a training reports figures for its steps.
+/// True if a training run reports figures for its steps.
 pub(super) fn has_trainings(context: &Context) -> bool {
     context.device().is_some_and(|device| !device.trainings.is_empty())
 }

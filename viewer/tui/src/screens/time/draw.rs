@@ -1,4 +1,4 @@
-//! Draws the screen of GPU time: a summary, the layers beside the kernels, the copies below.
+//! Draws the GPU time screen: a summary, the layers beside the kernels, the copies below.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -1,4 +1,4 @@
-//! State and keys of the screen of GPU time.
+//! State and keys of the GPU time screen.
 
 use crossterm::event::KeyCode;
 
@@ -15,7 +15,7 @@ use crate::widgets::rows::rows_of;
 use memlab_base::kernels::KernelKind;
 use memlab_report::export::rows::Rows;
 
-/// Screen of GPU time: three tables.
+/// GPU time screen: three tables.
 #[derive(Clone, Debug)]
 pub struct TimeScreen {
     /// The table that the keys move.
