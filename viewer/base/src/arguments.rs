@@ -20,11 +20,11 @@ pub struct Appearance {
 /// Policy for showing the lines of libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Libraries {
-    /// Show them where your code only calls libraries.
+    /// Shows library lines where your code only calls libraries.
     Auto,
-    /// Always show them.
+    /// Always shows library lines.
     Always,
-    /// Never show them.
+    /// Never shows library lines.
     Never,
 }
 
@@ -83,9 +83,7 @@ pub fn positive_size(text: &str) -> Result<u64, String> {
     memlab_units::parse_limit(text).map_err(|error| error.to_string())
 }
 
-/// Checks the argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`, and returns it unchanged.
-///
-/// The library parses it again.
+/// Checks the argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`, which the library gets unchanged.
 ///
 /// # Errors
 ///

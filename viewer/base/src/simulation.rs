@@ -32,7 +32,7 @@ const NCCL_LIBRARY: &str = "libsimgpu_nccl.so";
 const CUPTI_LIBRARY: &str = "libcupti.so.13";
 const PRELOADED_LIBRARIES: [&str; 4] = [RUNTIME_LIBRARY, COMPUTE_LIBRARIES, NCCL_LIBRARY, CUPTI_LIBRARY];
 
-/// Autograd's threads wait for the end of a simulated process; PyTorch's default limit is longer.
+/// Seconds that a simulated process waits for autograd's threads at its end; PyTorch's default is longer.
 const SHUTDOWN_WAIT: (&str, &str) = ("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "3");
 
 /// Simulated GPUs for a command.

@@ -116,7 +116,7 @@ fn ascii(key: &'static str) -> &'static str {
     }
 }
 
-/// The active filter, or a warning.
+/// The notice, the active filter, or the warnings.
 fn notice(app: &App) -> Vec<Span<'static>> {
     let theme = &app.context.theme;
     if let Some(notice) = &app.context.notice {

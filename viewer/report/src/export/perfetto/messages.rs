@@ -1,7 +1,6 @@
 //! The messages of Perfetto's trace format in use, with the fields in use.
 //!
 //! Full format: <https://perfetto.dev/docs/reference/trace-packet-proto>. Semantics:
-//!
 //! <https://perfetto.dev/docs/reference/synthetic-track-event>.
 
 use memlab_base::text::clean;

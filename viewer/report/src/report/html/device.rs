@@ -101,7 +101,7 @@ fn tiles(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     elements::tiles(&tiles)
 }
 
-/// Call trees at the peak.
+/// Flamegraphs of the calls at the peak.
 fn calls(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let all = names.model.calls(device.index);
     flamegraphs(names, device, devices, &all, (Measure::AtPeak, "is still held at the peak"))
