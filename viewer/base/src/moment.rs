@@ -97,7 +97,7 @@ pub struct LoadedMoment {
 }
 
 impl LoadedMoment {
-    /// Sets the scope of the shown lines, chosen from the whole run so that all its moments agree.
+    /// Sets the scope of the displayed lines, chosen from the whole run so that all its moments agree.
     pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.snapshot.final_model.set_scope(scope);
         let chosen = self.snapshot.final_model.scope();

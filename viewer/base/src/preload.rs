@@ -200,7 +200,7 @@ mod tests {
             program
         };
         let usual = program(3, b"/lib64/ld-linux-x86-64.so.2\0");
-        // THEN it differs from one without a loader and from one of musl, and a file that is no program is not judged
+        // THEN it differs from a static program and from one of musl, and a file that is not a program has no result
         assert_eq!(loader_in(&usual), Some(Loader::Other));
         assert_eq!(loader_in(&program(1, b"")), Some(Loader::None));
         assert_eq!(loader_in(&program(3, b"/lib/ld-musl-x86_64.so.1\0")), Some(Loader::Musl));

@@ -32,7 +32,7 @@ impl Detail {
         matches!(self, Self::Relations | Self::Calls | Self::Time)
     }
 
-    /// The part that covers the whole run, independent of the shown moment.
+    /// The part that covers the whole run, independent of the displayed moment.
     pub fn of_run(self) -> Self {
         if self == Self::Time { self } else { Self::None }
     }
@@ -54,7 +54,7 @@ pub struct Cursor {
 pub struct Query {
     /// Requested detail.
     pub detail: Detail,
-    /// The shown trace; the others are only summed up.
+    /// The displayed trace; the others are only summed up.
     pub trace: Option<PathBuf>,
     /// The trace in front. Of a large job only the traces shown last are kept as whole models.
     pub front: Option<PathBuf>,

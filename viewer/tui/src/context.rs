@@ -1,4 +1,4 @@
-//! State shared by all screens: snapshot, shown device and moment, filter, units, theme and status line.
+//! State shared by all screens: snapshot, displayed device and moment, filter, units, theme and status line.
 //!
 //! Each screen receives it as an argument.
 

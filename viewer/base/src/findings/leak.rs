@@ -76,7 +76,7 @@ pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Growing
     })
 }
 
-/// Accumulated bytes of stacks, by shown line.
+/// Accumulated bytes of stacks, by displayed line.
 fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s StackAccumulation>) -> BTreeMap<Option<Arc<Line>>, u64> {
     let mut by_line: BTreeMap<Option<Arc<Line>>, u64> = BTreeMap::new();
     for stack in stacks {

@@ -23,7 +23,7 @@ pub struct Difference {
     pub categories: Vec<(Category, Change)>,
     /// Changes by line, greatest first; the same memory in each scope.
     pub lines: ByScope<Vec<LineChange>>,
-    /// Scope of the shown lines.
+    /// Scope of the displayed lines.
     pub scope: Scope,
     /// Changes by layer, greatest first.
     pub layers: Vec<LayerChange>,
@@ -36,8 +36,8 @@ pub struct Difference {
 impl Difference {
     /// Compares two moments.
     ///
-    /// `scope`: scope of the shown lines. `None`: library lines, where the user's lines only call them in one of the
-    /// two.
+    /// `scope`: scope of the displayed lines. `None`: library lines, where the user's lines only call them in one of
+    /// the two.
     pub fn new(before: Side, after: Side, scope: Option<Scope>) -> Self {
         let (a, b) = (&before.held, &after.held);
         let of = |before: u64, after: u64| Change { before, after };
@@ -73,7 +73,7 @@ impl Difference {
 }
 
 impl Difference {
-    /// Changes of the shown lines.
+    /// Changes of the displayed lines.
     pub fn shown_lines(&self) -> &[LineChange] {
         &self.lines[self.scope]
     }

@@ -1,7 +1,7 @@
 //! Matches the lines of two runs.
 //!
-//! Lines match at the same place in the same function of the same file. Files match by their whole path, or else by
-//! their path in the working directory of each run, since the runs may use two checkouts, or else by name.
+//! Lines match at the same place in the same function of the same file. Files match by whole path, else by path
+//! relative to each run's working directory, else by name. The two runs may use two checkouts.
 //!
 //! Code added above a line changes its number. A line without a counterpart counts as moved, if the other run has
 //! exactly one such line in that function too.

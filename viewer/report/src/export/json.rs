@@ -41,7 +41,7 @@ struct Export {
     warnings: Vec<String>,
 }
 
-/// The shown moment.
+/// The displayed moment.
 #[derive(Serialize)]
 struct At {
     /// The moment as requested: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.

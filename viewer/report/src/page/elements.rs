@@ -9,7 +9,7 @@ use memlab_base::category::{LETTERS, category_index};
 use memlab_base::text::{clean, fit_end};
 pub use memlab_units::format::{counted as plural, size};
 
-/// Longest shown name, in columns.
+/// Longest name on a page, in columns.
 pub(crate) const MAX_NAME_COLUMNS: usize = 120;
 
 /// A name from a trace, clean and cut to a length.

@@ -171,7 +171,7 @@ fn state_spans(app: &App) -> Vec<Span<'static>> {
     spans
 }
 
-/// The shown moment, unless it is the latest.
+/// The displayed moment, unless it is the latest.
 fn moment_spans(app: &App) -> Vec<Span<'static>> {
     let theme = &app.context.theme;
     let mut spans = Vec::new();

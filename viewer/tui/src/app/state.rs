@@ -23,7 +23,7 @@ use memlab_base::theme::Theme;
 use memlab_follow::offload::mover::MoverUpdate;
 use memlab_follow::snapshot::{ProcessState, Snapshot};
 
-/// Minimum advance of the shown time before the screen is redrawn.
+/// Minimum advance of the displayed time before the screen is redrawn.
 const CLOCK_RESOLUTION_NS: u64 = 250_000_000;
 
 /// The dashboard.
@@ -207,7 +207,7 @@ impl App {
         let cursor = context.cursor().cloned().or(peak).or_else(|| {
             let shown = &context.snapshot;
             let is_there = (detail, trace.as_ref()) == (shown.detail, shown.trace.as_ref());
-            // The moment of the pause, for figures that the shown snapshot lacks.
+            // The moment of the pause, for figures that the displayed snapshot lacks.
             self.paused_at.clone().filter(|_| !is_there || shown.cursor.is_some())
         });
         let front = context.process().map(|process| process.path.clone());
@@ -223,7 +223,7 @@ impl App {
         self.screen == Screen::Steps && self.steps.awaits_comparison(&self.context)
     }
 
-    /// True until the shown snapshot is of the requested moment.
+    /// True until the displayed snapshot is of the requested moment.
     pub fn is_seeking(&self) -> bool {
         !self.context.snapshot.processes.is_empty() && self.query().cursor != self.context.snapshot.cursor
     }
@@ -245,7 +245,7 @@ impl App {
         }
     }
 
-    /// Runs an action that may change the shown moment.
+    /// Runs an action that may change the displayed moment.
     ///
     /// Tables sorted by the old moment's figure are then sorted by the new one's.
     pub fn change_moment<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {

@@ -1,4 +1,4 @@
-//! The run in one row with the shown moment, for clicks and drags. It is below every screen without a chart.
+//! The run in one row with the displayed moment, for clicks and drags. It is below every screen without a chart.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

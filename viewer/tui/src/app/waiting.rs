@@ -16,7 +16,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let mut lines = Vec::new();
     match app.context.process() {
         Some(process) => match process.state {
-            // The shown rank has changed: its model is built first.
+            // The displayed rank has changed: its model is built first.
             _ if process.is_summary => {
                 lines.push((format!("opening {}", process.path.display()), theme.title));
                 lines.extend(process.failure.iter().map(|failure| (failure.clone(), theme.bad)));

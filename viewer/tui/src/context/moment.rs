@@ -1,4 +1,4 @@
-//! The shown moment, and the shown part of the past.
+//! The displayed moment, and the displayed part of the past.
 
 /// Moment of the tables and the categories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

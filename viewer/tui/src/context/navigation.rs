@@ -1,4 +1,4 @@
-//! Choice of the shown moment: the latest, the peak, or one given by time, step or out-of-memory error.
+//! Choice of the displayed moment: the latest, the peak, or one given by time, step or out-of-memory error.
 
 use memlab_trace::SeekTarget;
 
@@ -48,14 +48,14 @@ impl Context {
         self.cursor.as_ref()
     }
 
-    /// Time of the cursor, in nanoseconds since the start of the shown trace; `None`: the latest or the peak.
+    /// Time of the cursor, in nanoseconds since the start of the displayed trace; `None`: the latest or the peak.
     pub fn cursor_time(&self) -> Option<u64> {
         let cursor = self.cursor.as_ref()?;
         let start = self.process()?.header.start_unix_ns;
         Some(cursor.unix_ns.saturating_sub(start))
     }
 
-    /// Puts the cursor at a time of the shown trace.
+    /// Puts the cursor at a time of the displayed trace.
     pub fn go_to_time(&mut self, time: u64) {
         let Some(process) = self.process() else { return };
         let time = time.min(process.until(self.now_unix_ns));
@@ -63,7 +63,7 @@ impl Context {
         self.set_moment(ShownMoment::Cursor);
     }
 
-    /// Puts the cursor right after an event of the shown trace.
+    /// Puts the cursor right after an event of the displayed trace.
     ///
     /// Times of different threads are not strictly ordered, so the number of an event is more exact than its time.
     pub fn go_to_event(&mut self, number: u64, time: u64) {
@@ -91,7 +91,7 @@ impl Context {
         Some((start, start.saturating_add(length)))
     }
 
-    /// Halves the chart's time around the shown moment, or doubles it.
+    /// Halves the chart's time around the displayed moment, or doubles it.
     pub fn zoom(&mut self, nearer: bool) {
         let Some(end) = self.process().map(|process| process.until(self.now_unix_ns)) else { return };
         let length = self.chart_span().map_or(end, |(start, end)| end - start);
@@ -101,7 +101,7 @@ impl Context {
         self.window = if length > end - end / 8 { ChartWindow::Run } else { ChartWindow::Around(centre, length) };
     }
 
-    /// Moves the cursor by columns of the chart, starting from the shown moment.
+    /// Moves the cursor by columns of the chart, starting from the displayed moment.
     pub fn move_cursor(&mut self, columns: i64) {
         let (Some(process), Some(device)) = (self.process(), self.device()) else { return };
         let end = process.until(self.now_unix_ns);
@@ -188,7 +188,7 @@ impl Context {
         Ok(())
     }
 
-    /// Time of the shown moment, in nanoseconds since the trace's start.
+    /// Time of the displayed moment, in nanoseconds since the trace's start.
     pub fn moment_time(&self) -> Option<u64> {
         let (process, device) = (self.process()?, self.device()?);
         Some(match self.moment {
@@ -198,7 +198,7 @@ impl Context {
         })
     }
 
-    /// Latest moment of the shown process.
+    /// Latest moment of the displayed process.
     pub fn latest_cursor(&self) -> Option<Cursor> {
         let process = self.process()?;
         Some(cursor_at(process, SeekTarget::Event(process.events_read), process.time))

@@ -1,4 +1,4 @@
-//! The context, with its shown process and device.
+//! The context, with its displayed process and device.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Context {
     pub snapshot: Arc<Snapshot>,
     /// True if `snapshot` is kept while the program continues.
     pub paused: bool,
-    /// Shown device: an index into [`Context::targets`].
+    /// Displayed device: an index into [`Context::targets`].
     pub(super) target: usize,
     /// Moment of tables and categories.
     pub moment: ShownMoment,
@@ -43,7 +43,7 @@ pub struct Context {
     pub units: Units,
     /// True if the figures of a line or layer include those of called lines or inner layers.
     pub inclusive: bool,
-    /// Scope of the shown lines, if the user chose one.
+    /// Scope of the displayed lines, if the user chose one.
     pub scope: Option<Scope>,
     /// Filter of the rows.
     pub filter: Filter,
@@ -112,7 +112,7 @@ impl Context {
         self.snapshot.processes.iter().map(|process| process.devices.len().max(1)).sum()
     }
 
-    /// Takes new data. The shown device stays the same, even if others now come before it.
+    /// Takes new data. The displayed device stays the same, even if others now come before it.
     pub fn set_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         let shown = self.process().map(|process| (process.path.clone(), process.header.pid));
         let device = self.device().map(|device| device.totals.index);
@@ -126,7 +126,7 @@ impl Context {
         self.target = before + devices.iter().position(|found| Some(found.totals.index) == device).unwrap_or(0);
     }
 
-    /// Index of the shown target in [`Context::targets`].
+    /// Index of the displayed target in [`Context::targets`].
     pub fn target(&self) -> usize {
         self.target.min(self.target_count().saturating_sub(1))
     }
@@ -144,7 +144,7 @@ impl Context {
         }
     }
 
-    /// The shown target.
+    /// The displayed target.
     fn place(&self) -> Option<Target> {
         let mut left = self.target();
         for (process, snapshot) in self.snapshot.processes.iter().enumerate() {
@@ -157,33 +157,33 @@ impl Context {
         None
     }
 
-    /// The shown process.
+    /// The displayed process.
     pub fn process(&self) -> Option<&ProcessSnapshot> {
         self.snapshot.processes.get(self.place()?.process)
     }
 
-    /// The shown device.
+    /// The displayed device.
     pub fn device(&self) -> Option<&DeviceSnapshot> {
         let Target { process, device } = self.place()?;
         self.snapshot.processes.get(process)?.devices.get(device?)
     }
 
-    /// True if the GPU work of the shown device was recorded.
+    /// True if the GPU work of the displayed device was recorded.
     pub fn has_gpu_time(&self) -> bool {
         self.device().is_some_and(|device| device.times.is_some())
     }
 
-    /// Memory map of the shown device, if the snapshot has it.
+    /// Memory map of the displayed device, if the snapshot has it.
     pub fn segment_map(&self) -> Option<&SegmentMap> {
         self.device()?.segments.as_deref()
     }
 
-    /// Working directory of the shown process, to shorten paths.
+    /// Working directory of the displayed process, to shorten paths.
     pub fn directory(&self) -> &str {
         self.process().map_or("", |process| &process.header.directory)
     }
 
-    /// Sum of the lines, and of the layers, of the shown device.
+    /// Sum of the lines, and of the layers, of the displayed device.
     pub fn allocated_bytes(&self) -> u64 {
         self.device().map_or(0, |device| match self.moment {
             ShownMoment::Now | ShownMoment::Cursor => device.totals.allocated_bytes,

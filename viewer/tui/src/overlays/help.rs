@@ -52,7 +52,7 @@ const WORDS: [HelpKey; 3] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Help {
     screen: ScreenHelp,
-    /// First shown row.
+    /// First visible row.
     row: u16,
     /// Number of rows that did not fit in the last frame.
     hidden_rows: u16,

@@ -20,7 +20,7 @@ use memlab_follow::snapshot::{LineFigures, ProcessSnapshot};
 pub struct SourceView {
     /// The line at which it was opened.
     pub line: Arc<Line>,
-    /// Number of the first shown line; `None`: the opened line is in the middle.
+    /// Number of the first visible line; `None`: the opened line is in the middle.
     pub top: Option<u32>,
     /// The file, or the reason why nothing can be shown.
     pub source: Result<Source, String>,
@@ -102,7 +102,7 @@ fn draw_lines(buffer: &mut Buffer, area: Rect, context: &Context, view: &SourceV
     }
 }
 
-/// Memory of the lines of the same file at the shown moment.
+/// Memory of the lines of the same file at the displayed moment.
 fn held(context: &Context, line: &Line) -> HashMap<u32, u64> {
     let mut held = HashMap::new();
     for LineFigures { own, inclusive, .. } in context.device().map_or(&[][..], |device| &device.lines) {

@@ -43,7 +43,7 @@ pub trait ScreenState {
     /// Keys of this screen, for the help.
     fn help(&self) -> ScreenHelp;
 
-    /// Shown rows, for a file; `None`: the screen is not a table.
+    /// Displayed rows, for a file; `None`: the screen is not a table.
     fn rows(&self, _context: &Context) -> Option<Rows> {
         None
     }

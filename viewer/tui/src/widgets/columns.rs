@@ -94,7 +94,7 @@ impl<C: Column> TableState<C> {
         }
     }
 
-    /// Keeps the cursor on one of `rows` rows, and its row within the shown page of `page` rows.
+    /// Keeps the cursor on one of `rows` rows, and its row within the displayed page of `page` rows.
     pub fn settle(&mut self, rows: usize, page: usize) {
         self.page = page.max(1);
         self.selected = self.selected.min(rows.saturating_sub(1));
@@ -105,7 +105,7 @@ impl<C: Column> TableState<C> {
 
 /// Actions of the keys and the mouse on a table, independent of its columns.
 pub trait TableControl {
-    /// Sorts by the next shown column.
+    /// Sorts by the next displayed column.
     fn sort_by_next(&mut self, has_gpu_time: bool);
     /// Sorts by a column, or reverses the order if it is sorted by it already.
     fn sort_by(&mut self, column: usize);

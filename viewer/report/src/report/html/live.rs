@@ -1,7 +1,7 @@
 //! The parts of a page that follows a run, at the latest state or an earlier one.
 //!
-//! The parts are those of the report, drawn from the model at the shown moment. Only the chart, the findings and the
-//! steps always cover the whole run.
+//! The parts are those of the report, drawn from the model at the displayed moment. Only the chart, the findings and
+//! the steps always cover the whole run.
 
 use maud::{Markup, html};
 use memlab_trace::{DeviceView, HOST, Model};

@@ -1,4 +1,4 @@
-//! Draws the events: the latest before the shown moment, and details of the one under the cursor.
+//! Draws the events: the latest before the displayed moment, and details of the one under the cursor.
 
 use memlab_trace::{EventKind, EventView};
 use ratatui::buffer::Buffer;

@@ -1,4 +1,4 @@
-//! State and keys of the events: the latest ones before the shown moment, one by one.
+//! State and keys of the events: the latest ones before the displayed moment, one by one.
 
 use memlab_trace::EventView;
 use serde_json::json;

@@ -10,7 +10,7 @@ use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_tex
 /// Columns of the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerColumn {
-    /// Live bytes at the shown moment.
+    /// Live bytes at the displayed moment.
     Now,
     /// Live bytes at the device's peak.
     AtPeak,

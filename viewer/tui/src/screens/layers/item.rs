@@ -33,12 +33,12 @@ pub struct LayerItem {
 }
 
 impl LayerItem {
-    /// The shown figures: inclusive for a closed layer with children, or on request.
+    /// The displayed figures: inclusive for a closed layer with children, or on request.
     pub fn figures(&self) -> &LayerView {
         if self.shows_inclusive() { &self.inclusive } else { &self.own }
     }
 
-    /// The shown GPU time, likewise.
+    /// The displayed GPU time, likewise.
     pub fn time(&self) -> Option<GpuTime> {
         self.times.map(|(own, inclusive)| if self.shows_inclusive() { inclusive } else { own })
     }

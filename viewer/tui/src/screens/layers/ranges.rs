@@ -66,7 +66,7 @@ impl RangeTable {
         }
     }
 
-    /// Shown rows, for a file.
+    /// Displayed rows, for a file.
     pub(super) fn rows(&self, context: &Context) -> Rows {
         rows_of::<RangeColumn>(&self.items(context), &[], |item| (Some(item.name()), Vec::new()))
     }

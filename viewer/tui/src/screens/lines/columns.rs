@@ -11,7 +11,7 @@ use memlab_units::format;
 /// Columns of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineColumn {
-    /// Live bytes at the shown moment.
+    /// Live bytes at the displayed moment.
     Now,
     /// Live bytes at the device's peak.
     AtPeak,

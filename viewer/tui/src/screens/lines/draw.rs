@@ -116,7 +116,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
         0 => format!("{then} nothing"),
         _ => format!("{then} {} in {}", context.size(bytes), format::counted(blocks, "block")),
     };
-    // The shown moment comes first: a narrow screen cuts the rest.
+    // The displayed moment comes first: a narrow screen cuts the rest.
     let in_order = |live: String, at_peak: String| match context.moment {
         ShownMoment::Peak => format!("{at_peak}, {live}"),
         ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),

@@ -52,7 +52,7 @@ impl LineItem {
         }
     }
 
-    /// Live bytes at the shown moment, as the table shows them.
+    /// Live bytes at the displayed moment, as the table shows them.
     pub fn live_bytes(&self) -> u64 {
         self.held().live_bytes
     }

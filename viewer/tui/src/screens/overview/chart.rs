@@ -237,7 +237,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Draws a line through the chart at the shown moment.
+    /// Draws a line through the chart at the displayed moment.
     fn draw_cursor(&self, buffer: &mut Buffer, time: u64) {
         let Some(x) = self.column_of(time) else { return };
         let line = if self.theme.glyphs.unicode { "│" } else { "|" };

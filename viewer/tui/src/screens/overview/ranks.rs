@@ -15,7 +15,7 @@ use memlab_units::format;
 const GAP: u16 = 3;
 /// Minimum width of a bar.
 const MIN_BAR_COLUMNS: u16 = 6;
-/// Beyond this number, only the devices around the shown one are listed here; the screen of the ranks lists all.
+/// Beyond this number, only the devices around the displayed one are listed here; the screen of the ranks lists all.
 const MAX_LISTED_DEVICES: usize = 64;
 const CROWDED_ROWS: usize = 4;
 
@@ -83,7 +83,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let columns = (inner.width + GAP) / across as u16 - GAP;
     let name_columns = name_columns(&items, form);
     let selected = context.target();
-    // The row of the shown device is visible.
+    // The row of the displayed device is visible.
     let first = (selected / across + 1).saturating_sub(rows);
     let seen = items.iter().skip(first * across).take(rows * across);
     for (index, item) in seen.enumerate() {

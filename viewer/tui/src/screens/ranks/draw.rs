@@ -200,7 +200,7 @@ impl HeatMap<'_> {
         draw_marks(buffer, area, &self.marks(process, device), theme);
     }
 
-    /// Marks at the end of a rank, its first out-of-memory error, and the shown moment.
+    /// Marks at the end of a rank, its first out-of-memory error, and the displayed moment.
     fn marks(&self, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Vec<Mark> {
         let (context, theme) = (self.context, &self.context.theme);
         let column = |time: u64| self.time.column(began(context, process).saturating_add(time));
@@ -222,7 +222,7 @@ impl HeatMap<'_> {
         marks
     }
 
-    /// Column of the shown moment, which differs between rows at the peak.
+    /// Column of the displayed moment, which differs between rows at the peak.
     fn moment(&self, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Option<u16> {
         let at = match self.context.moment {
             ShownMoment::Now => return None,

@@ -15,7 +15,7 @@ pub struct RankItem {
     pub name: String,
     /// Process id.
     pub pid: u32,
-    /// Number of its ancestors among the shown processes.
+    /// Number of its ancestors among the displayed processes.
     pub depth: u16,
     /// Position among all rows: a process follows its parent.
     pub(super) order: usize,
@@ -29,8 +29,8 @@ pub struct RankItem {
     pub device: String,
     /// Bytes allocated by PyTorch's allocator.
     pub allocated_bytes: u64,
-    /// True if `allocated_bytes` is the maximum over an interval around the shown moment: no model of the process is
-    /// kept.
+    /// True if `allocated_bytes` is the maximum over an interval around the displayed moment: no model of the process
+    /// is kept.
     pub is_about: bool,
     /// Peak of the allocated bytes.
     pub peak_allocated_bytes: u64,

@@ -11,7 +11,7 @@ use crate::context::{Context, ShownMoment, Target};
 use memlab_base::text;
 use memlab_follow::snapshot::ProcessSnapshot;
 
-/// A row for each of [`Context::targets`] at the shown moment: the latest, the cursor's, or each at its own peak.
+/// A row for each of [`Context::targets`] at the displayed moment: the latest, the cursor's, or each at its own peak.
 pub fn device_items(context: &Context) -> Vec<RankItem> {
     let processes = &context.snapshot.processes;
     let (depths, order) = family(processes);

@@ -15,7 +15,7 @@ pub struct JobTime {
 }
 
 impl JobTime {
-    /// Time of all shown processes; `None`: there are none.
+    /// Time of all displayed processes; `None`: there are none.
     pub fn of(context: &Context, columns: u16) -> Option<Self> {
         let processes = &context.snapshot.processes;
         let begin = processes.iter().map(|process| began(context, process)).min()?;

@@ -48,7 +48,7 @@ impl StepsScreen {
         (Some(&comparison.of) == self.comparison_query(context).as_ref()).then_some(comparison)
     }
 
-    /// The latest comparison, if it is of the shown device, with its steps.
+    /// The latest comparison, if it is of the displayed device, with its steps.
     ///
     /// While another one is being looked up, this may not be the requested one.
     pub(super) fn latest_comparison<'c>(

@@ -72,7 +72,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, screen: &mut StepsScreen, rows: &
     }
 }
 
-/// The shown page: each row with its position.
+/// The displayed page: each row with its position.
 fn page(area: Rect, first: usize, rows: &[StepItem]) -> impl Iterator<Item = (u16, usize, &StepItem)> {
     (area.y + 1..area.bottom()).zip(first..).zip(rows.iter().skip(first)).map(|((y, index), row)| (y, index, row))
 }

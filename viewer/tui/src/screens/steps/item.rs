@@ -19,7 +19,7 @@ pub struct StepItem {
     pub is_marked: bool,
     /// True if it contains the device's peak.
     pub has_peak: bool,
-    /// True if it contains the shown moment.
+    /// True if it contains the displayed moment.
     pub is_shown: bool,
     /// Number of out-of-memory errors in it.
     pub oom_count: usize,

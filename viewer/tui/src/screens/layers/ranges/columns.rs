@@ -11,13 +11,13 @@ use memlab_units::format;
 /// Columns of the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::screens::layers) enum RangeColumn {
-    /// Live bytes at the shown moment.
+    /// Live bytes at the displayed moment.
     Now,
     /// Live bytes at the device's peak.
     AtPeak,
     /// Bytes allocated over the run.
     Allocated,
-    /// Live blocks at the shown moment.
+    /// Live blocks at the displayed moment.
     Blocks,
     /// Blocks allocated over the run.
     Allocations,

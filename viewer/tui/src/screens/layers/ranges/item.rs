@@ -34,7 +34,7 @@ impl RangeItem {
         self.name.clone()
     }
 
-    /// The shown figures: inclusive for a closed range with children, or on request.
+    /// The displayed figures: inclusive for a closed range with children, or on request.
     pub(super) fn figures(&self) -> &RangeView {
         if self.is_inclusive || self.is_open == Some(false) { &self.node.inclusive } else { &self.node.own }
     }
