@@ -80,7 +80,7 @@ impl App {
         }
     }
 
-    /// Puts the cursor on a row; returns true if it was there already.
+    /// Puts the cursor on a row; returns true if it has not moved.
     fn select(&mut self, row: usize) -> bool {
         self.screen_mut(self.table_screen()).0.table().is_some_and(|table| table.select(row))
     }

@@ -81,7 +81,7 @@ pub type HelpKey = (&'static str, &'static str);
 /// Part of the help about one screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScreenHelp {
-    /// Title, the content of the screen.
+    /// Title: the content of the screen.
     pub title: &'static str,
     /// Keys of the screen.
     pub keys: &'static [HelpKey],

@@ -111,7 +111,7 @@ pub trait TableControl {
     fn sort_by(&mut self, column: usize);
     /// Reverses the order.
     fn invert_sort(&mut self);
-    /// Puts the cursor on a row; returns true if it was there already.
+    /// Puts the cursor on a row; returns true if it has not moved.
     fn select(&mut self, row: usize) -> bool;
     /// Moves the cursor by rows; `by` receives the number of rows on a page.
     fn scroll(&mut self, by: &dyn Fn(isize) -> isize);

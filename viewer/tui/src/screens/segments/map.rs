@@ -179,7 +179,7 @@ impl Bar<'_> {
         let Some(piece) = piece_of(self.segment, &self.cells[index]) else { return };
         let mut own = cells_of(&piece, self.segment, self.cell_bytes);
         let first = self.span.from + index;
-        // One label per piece: at its start, or in the next row if more of it is there.
+        // One label per piece: at its start, or in the next row if that row contains more of it.
         let is_first = first.saturating_sub(*own.start()) < MIN_LABEL_COLUMNS;
         let is_chosen = chosen.as_ref().is_some_and(|chosen| own.any(|cell| chosen.contains(&cell)));
         let cells = &self.cells[index..index + length];

@@ -142,7 +142,7 @@ impl StepsScreen {
         }
     }
 
-    /// Row of the cursor. While steps arrive it stays on its step, or on top if it was there.
+    /// Row of the cursor. While steps arrive it stays on its step; on top it stays on top.
     fn step_row(&self, items: &[StepItem]) -> usize {
         let selected = self.table.selected;
         let held = self.held.filter(|(row, _)| *row == selected && selected > 0);
