@@ -1,4 +1,4 @@
-//! Arguments that several commands have.
+//! Arguments shared by several commands.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use memlab_trace::Scope;
 
 use crate::theme::Palette;
 
-/// How the dashboard looks.
+/// Appearance of the dashboard.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Appearance {
     /// Colours of the dashboard; NO_COLOR switches them off.
@@ -17,19 +17,19 @@ pub struct Appearance {
     pub theme: Option<Palette>,
 }
 
-/// When the lines of libraries are shown.
+/// Policy for showing the lines of libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Libraries {
-    /// Where your lines only call libraries.
+    /// Shows library lines where your code only calls libraries.
     Auto,
-    /// Always.
+    /// Always shows library lines.
     Always,
-    /// Never.
+    /// Never shows library lines.
     Never,
 }
 
 impl Libraries {
-    /// Whose lines are shown; `None`: the libraries' where the user's lines only call them.
+    /// Returns the scope of the lines to show. `None`: library lines, where the user's lines only call them.
     pub fn scope(asked: Option<Self>) -> Option<Scope> {
         match asked? {
             Self::Auto => None,
@@ -39,7 +39,7 @@ impl Libraries {
     }
 }
 
-/// How moments are written, one a line.
+/// Syntax of moments, one form per line.
 pub const MOMENTS: &str = "\
 \x20 peak           when most memory was allocated
   end            the end of the run
@@ -48,25 +48,25 @@ pub const MOMENTS: &str = "\
   12.5s, 850ms, 1m30s, 1:30
                  a time since the start of the trace";
 
-/// The help on moments, for commands that take one.
+/// Help text on moments, for commands that take one.
 pub fn moments_help() -> String {
     format!("Moments:\n{MOMENTS}")
 }
 
-/// The number of a process.
+/// Parses a process id.
 ///
 /// # Errors
 ///
-/// What to write instead.
+/// A message that points to `memlab ps`.
 pub fn pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "write the number of a process; `memlab ps` lists them".to_owned())
 }
 
-/// A time above 0.
+/// Parses a time above 0.
 ///
 /// # Errors
 ///
-/// How to write it.
+/// A message with the expected form.
 pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     match memlab_units::parse_duration(text) {
         Some(ns @ 1..) => Ok(Duration::from_nanos(ns)),
@@ -74,26 +74,25 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A size above 0.
+/// Parses a size above 0.
 ///
 /// # Errors
 ///
-/// What to write instead.
+/// A message with the expected form.
 pub fn positive_size(text: &str) -> Result<u64, String> {
     memlab_units::parse_limit(text).map_err(|error| error.to_string())
 }
 
-/// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to
-/// be right.
+/// Checks the argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`, which the library gets unchanged.
 ///
 /// # Errors
 ///
-/// What to write instead.
+/// A message with the expected form.
 pub fn checked_limits(text: &str) -> Result<String, String> {
     memlab_units::parse_limits(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// `oom` or `spill`, the argument of `--on-limit`.
+/// Parser for the argument of `--on-limit`: `oom` or `spill`.
 pub fn on_limit() -> impl TypedValueParser<Value = OnLimit> {
     let values = [
         PossibleValue::new("oom").help("The allocation fails, as on a full device"),

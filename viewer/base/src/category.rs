@@ -1,12 +1,12 @@
-//! What the categories of memory are called, and which of them blocks can be of.
+//! Names of the memory categories, and the categories that apply to blocks.
 
 use memlab_trace::Category;
 
-/// One letter for each category, in the order of [`Category::ALL`]: for bars without colour.
+/// One letter per category, in the order of [`Category::ALL`], for bars without colour.
 pub const LETTERS: [&str; Category::COUNT] =
     ["P", "G", "O", "B", "K", "A", "I", "T", "g", "r", "d", "N", "W", "a", "k", "b", "c", "n", "x", "o", "?"];
 
-/// The categories of blocks. Memory of the others is not in blocks.
+/// Categories of blocks. Memory of the other categories is not in blocks.
 pub const BLOCK_CATEGORIES: [Category; 16] = [
     Category::Parameter,
     Category::Gradient,
@@ -26,12 +26,12 @@ pub const BLOCK_CATEGORIES: [Category; 16] = [
     Category::Other,
 ];
 
-/// A category's place in [`Category::ALL`].
+/// Index of a category in [`Category::ALL`].
 pub fn category_index(category: Category) -> usize {
     Category::ALL.iter().position(|other| *other == category).unwrap_or(0)
 }
 
-/// A category's name on the screen, and short enough for a bar.
+/// Name of a category on the screen, and a short name for a bar.
 pub fn category_names(category: Category) -> (&'static str, &'static str) {
     match category {
         Category::Parameter => ("parameters", "param"),
@@ -58,16 +58,16 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
     }
 }
 
-/// The names of the categories of blocks, as they are typed.
+/// Typed names of the block categories, separated by commas.
 pub fn category_list() -> String {
     BLOCK_CATEGORIES.map(Category::as_str).join(", ")
 }
 
-/// A category of blocks by its name: `optimizer_state`, `optimizer state`, `parameters`.
+/// Parses the name of a block category: `optimizer_state`, `optimizer state`, `parameters`.
 ///
 /// # Errors
 ///
-/// If no category has that name; the message lists all names.
+/// A message that lists all names, if no category has this one.
 pub fn parse_category(text: &str) -> Result<Category, String> {
     let plain = |text: &str| text.trim().to_lowercase().replace([' ', '-'], "_");
     let name = plain(text);

@@ -1,11 +1,11 @@
-//! Errors as the shell sees them: 2 for what was typed or given, 1 for what failed on the way, 130 for Ctrl-C.
+//! Errors and their exit codes: 2 for bad usage or input, 1 for failures during the work, 130 for Ctrl-C.
 
 use std::process::Command;
 use std::{fmt, io};
 
 use memlab_trace::ReadError;
 
-/// The input or the usage is at fault. The message says what happened, to what, and what to do next.
+/// Error in the input or the usage. The message states what happened, to what, and what to do next.
 #[derive(Debug)]
 pub struct BadInput(pub String);
 
@@ -17,22 +17,23 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// Makes an error of a message about the input.
+/// Makes an error from a message about the input.
 pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(BadInput(message.into()))
 }
 
-/// The command of `memlab run` or `memlab simulate` cannot be started; the code is the one shells and `env` give (126 or 127).
+/// Failure to start the command of `memlab run` or `memlab simulate`, with the exit code of shells and `env` (126 or
+/// 127).
 #[derive(Debug)]
 pub struct StartError {
-    /// What happened, to what, and what to do next.
+    /// Description of the failure, with the next action.
     pub message: String,
     /// 127: not found; 126: found, but it cannot be executed.
     pub code: u8,
 }
 
 impl StartError {
-    /// For a command that the system does not start.
+    /// Makes an error for a command that the system does not start.
     pub fn of(command: &Command, error: &io::Error) -> Self {
         let program = command.get_program().to_string_lossy();
         let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
@@ -48,7 +49,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Ctrl-C ended a command before what it was asked for was done; the message says what becomes of that.
+/// Ctrl-C ended a command early; the message states what happens to the unfinished work.
 #[derive(Debug)]
 pub struct Interrupted(pub String);
 
@@ -60,12 +61,12 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Makes an error of what becomes of something that Ctrl-C was pressed on.
+/// Makes an error from a message about work that Ctrl-C interrupted.
 pub fn interrupted(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Interrupted(message.into()))
 }
 
-/// The exit code for `error`.
+/// Exit code for `error`.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(cannot_start) = error.downcast_ref::<StartError>() {
         cannot_start.code

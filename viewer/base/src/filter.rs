@@ -1,4 +1,4 @@
-//! What `/` asks for: words, regular expressions and conditions, all of which a row must meet.
+//! Filters entered with `/`: words, regular expressions and conditions. A row must meet all of them.
 //!
 //! | written | a row passes if |
 //! |---|---|
@@ -9,7 +9,8 @@
 //! | `category:activation` | it holds memory of the category |
 //! | `line:model.py`, `function:forward`, `class:Linear`, `kind:free`, `phase:backward`, `device:1` | that text contains it |
 //!
-//! A line passes by the layers, classes and categories of what it asked for, a layer by the lines that did.
+//! A line passes by the layers, classes and categories of its allocations. A layer passes by the lines that allocated
+//! its memory.
 //!
 //! | written | a row passes if |
 //! |---|---|
@@ -20,24 +21,24 @@ use regex::{Regex, RegexBuilder};
 
 use crate::category::{category_list, category_names};
 
-/// What of a row can be asked for by name.
+/// Fields of a row that a condition can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// A layer's qualified name.
+    /// Qualified name of a layer.
     Layer,
-    /// A category's name.
+    /// Name of a category.
     Category,
     /// File and line.
     Line,
-    /// A function's name.
+    /// Name of a function.
     Function,
-    /// A module's class.
+    /// Class of a module.
     Class,
-    /// An event's kind.
+    /// Kind of an event.
     Kind,
-    /// What the program was doing.
+    /// Phase of the program.
     Phase,
-    /// A device's number.
+    /// Number of a device.
     Device,
 }
 
@@ -54,11 +55,11 @@ const FIELDS: [(&str, Field); 8] = [
 
 /// A row that can be filtered.
 pub trait Filterable {
-    /// The texts that a word is looked for in.
+    /// Texts that words are searched in.
     fn texts(&self) -> Vec<&str>;
-    /// Its bytes, as shown.
+    /// Bytes, as shown.
     fn bytes(&self) -> u64;
-    /// The texts of a field; empty: rows of this kind have none, and none passes.
+    /// Texts of a field. If empty, rows of this kind lack the field and none passes.
     fn field(&self, field: Field) -> Vec<&str>;
 }
 
@@ -80,18 +81,18 @@ enum Comparison {
     Equal,
 }
 
-/// A filter that was understood.
+/// A parsed filter.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     conditions: Vec<(bool, Condition)>,
 }
 
 impl Filter {
-    /// Understands a text.
+    /// Parses a filter.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the user.
+    /// A message for the user about the mistake.
     pub fn parse(text: &str) -> Result<Self, String> {
         let conditions = words(text).into_iter().map(|word| {
             let (wanted, word) = match word.strip_prefix('!') {
@@ -103,12 +104,12 @@ impl Filter {
         Ok(Self { conditions: conditions.collect::<Result<_, _>>()? })
     }
 
-    /// Whether everything passes.
+    /// True if the filter has no conditions, so that every row passes.
     pub fn is_empty(&self) -> bool {
         self.conditions.is_empty()
     }
 
-    /// Whether it asks what a row has to do with, beside what is in the row.
+    /// True if a condition needs the rows related to a row, beyond the row's own texts.
     pub fn asks_for_relations(&self) -> bool {
         let related = [Field::Layer, Field::Class, Field::Line, Field::Function];
         let asks = |condition: &Condition| match condition {
@@ -119,7 +120,7 @@ impl Filter {
         self.conditions.iter().any(|(_, condition)| asks(condition))
     }
 
-    /// Whether a row meets all conditions.
+    /// True if a row meets all conditions.
     pub fn passes(&self, row: &impl Filterable) -> bool {
         self.conditions.iter().all(|(wanted, condition)| condition.is_met_by(row) == *wanted)
     }
@@ -150,7 +151,7 @@ impl Condition {
     }
 }
 
-/// Whether a layer is the one wanted or inside it; a name in part, such as `attn`, is found anywhere.
+/// True if a layer is the wanted one or inside it. A partial name, such as `attn`, matches anywhere.
 fn is_in_layer(name: &str, wanted: &str) -> bool {
     let name = name.to_lowercase();
     let bounded = |at: usize| {
@@ -158,12 +159,12 @@ fn is_in_layer(name: &str, wanted: &str) -> bool {
         let after = name[at + wanted.len()..].chars().next().is_none_or(|character| character == '.');
         before && after
     };
-    // `h.1` is not `h.10`; but what is being typed may still be half a name.
+    // `h.1` does not match `h.10`. A name without a digit at the end may still be incomplete.
     let ends_in_digit = wanted.ends_with(|character: char| character.is_ascii_digit());
     name.match_indices(wanted).any(|(at, _)| if ends_in_digit { bounded(at) } else { true })
 }
 
-/// The words of a text; blanks inside `/…/` do not part them.
+/// Splits a text into words. Blanks inside `/…/` do not separate words.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -184,7 +185,7 @@ fn words(text: &str) -> Vec<String> {
 
 fn condition(word: &str) -> Result<Condition, String> {
     if let Some(pattern) = word.strip_prefix('/') {
-        // Not closed while it is being typed; a path such as /home/ada is a word.
+        // Without its closing `/`, a pattern is still being typed, or is a path such as /home/ada: treat it as a word.
         let Some(pattern) = pattern.strip_suffix('/').filter(|pattern| !pattern.is_empty()) else {
             return Ok(Condition::Word(word.to_lowercase()));
         };
@@ -209,7 +210,7 @@ fn condition(word: &str) -> Result<Condition, String> {
     Ok(Condition::Word(word.to_lowercase()))
 }
 
-/// The categories that a text means: by the names of reports' JSON and those of the screens, also in part.
+/// Categories that a text names, in full or in part, by the names in JSON reports or on the screens.
 fn category_condition(wanted: &str) -> Result<Condition, String> {
     let plain = |name: &str| name.to_lowercase().replace([' ', '-'], "_");
     let is_named = |category: &Category| {

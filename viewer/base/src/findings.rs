@@ -1,7 +1,7 @@
-//! The findings on a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
-//! other processes, memory that the allocator keeps. Each finding has what to do next.
+//! Findings on a run, most urgent first: out-of-memory errors, growing memory, memory on the host or in other
+//! processes, memory that the allocator retains. Each finding contains the next action.
 //!
-//! The text report, the page, the summary of a run and the dashboard all show these, each in its own way.
+//! The text report, the HTML report, the summary of a run and the dashboard show these findings in their own formats.
 
 pub mod advice;
 mod finding;
@@ -23,7 +23,7 @@ pub use leak::{Growing, growing};
 pub use pressure::{grows, out_of_memory};
 pub use words::{Word, Words};
 
-/// All findings on a run, the most urgent first.
+/// All findings on a run, most urgent first.
 pub fn of(model: &Model) -> Vec<Finding> {
     let devices = model.devices();
     let several = devices.len() > 1;

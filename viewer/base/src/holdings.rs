@@ -1,4 +1,4 @@
-//! What lines, layers and categories of one device hold at one moment.
+//! Memory held by lines, layers and categories of one device at one moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,39 +9,41 @@ use memlab_trace::{
     ResolvedSnapshot, Scope,
 };
 
-/// All that is held, without what holds nothing: for reports, exports and comparisons of runs. (The dashboard compares steps by
-/// [`MomentHoldings`](crate::query::MomentHoldings), the views of the model as they are.) The lines sum to
-/// what is allocated and what other arrays hold, so do the layers, and the categories sum to what is used.
+/// Held memory for reports, exports and comparisons of runs, without empty entries.
+///
+/// The lines sum to the allocated bytes plus other arrays. So do the layers. The categories sum to the used bytes.
+///
+/// The dashboard compares steps by [`MomentHoldings`](crate::query::MomentHoldings), the unfiltered views of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Handed out by PyTorch's allocator.
+    /// Bytes handed out by PyTorch's allocator.
     pub allocated_bytes: u64,
-    /// Reserved by it.
+    /// Bytes reserved by PyTorch's allocator.
     pub reserved_bytes: u64,
-    /// The whole device's use.
+    /// Bytes in use on the whole device.
     pub used_bytes: u64,
-    /// The lines that hold something, most first; the same memory in each scope.
+    /// Lines that hold memory, largest first; the same memory in each scope.
     pub lines: ByScope<Vec<HeldLine>>,
-    /// The layers that hold something, most first.
+    /// Layers that hold memory, largest first.
     pub layers: Vec<HeldLayer>,
-    /// The ranges in which something that is held was allocated, most first; nothing if the program names none.
+    /// Ranges with held allocations, largest first; empty if the program names no range.
     pub ranges: Vec<HeldRange>,
-    /// The categories that hold something, in the order of [`Category::ALL`].
+    /// Categories that hold memory, in the order of [`Category::ALL`].
     pub categories: Vec<(Category, u64)>,
 }
 
-/// What a line holds.
+/// Memory of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldLine {
     /// The line; `None`: no Python frame of the user's code.
     pub line: Option<Arc<Line>>,
-    /// How much.
+    /// Bytes held.
     pub bytes: u64,
-    /// The part of it allocated in backward.
+    /// Bytes allocated in backward.
     pub backward_bytes: u64,
 }
 
-/// A layer's name.
+/// Name of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerName {
     /// As [`LayerView::root`].
@@ -63,32 +65,32 @@ impl From<LayerView> for LayerName {
     }
 }
 
-/// What a layer holds.
+/// Memory of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldLayer {
     /// The layer.
     pub layer: LayerName,
-    /// How much.
+    /// Bytes held.
     pub bytes: u64,
 }
 
-/// What was allocated in a range, without the ranges inside it.
+/// Memory allocated in a range, without the ranges inside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldRange {
     /// As [`RangeView::path`].
     pub path: RangePath,
-    /// How much.
+    /// Bytes held.
     pub bytes: u64,
 }
 
 impl Holdings {
-    /// What the lines hold together: what is allocated, and other arrays.
+    /// Sum of the lines: allocated bytes and other arrays.
     pub fn attributed_bytes(&self) -> u64 {
         let of = |(category, bytes): &(Category, u64)| if *category == Category::OtherArrays { *bytes } else { 0 };
         self.allocated_bytes.saturating_add(self.categories.iter().map(of).sum())
     }
 
-    /// At the moment of a snapshot.
+    /// Holdings at the moment of a snapshot.
     pub fn at_moment(snapshot: &ResolvedSnapshot, device: i32) -> Self {
         let lines = |scope: Scope| {
             let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
@@ -135,7 +137,8 @@ impl Holdings {
         .sorted()
     }
 
-    /// At the device's peak, by the model's own books: also of a trace that no longer has that moment.
+    /// Holdings at the device's peak, from the model's own records. Works for traces that no longer contain that
+    /// moment.
     pub fn at_peak(model: &Model, device: &DeviceView) -> Self {
         Self::of_model(
             model,
@@ -148,7 +151,7 @@ impl Holdings {
         )
     }
 
-    /// Now.
+    /// Current holdings.
     pub fn now(model: &Model, device: &DeviceView) -> Self {
         Self::of_model(
             model,

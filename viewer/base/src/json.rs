@@ -1,4 +1,4 @@
-//! JSON for scripts that is also harmless to look at in a terminal.
+//! JSON for scripts that is also safe to print in a terminal.
 
 pub mod parts;
 
@@ -9,11 +9,11 @@ use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter};
 
 use crate::text::is_unsafe;
 
-/// Writes a value over many lines, with a newline at the end. Control characters in its texts come as escapes.
+/// Writes an indented value with a newline at the end. Control characters in its texts are escaped.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_pretty(out: &mut (impl Write + ?Sized), value: &impl Serialize) -> io::Result<()> {
     write(out, value, PrettyFormatter::new())
 }
@@ -22,7 +22,7 @@ pub fn write_pretty(out: &mut (impl Write + ?Sized), value: &impl Serialize) -> 
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_compact(out: &mut (impl Write + ?Sized), value: &impl Serialize) -> io::Result<()> {
     write(out, value, CompactFormatter)
 }
@@ -33,7 +33,7 @@ fn write(out: &mut (impl Write + ?Sized), value: &impl Serialize, formatter: imp
     out.write_all(b"\n")
 }
 
-/// Writes characters that a terminal could obey as `\u` escapes: the same JSON, harmless to look at.
+/// Writes characters that a terminal could obey as `\u` escapes: equivalent JSON, safe to print.
 struct TerminalSafe<F>(F);
 
 impl<F: Formatter> Formatter for TerminalSafe<F> {

@@ -1,14 +1,14 @@
-//! What ran on a GPU, by names that a person can read.
+//! GPU work by readable names.
 
 use std::borrow::Cow;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 use memlab_trace::{KernelView, WorkTotals};
 
-/// What the trace's name of a kernel stands for.
+/// Meaning of a kernel name in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kernel<'n> {
-    /// A kernel, by its whole name in C++, or as it is called if that is none.
+    /// A kernel, by its full C++ name, or by its recorded name if that is not C++.
     Named(Cow<'n, str>),
     /// A copy, from one kind of memory to another.
     Copy(&'n str, &'n str),
@@ -16,7 +16,7 @@ pub enum Kernel<'n> {
     Fill,
 }
 
-/// Which kind of work it is.
+/// Kind of GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelKind {
     Kernel,
@@ -25,7 +25,7 @@ pub enum KernelKind {
 }
 
 impl KernelKind {
-    /// Its name in reports and filters.
+    /// Name in reports and filters.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -49,35 +49,35 @@ impl<'n> Kernel<'n> {
     }
 }
 
-/// Whether a copy between these kinds of memory goes over the device's link to the host.
+/// True if a copy between these kinds of memory uses the device's link to the host.
 fn crosses_link(from: &str, to: &str) -> bool {
     let is_host = |kind: &str| matches!(kind, "pageable" | "pinned");
     let is_device = |kind: &str| kind == "device";
     is_host(from) && is_device(to) || is_device(from) && is_host(to)
 }
 
-/// A kernel, a kind of copy, or all fills.
+/// Time of a kernel, a kind of copy, or all fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTime {
-    /// Which of these.
+    /// Kind of work.
     pub kind: KernelKind,
-    /// A name that is short; of a copy, its direction.
+    /// Short name; for a copy, its direction.
     pub name: String,
-    /// The name in full.
+    /// Full name.
     pub whole_name: String,
-    /// Whether it is a copy over the device's link to the host.
+    /// True for a copy over the device's link to the host.
     pub crosses_link: bool,
-    /// How often and how long.
+    /// Count, time and bytes.
     pub totals: WorkTotals,
 }
 
 impl KernelTime {
-    /// With the names for people.
+    /// Adds readable names to a view.
     pub fn new(view: &KernelView) -> Self {
         Self::named(&view.name, view.totals)
     }
 
-    /// Of what the trace has by this name.
+    /// Work recorded under a name, with readable names.
     pub fn named(recorded_name: &str, totals: WorkTotals) -> Self {
         let recorded = Kernel::of(recorded_name);
         let crosses_link = matches!(recorded, Kernel::Copy(from, to) if crosses_link(from, to));
@@ -89,20 +89,22 @@ impl KernelTime {
         Self { kind, name, whole_name, crosses_link, totals }
     }
 
-    /// How fast it copied or filled, in bytes a nanosecond, which are gigabytes a second.
+    /// Speed of a copy or fill, in bytes per nanosecond, which equals gigabytes per second.
     pub fn gigabytes_per_second(&self) -> f64 {
         self.totals.bytes as f64 / self.totals.nanoseconds.max(1) as f64
     }
 
-    /// How much that is of what the link can do, from 0 to 1, if it is known and used.
+    /// Share of the link's speed, from 0 to 1, if the link is known and used.
     pub fn share_of_link(&self, link_bytes_per_second: Option<u64>) -> Option<f64> {
         let link = link_bytes_per_second.filter(|_| self.crosses_link)?;
         Some(self.gigabytes_per_second() * 1e9 / link as f64)
     }
 }
 
-/// A kernel's name without the arguments of its templates and the namespaces of PyTorch: `vectorized_elementwise_kernel`. What a
-/// template's arguments name, such as `GeluCUDAKernelImpl`, is what tells PyTorch's kernels apart: the first such name follows.
+/// Shortens a kernel's name: removes template arguments and namespaces, as in `vectorized_elementwise_kernel`.
+///
+/// PyTorch's kernels differ in a name among the template arguments, such as `GeluCUDAKernelImpl`. The first such name
+/// is appended.
 pub fn short(name: &str) -> String {
     let (outer, inner) = name.split_once('<').unwrap_or((name, ""));
     let base = outer.trim_start_matches("void ").rsplit("::").next().unwrap_or(outer).trim();

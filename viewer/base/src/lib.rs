@@ -1,16 +1,16 @@
-//! What the screens, the reports and the commands share: text, categories, findings, filters, moments.
+//! Code shared by the screens, the reports and the commands: text, categories, findings, filters, moments.
 //!
 //! # Layers
 //!
 //! ```text
 //! trace_moment                                                     a trace at a moment
-//! findings, json, kernels, moment, trace_files                     what is found in a run; rows; times of kernels; moments by name; traces of a folder
-//! arguments, filter, progress, save, simulation, preload           arguments of several commands; what a filter matches; what a simulated card and libmemlab.so need
-//! parallel, ranges                                                 where ranks are in meshes and pipelines, in words; named ranges
-//! output, query, table                                            standard output and standard error: text that steers no terminal; tables as text
+//! findings, json, kernels, moment, trace_files                     findings; rows; kernel times; named moments; trace files
+//! arguments, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
+//! parallel, ranges                                                 ranks in meshes and pipelines; named ranges
+//! output, query, table                                            standard output and error, safe for terminals; tables
 //! holdings, theme
 //! category, clock, error, signals, source_file, text
-//! shared_library                                                   libraries that are opened by name
+//! shared_library                                                   libraries opened by name
 //! ```
 
 pub mod arguments;

@@ -1,4 +1,4 @@
-//! Moments of a run as people name them: `peak`, `end`, `oom:2`, `step:12`, `1m30s`; and the run as it was then.
+//! Moments of a run by name, `peak`, `end`, `oom:2`, `step:12`, `1m30s`, and the state of the run at one.
 
 use std::fmt;
 use std::path::Path;
@@ -16,20 +16,20 @@ use crate::progress;
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamedMoment {
-    /// When most was allocated.
+    /// The moment of most allocated memory.
     #[default]
     Peak,
-    /// After all there is.
+    /// The end of the trace.
     End,
-    /// An out-of-memory, from 1.
+    /// An out-of-memory error, counted from 1.
     Oom(u64),
-    /// The end of an optimizer step, from 0.
+    /// The end of an optimizer step, counted from 0.
     Step(u64),
     /// Nanoseconds since the trace's start.
     Time(u64),
 }
 
-/// How moments are written, for those who wrote one wrong.
+/// Syntax of moments, for error messages.
 const FORMS: &str = "a moment is peak, end, oom, oom:2, step:12 or a time: 12.5s, 850ms, 1m30s, 1:30";
 
 impl FromStr for NamedMoment {
@@ -74,7 +74,7 @@ impl fmt::Display for NamedMoment {
 }
 
 impl NamedMoment {
-    /// As it is typed.
+    /// The moment as typed on the command line.
     pub fn typed(self) -> String {
         match self {
             Self::Peak => "peak".to_owned(),
@@ -86,18 +86,18 @@ impl NamedMoment {
     }
 }
 
-/// A run as it was at a moment.
+/// State of a run at a moment.
 pub struct LoadedMoment {
-    /// The state then, and what became of it.
+    /// State at the moment and at the end.
     pub snapshot: ResolvedSnapshot,
-    /// What was met while reading.
+    /// Summary of the reading.
     pub through: ReadSummary,
-    /// The moment asked for.
+    /// The requested moment.
     pub moment: NamedMoment,
 }
 
 impl LoadedMoment {
-    /// Sets whose lines are shown, by the whole run, so that all its moments show the same.
+    /// Sets the scope of the displayed lines, chosen from the whole run so that all its moments agree.
     pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.snapshot.final_model.set_scope(scope);
         let chosen = self.snapshot.final_model.scope();
@@ -105,12 +105,14 @@ impl LoadedMoment {
     }
 }
 
-/// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the
-/// highest. `observer` sees all that is replayed until then.
+/// Reads a trace up to one moment.
+///
+/// The peak is that of `device`, or else of the device with the highest peak. `observer` sees the replay up to the
+/// moment.
 ///
 /// # Errors
 ///
-/// If the file cannot be read as a trace, has no such device or moment, or no longer has it.
+/// If the file is not a readable trace, has no such device or moment, or no longer contains the moment.
 pub fn load_at(
     path: &Path,
     moment: NamedMoment,
@@ -120,7 +122,7 @@ pub fn load_at(
     let at = match moment {
         NamedMoment::End => SeekTarget::End,
         NamedMoment::Time(time) => SeekTarget::Time(time),
-        // The whole trace is read to find these.
+        // Finding the others requires reading the whole trace.
         _ => {
             let loaded = progress::report(|progress| load_whole(path, progress))?;
             find(path, &loaded.model, moment, device)?
@@ -143,11 +145,11 @@ pub fn load_at(
     Ok(LoadedMoment { snapshot, through, moment })
 }
 
-/// The device asked for, else the one with the highest peak.
+/// The requested device, or else the one with the highest peak.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If the run has no such device.
 pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Result<DeviceView> {
     let devices = model.devices();
     if let Some(wanted) = device {
@@ -157,19 +159,19 @@ pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Res
             bad_input(format!("{}: there is no device {wanted} in this trace; there is {there}", path.display()))
         });
     }
-    // Of equals the first.
+    // The first of equal devices.
     let busiest = devices.into_iter().rev().max_by_key(|view| (view.peak_allocated_bytes, view.peak_used_bytes));
     busiest.ok_or_else(|| bad_input(format!("{}: no GPU memory was allocated in this run", path.display())))
 }
 
-/// Where a moment is in a trace of which `model` is the state at the end.
+/// Position of a moment in a trace; `model` is the state at its end.
 ///
 /// # Errors
 ///
-/// If it is not there.
+/// If the trace does not contain the moment.
 pub fn find(path: &Path, model: &Model, moment: NamedMoment, device: Option<i32>) -> anyhow::Result<SeekTarget> {
     let fail = |message: String| Err(bad_input(format!("{}: {message}", path.display())));
-    // The device must exist, whatever the moment is.
+    // The device must exist, whatever the moment.
     let peaked = match (moment, device) {
         (NamedMoment::Peak, _) | (_, Some(_)) => Some(device_of(path, model, device)?),
         _ => None,
@@ -192,11 +194,13 @@ pub fn find(path: &Path, model: &Model, moment: NamedMoment, device: Option<i32>
     })
 }
 
-/// The out-of-memory of this number, from 1, of those `kept` among `count`: the first half and the last.
+/// The out-of-memory error with this number, counted from 1.
+///
+/// `kept` holds the first half and the last half of those that the trace retains, of `count` in total.
 ///
 /// # Errors
 ///
-/// If there is none, or it was not kept.
+/// If no such error occurred or it was not retained.
 pub fn oom(kept: &[OomView], count: u64, number: u64) -> Result<&OomView, String> {
     if count == 0 {
         return Err("there is no out-of-memory in this trace".to_owned());
@@ -213,11 +217,11 @@ pub fn oom(kept: &[OomView], count: u64, number: u64) -> Result<&OomView, String
     )
 }
 
-/// The step of this number; of long runs, several may have been joined.
+/// The step with this number. Long runs may join several steps into one.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If the trace has no such step.
 pub fn step(steps: &[StepView], index: u64) -> Result<&StepView, String> {
     let first = |step: &StepView| step.index.saturating_add(1).saturating_sub(step.steps);
     match steps.iter().find(|step| step.index >= index) {

@@ -1,5 +1,7 @@
-//! Standard output and standard error. Text of traces, sockets and other processes reaches a terminal only through the
-//! types here; `clippy.toml` forbids every other way.
+//! Standard output and standard error.
+//!
+//! Text of traces, sockets and other processes reaches a terminal only through these types; `clippy.toml` forbids every
+//! other way.
 
 #![expect(clippy::disallowed_methods, reason = "this is the way that the others have to take")]
 
@@ -12,10 +14,10 @@ use crate::text::{self, Color, Style, is_unsafe};
 /// Returns the cursor to the first column and clears the line.
 const CLEAR: &str = "\r\u{1b}[K";
 
-/// A writer that replaces every character that a terminal could obey, except line ends and tabs.
+/// A writer that replaces every character that a terminal could obey, except tabs and line ends.
 pub struct TerminalSafe<W> {
     out: W,
-    /// Lets memlab's own colours through. What is written must be clean before it is coloured ([`Color::paint`]).
+    /// Passes memlab's own colours through. Text must be cleaned before it is coloured ([`Color::paint`]).
     is_colored: bool,
 }
 
@@ -38,7 +40,7 @@ impl<W: Write> Write for TerminalSafe<W> {
     }
 }
 
-/// `bytes` without a character that continues in the next write.
+/// `bytes` without an incomplete character at the end.
 fn whole_characters(bytes: &[u8]) -> &[u8] {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => &bytes[..error.valid_up_to()],
@@ -84,17 +86,17 @@ pub fn stderr() -> TerminalSafe<Stderr> {
 ///
 /// # Errors
 ///
-/// If standard output does not take it.
+/// If standard output rejects the line.
 pub fn line(line: impl Display) -> io::Result<()> {
     writeln!(stdout(), "{}", text::clean(&line.to_string()))
 }
 
-/// Prints one line of memlab's on standard error. A standard error that takes nothing is no reason to fail.
+/// Prints one line from memlab on standard error. A failure to write is ignored.
 pub fn note(message: impl Display) {
     let _ = writeln!(stderr(), "memlab: {}", text::clean(&message.to_string()));
 }
 
-/// Prints an error, which may have several lines, on standard error.
+/// Prints an error, possibly of several lines, on standard error.
 pub fn error(message: &str) {
     let is_colored = stderr_is_terminal() && text::may_color();
     let name = if is_colored { Color::Bad.paint("memlab:") } else { "memlab:".to_owned() };
@@ -113,13 +115,13 @@ pub fn stderr_is_terminal() -> bool {
 }
 
 impl Style {
-    /// As it suits standard output: in colour on a terminal, unless NO_COLOR says otherwise.
+    /// Style for standard output: in colour on a terminal, unless NO_COLOR is set.
     pub fn of_output() -> Self {
         Self { columns: columns(), colored: stdout_is_terminal() && text::may_color() }
     }
 }
 
-/// The width to write for: `COLUMNS`, else the terminal's within reason. What goes into a file or a pipe is not cut.
+/// Width of the output: `COLUMNS`, or else the terminal's within limits. Output to a file or a pipe is not cut.
 fn columns() -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
     asked.unwrap_or_else(|| match stdout_is_terminal().then(crossterm::terminal::size) {
@@ -128,7 +130,7 @@ fn columns() -> usize {
     })
 }
 
-/// A line on a terminal that is written over and over, and cleared at the end.
+/// A terminal line that is rewritten in place, and cleared at the end.
 #[derive(Debug)]
 pub struct ProgressLine<W: Write = Stderr> {
     out: W,
@@ -142,7 +144,7 @@ impl Default for ProgressLine {
 }
 
 impl ProgressLine {
-    /// Writes it, if standard error is a terminal.
+    /// Writes the line if standard error is a terminal.
     pub fn show(&mut self, line: &str) {
         if stderr_is_terminal() {
             let columns = crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns).max(2) - 1);
@@ -157,9 +159,9 @@ impl<W: Write> ProgressLine<W> {
         Self { out, is_written: false }
     }
 
-    /// Writes it, whole.
+    /// Writes the whole line.
     pub fn write(&mut self, line: &str) {
-        // A terminal that is gone cannot be helped.
+        // The terminal may be gone: ignore the failure.
         let _ = write!(self.out, "{CLEAR}{}", text::clean(line)).and_then(|()| self.out.flush());
         self.is_written = true;
     }
@@ -185,18 +187,18 @@ mod tests {
 
     #[test]
     fn no_text_steers_the_terminal() {
-        // GIVEN text that clears the screen, sets a title, colours, returns the cursor and turns text around
+        // GIVEN text that clears the screen, sets a title, colours, returns the cursor and reverses the direction
         let hostile = "a\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}31m\u{1b}[2m\r\u{202e}ü\tb\n";
-        // WHEN it is written THEN it arrives as text, and keeps its lines
+        // WHEN it is written THEN it arrives as text, with its line ends
         assert_eq!(written(hostile, false), "a�[2J�]0;x��31m�[2m��ü\tb\n");
-        // AND where memlab writes in colour, only its colours come through
+        // AND with colours on, only memlab's colours pass through
         assert_eq!(written(hostile, true), "a�[2J�]0;x��31m\u{1b}[2m��ü\tb\n");
         assert_eq!(written(&Color::Bad.paint("a\u{1b}[2mb"), true), "\u{1b}[1;31ma�[2mb\u{1b}[0m");
     }
 
     #[test]
     fn characters_may_be_cut_by_a_buffer() {
-        // GIVEN text in pieces that cut a character, as a buffer's pieces may, and bytes that are no text
+        // GIVEN text in pieces that cut a character, as a buffer may, and bytes that are not text
         let mut out = Vec::new();
         let mut buffered = io::BufWriter::with_capacity(3, TerminalSafe::new(&mut out));
         // WHEN it is written
@@ -206,7 +208,7 @@ mod tests {
         buffered.flush().unwrap();
         drop(buffered);
         TerminalSafe::new(&mut out).write_all(b"\xff\x9b").unwrap();
-        // THEN nothing of the bytes that are no text arrives
+        // THEN the bytes that are not text do not arrive
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with('a') && text.ends_with("��") && !text.contains(is_unsafe), "{text}");
     }

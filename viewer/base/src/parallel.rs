@@ -1,4 +1,4 @@
-//! Where ranks are in a parallel training, in words and as JSON.
+//! Positions of ranks in a parallel training, in words and as JSON.
 
 use memlab_trace::Model;
 use memlab_trace::record::{MeshDimension, Stages};
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::text::clean;
 
-/// Where a process is in meshes and a pipeline.
+/// Position of a process in meshes and a pipeline.
 #[derive(Serialize)]
 pub struct Parallel {
-    /// The dimensions of its device meshes; empty: it is in none.
+    /// Dimensions of its device meshes; empty: none.
     mesh: Vec<DimensionRow>,
-    /// The pipeline's stages that it holds; empty: none.
+    /// Pipeline stages that it holds; empty: none.
     stages: Vec<u32>,
-    /// How many stages the pipeline has; null: there is none.
+    /// Number of stages in the pipeline; null: no pipeline.
     stage_count: Option<u32>,
 }
 
@@ -25,7 +25,7 @@ struct DimensionRow {
 }
 
 impl Parallel {
-    /// As the trace says it.
+    /// Converts the trace's records.
     pub fn of(mesh: &[MeshDimension], stages: &Stages) -> Self {
         let row = |of: &MeshDimension| DimensionRow { name: of.name.clone(), coordinate: of.coordinate, size: of.size };
         let stage_count = (!stages.stages.is_empty()).then_some(stages.of);
@@ -33,7 +33,7 @@ impl Parallel {
     }
 }
 
-/// `mesh dp=1 of 4, tp=0 of 2` and `stages 1, 3 of 4`: what there is of them.
+/// `mesh dp=1 of 4, tp=0 of 2` and `stages 1, 3 of 4`, as far as they apply.
 pub fn facts(model: &Model) -> Vec<String> {
     [place(model.mesh()), held(model.stages())].into_iter().flatten().collect()
 }
@@ -55,7 +55,7 @@ pub fn held(stages: &Stages) -> Option<String> {
     }
 }
 
-/// `dp=1 tp=0 stage 1`: short enough for a column; empty: in none.
+/// `dp=1 tp=0 stage 1`, short enough for a column; empty outside meshes and pipelines.
 pub fn short(mesh: &[MeshDimension], stages: &Stages) -> String {
     let mut words: Vec<String> = mesh.iter().map(|of| format!("{}={}", of.name, of.coordinate)).collect();
     if !stages.stages.is_empty() {

@@ -1,4 +1,4 @@
-//! What the program needs to be started under memlab: the library, and a program that exists.
+//! Requirements for starting a program under memlab: the library, and a program that exists.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use crate::error::{StartError, bad_input};
 
 const LIBRARY: &str = "libmemlab.so";
 
-/// libmemlab.so: what `MEMLAB_LIB` names, else the one next to this executable, else the one in `../lib`.
+/// Finds libmemlab.so: the one in `MEMLAB_LIB`, or else next to this executable, or else in `../lib`.
 pub fn find_library() -> anyhow::Result<PathBuf> {
     if let Some(path) = env::var_os("MEMLAB_LIB").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -32,9 +32,9 @@ pub fn find_library() -> anyhow::Result<PathBuf> {
     })
 }
 
-/// The value of LD_PRELOAD: the library first, what was there after it.
+/// Value of LD_PRELOAD: the library, followed by the previous value.
 pub fn ld_preload(library: &Path, before: Option<OsString>) -> anyhow::Result<OsString> {
-    // The loader takes both for separators and knows no way to quote them.
+    // The loader treats both as separators, and cannot quote them.
     if library.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         return Err(anyhow::anyhow!(
             "{}: LD_PRELOAD cannot hold a path with a space or a colon: move memlab to another folder, or name a copy of \
@@ -50,12 +50,12 @@ pub fn ld_preload(library: &Path, before: Option<OsString>) -> anyhow::Result<Os
     Ok(OsString::from_vec(value))
 }
 
-/// A program as it is typed after `--`: a script with its interpreter.
+/// A program as typed after `--`: a script with its interpreter.
 pub fn as_command(program: &str) -> String {
     if program.ends_with(".py") { format!("python {program}") } else { program.to_owned() }
 }
 
-/// Looks the program of `memlab COMMAND` up as execvp does, so that a mistake is said before anything is started.
+/// Looks up the program of `memlab COMMAND` like execvp, to report a mistake before anything starts.
 pub fn check_program(program: &OsStr, command: &str) -> anyhow::Result<()> {
     let name = program.to_string_lossy().into_owned();
     let not_found = |message: String| anyhow::Error::new(StartError { message, code: 127 });
@@ -95,7 +95,7 @@ pub fn check_program(program: &OsStr, command: &str) -> anyhow::Result<()> {
     Err(not_found(format!("{name}: no such program in PATH: {hint}")))
 }
 
-/// Why a program cannot be traced, if it is plain to see.
+/// Obvious reason why a program cannot be traced.
 pub fn why_untraced(program: &OsStr) -> Option<&'static str> {
     if env::var_os("MEMLAB").is_some_and(|value| value == "0") {
         return Some("MEMLAB=0 switches memlab off");
@@ -113,13 +113,13 @@ pub fn why_untraced(program: &OsStr) -> Option<&'static str> {
     }
 }
 
-/// Whether a program would not even start with the library preloaded: musl's loader gives up on symbols of glibc.
+/// True if a program fails to start with the library preloaded: musl's loader rejects glibc's symbols.
 pub fn refuses_library(program: &OsStr) -> bool {
     let start = file_of(program).and_then(|file| start_of(&file));
     start.and_then(|start| loader_in(&start)) == Some(Loader::Musl)
 }
 
-/// The file that a program's name means, as execvp finds it.
+/// File of a program name, as execvp finds it.
 fn file_of(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
@@ -128,35 +128,35 @@ fn file_of(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The beginning of a file, where executables say what they want.
+/// Beginning of a file, which contains an executable's headers.
 fn start_of(file: &Path) -> Option<Vec<u8>> {
     let mut start = Vec::new();
     std::fs::File::open(file).ok()?.take(4096).read_to_end(&mut start).ok()?;
     Some(start)
 }
 
-/// Whether a program of this mode and owner runs with other rights than its parent.
+/// True if a program of this mode and owner runs with other privileges than its parent.
 fn takes_rights(mode: u32, owner: (u32, u32), starter: (u32, u32)) -> bool {
     mode & 0o4000 != 0 && owner.0 != starter.0 || mode & 0o2000 != 0 && owner.1 != starter.1
 }
 
-/// Who loads the libraries of an executable.
+/// Loader of an executable's libraries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loader {
-    /// It has none: it is linked statically.
+    /// None: the executable is linked statically.
     None,
     Musl,
     Other,
 }
 
-/// The dynamic loader that an executable asks for, by its first bytes. `None`: not known.
+/// Dynamic loader named in the first bytes of an executable. `None`: unknown.
 fn loader_in(start: &[u8]) -> Option<Loader> {
     const INTERPRETER: u64 = 3;
     let number = |at: u64, length: u64| {
         let bytes = start.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)?;
         Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
     };
-    // 64 bits, little-endian: all that memlab runs on.
+    // 64 bits, little-endian: the only format that memlab runs on.
     if !start.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn programs_that_cannot_be_traced_are_known() {
-        // GIVEN a program as most are, whose loader (PT_INTERP, the second of its headers) is named behind the headers
+        // GIVEN a usual program, which names its loader (PT_INTERP, its second header) behind the headers
         let program = |kind: u8, loader: &[u8]| {
             let mut program = vec![0; 64 + 2 * 56];
             program[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -200,13 +200,13 @@ mod tests {
             program
         };
         let usual = program(3, b"/lib64/ld-linux-x86-64.so.2\0");
-        // THEN it is told apart from one without a loader and from one of musl, and what is no program is not judged
+        // THEN it differs from a static program and from one of musl, and a file that is not a program has no result
         assert_eq!(loader_in(&usual), Some(Loader::Other));
         assert_eq!(loader_in(&program(1, b"")), Some(Loader::None));
         assert_eq!(loader_in(&program(3, b"/lib/ld-musl-x86_64.so.1\0")), Some(Loader::Musl));
         assert_eq!([loader_in(&usual[..100]), loader_in(&usual[..180]), loader_in(b"#!/bin/sh\n")], [None; 3]);
         assert_eq!(why_untraced(OsStr::new("sh")), None);
-        // AND rights that change are another matter than rights one has
+        // AND a change of privileges differs from privileges that the caller has already
         assert!(takes_rights(0o104_755, (0, 0), (1000, 1000)) && takes_rights(0o102_755, (0, 5), (0, 0)));
         assert!(!takes_rights(0o104_755, (1000, 0), (1000, 1000)) && !takes_rights(0o100_755, (0, 0), (1000, 1000)));
     }

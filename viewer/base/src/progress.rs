@@ -1,4 +1,4 @@
-//! Progress of slow work, on standard error if that is a terminal.
+//! Progress of slow work, shown on standard error if that is a terminal.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use memlab_units::format;
 use crate::clock::patience;
 use crate::output::{self, ProgressLine};
 
-/// Work that takes longer than this shows its progress.
+/// Delay before slow work shows its progress.
 const PROGRESS_DELAY: Duration = Duration::from_millis(700);
 
 /// Runs `read`, which reads a trace, and shows its progress.
@@ -27,7 +27,7 @@ pub fn report<T>(read: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) 
     })
 }
 
-/// Runs `work`, which does not report its progress, and shows `what` meanwhile.
+/// Runs `work`, which does not report progress, and shows `what` meanwhile.
 pub fn announce<T>(what: &str, work: impl FnOnce() -> T) -> T {
     if !output::stderr_is_terminal() {
         return work();
@@ -35,7 +35,7 @@ pub fn announce<T>(what: &str, work: impl FnOnce() -> T) -> T {
     announce_on(ProgressLine::default(), patience(PROGRESS_DELAY), what, work)
 }
 
-/// The same, printed on `line` after `silence`.
+/// Implements [`announce`], printing on `line` after `silence`.
 fn announce_on<T>(
     mut line: ProgressLine<impl Write + Send>,
     silence: Duration,
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends what was written at every flush.
+    /// Sends the written bytes at every flush.
     struct Out(Vec<u8>, crossbeam_channel::Sender<String>);
 
     impl Write for Out {
@@ -79,12 +79,12 @@ mod tests {
 
     #[test]
     fn slow_work_is_announced_and_the_line_is_cleared() {
-        // GIVEN work that ends when its announcement was printed
+        // GIVEN work that ends once its announcement is printed
         let (sender, flushed) = crossbeam_channel::unbounded();
         let words = announce_on(ProgressLine::on(Out(Vec::new(), sender)), Duration::ZERO, "writing the page", || {
             flushed.recv()
         });
-        // THEN it was, and the line is empty again
+        // THEN it was printed, and the line is empty again
         assert_eq!(words.unwrap(), "\r\u{1b}[Kwriting the page…");
         assert_eq!(flushed.recv().unwrap(), "\r\u{1b}[Kwriting the page…\r\u{1b}[K");
         // AND quick work prints nothing

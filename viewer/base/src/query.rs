@@ -1,22 +1,24 @@
-//! What the screen wants to know beyond what every snapshot has. The background thread looks here before it makes one,
-//! so that expensive figures are computed only while a screen shows them.
+//! Details that the screen requests beyond the content of every snapshot.
+//!
+//! The background thread reads the query before it makes a snapshot. Expensive figures are computed only while a screen
+//! shows them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use memlab_trace::{CategoryView, LayerView, LineView, Scope, SeekTarget};
 
-/// What a screen needs in detail.
+/// Detail that a screen needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
     /// Nothing.
     #[default]
     None,
-    /// Which lines, layers and categories belong together.
+    /// The relations between lines, layers and categories.
     Relations,
-    /// The same, and the call trees.
+    /// [`Detail::Relations`], and the call trees.
     Calls,
-    /// The same as [`Detail::Relations`], and what ran on the devices by kernel.
+    /// [`Detail::Relations`], and the devices' work by kernel.
     Time,
     /// The memory maps.
     Segments,
@@ -25,42 +27,42 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Whether it has [`Detail::Relations`].
+    /// True if it includes [`Detail::Relations`].
     pub fn has_relations(self) -> bool {
         matches!(self, Self::Relations | Self::Calls | Self::Time)
     }
 
-    /// The part of it that is of the whole run, whichever moment is shown.
+    /// The part that covers the whole run, independent of the displayed moment.
     pub fn of_run(self) -> Self {
         if self == Self::Time { self } else { Self::None }
     }
 }
 
-/// A moment of the past, chosen on the screen.
+/// A past moment, chosen on the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The trace it was chosen on.
+    /// Trace on which it was chosen.
     pub trace: PathBuf,
     /// The moment, in the events or the time of that trace.
     pub at: SeekTarget,
-    /// When that is, in nanoseconds since 1970: the same moment of the other processes.
+    /// Nanoseconds since 1970, to find the same moment in the other processes.
     pub unix_ns: u64,
 }
 
-/// Everything wanted.
+/// Everything that the screen requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
-    /// In detail.
+    /// Requested detail.
     pub detail: Detail,
-    /// Of the trace shown: others are only summed up.
+    /// The displayed trace; the others are only summed up.
     pub trace: Option<PathBuf>,
-    /// The trace in front. Of a large job only a few traces are kept as whole models: those looked at last.
+    /// The trace in front. Of a large job only the traces shown last are kept as whole models.
     pub front: Option<PathBuf>,
     /// The moment to show; `None`: the latest.
     pub cursor: Option<Cursor>,
-    /// Two moments of one device to put side by side.
+    /// Two moments of one device to compare.
     pub compare: Option<ComparisonQuery>,
-    /// Whose lines to show; `None`: libraries' too where the user's only call them.
+    /// Scope of the lines; `None`: library lines too, where the user's lines only call them.
     pub scope: Option<Scope>,
 }
 
@@ -77,10 +79,10 @@ pub struct ComparisonQuery {
     pub after: SeekTarget,
 }
 
-/// Two moments side by side.
+/// Two moments, compared.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What was asked.
+    /// The request.
     pub of: ComparisonQuery,
     /// The earlier moment.
     pub before: Arc<MomentHoldings>,
@@ -88,11 +90,12 @@ pub struct Comparison {
     pub after: Arc<MomentHoldings>,
 }
 
-/// The model's views of a device at a moment, for the comparison of steps in the dashboard. (Reports and exports use
-/// [`Holdings`](crate::holdings::Holdings), with what holds something only.)
+/// Views of a device at a moment, for the dashboard's comparison of steps.
+///
+/// Reports and exports use [`Holdings`](crate::holdings::Holdings), which leaves out empty entries.
 #[derive(Clone, Debug, Default)]
 pub struct MomentHoldings {
-    /// When, in nanoseconds since the trace's start.
+    /// Nanoseconds since the trace's start.
     pub time: u64,
     /// By category.
     pub categories: Vec<CategoryView>,

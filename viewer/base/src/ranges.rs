@@ -1,4 +1,4 @@
-//! The ranges that a program names, as a tree: what was allocated in each itself, and with those inside it.
+//! The ranges that a program names, as a tree: the memory of each alone, and with the ranges inside it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::text::{NO_RANGE, clean};
 /// A range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeNode {
-    /// Its own, without the ranges inside it.
+    /// The range without the ranges inside it.
     pub own: RangeView,
-    /// With those inside it.
+    /// The range with the ranges inside it.
     pub inclusive: RangeView,
 }
 
 impl RangeNode {
-    /// The range and those around it; empty: outside any range.
+    /// Names of the enclosing ranges and the range; empty: outside any range.
     pub fn path(&self) -> &RangePath {
         &self.own.path
     }
@@ -33,8 +33,9 @@ pub fn range_name(path: &[Arc<str>]) -> String {
     if path.is_empty() { NO_RANGE.to_owned() } else { clean(&path.join("/")).into_owned() }
 }
 
-/// All ranges, also those that are only around others: each before those inside it, siblings by name, and what is outside
-/// any range first.
+/// All ranges as nodes, including those that only enclose others.
+///
+/// Each comes before those inside it, siblings are sorted by name, and memory outside any range comes first.
 pub fn nodes(ranges: &[RangeView]) -> Vec<RangeNode> {
     let mut nodes: BTreeMap<RangePath, RangeNode> = BTreeMap::new();
     for range in ranges {
@@ -77,11 +78,12 @@ mod tests {
 
     #[test]
     fn a_range_has_what_those_inside_it_have() {
-        // GIVEN memory outside, in a range, and in two inside one that holds nothing itself
+        // GIVEN memory outside, in a range, and in two inside one that holds no memory itself
         let ranges = [range(&[], 1), range(&["load"], 10), range(&["step", "a"], 100), range(&["step", "b"], 1000)];
-        // WHEN they are made a tree
+        // WHEN they become a tree
         let nodes = nodes(&ranges);
-        // THEN every range is there, each before those inside it, and only ranges with ranges inside have more than their own
+        // THEN every range is in it, each before those inside it, and only ranges with inner ranges have more inclusive
+        // memory
         let figures: Vec<(String, u64, u64)> =
             nodes.iter().map(|node| (node.name(), node.own.live_bytes, node.inclusive.live_bytes)).collect();
         let expected = [

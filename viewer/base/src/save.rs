@@ -1,4 +1,4 @@
-//! Writing files whole or not at all.
+//! Writes files whole or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::error::bad_input;
 use crate::output;
 
-/// Where something is written to.
+/// Destination of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Standard output.
@@ -21,16 +21,16 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// `-` is standard output.
+    /// Interprets `-` as standard output.
     pub fn of(path: &Path) -> Self {
         if path.as_os_str() == "-" { Self::Output } else { Self::File(path.to_owned()) }
     }
 
-    /// Refuses to write over what is read, and bytes to a terminal. To be asked before the work is done.
+    /// Refuses to overwrite the file being read, and to write bytes to a terminal. Call before the work.
     ///
     /// # Errors
     ///
-    /// If it must not be written to.
+    /// If writing there is not allowed.
     pub fn check(&self, read: &Path, is_text: bool) -> anyhow::Result<()> {
         let path = match self {
             Self::Output if !is_text && output::stdout_is_terminal() => {
@@ -57,11 +57,11 @@ impl Destination {
         Ok(())
     }
 
-    /// Refuses to write a page over a file that is none of memlab's, as `memlab run` replaces nothing but traces.
+    /// Refuses to overwrite a file with a page unless memlab wrote it, as `memlab run` replaces only traces.
     ///
     /// # Errors
     ///
-    /// If it must not be written to.
+    /// If writing there is not allowed.
     pub fn check_page(&self, read: &Path) -> anyhow::Result<()> {
         self.check(read, true)?;
         match self {
@@ -73,7 +73,7 @@ impl Destination {
         }
     }
 
-    /// Has it written. A file is there whole or, on an error, as it was.
+    /// Writes the content. On an error, an existing file stays unchanged.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Destination {
     }
 }
 
-/// True for a missing or empty file, for one that is written to in place, and for a page with memlab's title.
+/// True for a missing or empty file, a file that is written in place, and a page with memlab's title.
 fn may_be_page(path: &Path) -> bool {
     let Ok(found) = fs::metadata(path) else { return true };
     if !found.is_file() || found.len() == 0 {
@@ -106,18 +106,18 @@ fn may_be_page(path: &Path) -> bool {
         .is_some_and(|(title, _)| title.contains("memlab"))
 }
 
-/// Whether a file is called as traces are.
+/// True if a file has a trace's name.
 fn is_trace(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     [".jsonl", ".jsonl.zst", ".jsonl.next"].iter().any(|end| name.ends_with(end))
 }
 
 fn save(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    // The target of a link is written, not the link.
+    // Writes the target of a link, not the link.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let found = fs::metadata(path).ok();
     if found.as_ref().is_some_and(|found| !found.is_file()) {
-        // A pipe, or /dev/null: to put a file in its place would surprise.
+        // A pipe or /dev/null is written in place, not replaced by a file.
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
         content(&mut out)?;
         return out.flush();
@@ -136,7 +136,7 @@ fn save(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
     fs::rename(&temporary.0, path)
 }
 
-/// A file that goes away unless it gets its name.
+/// A file that is deleted unless it is renamed.
 struct TemporaryFile(PathBuf);
 
 impl Drop for TemporaryFile {
@@ -160,11 +160,11 @@ mod tests {
             out.write_all(b"new")?;
             Err(io::ErrorKind::StorageFull.into())
         });
-        // THEN the old content is there, and nothing else
+        // THEN the old content remains, and no other file
         assert!(format!("{:#}", failed.unwrap_err()).contains("out.json: cannot be written: "));
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        // AND when it does not, the new
+        // AND when writing succeeds, the new content replaces it
         destination.write(|out| out.write_all(b"new")).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), fs::read_dir(&folder).unwrap().count()), ("new".to_owned(), 1));
     }

@@ -1,15 +1,15 @@
-//! Libraries that are opened while memlab runs, and their functions by name: memlab is not linked to them.
+//! Libraries opened at run time, and their functions by name: memlab is not linked to them.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// An open library. It is never closed, so that its functions stay where they are.
+/// An open library. It is never closed, so that its functions stay valid.
 pub struct SharedLibrary(*mut c_void);
 
 impl SharedLibrary {
-    /// Opens it as the dynamic linker finds it.
+    /// Opens a library as the dynamic linker finds it.
     ///
     /// # Errors
     ///
@@ -30,22 +30,22 @@ impl SharedLibrary {
         }
     }
 
-    /// A function of the library by its name, as a function of type `F`.
+    /// Looks up a function of the library by name, as type `F`.
     ///
     /// # Safety
     ///
-    /// The library's function of that name is one of type `F`, a function pointer.
+    /// The library's function of that name must have type `F`, a function pointer.
     pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let address = self.address(name);
-        // SAFETY: it is the address of a function of type F by this function's contract, and as large as one.
+        // SAFETY: by this function's contract, the address is a function of type F, and both have the same size.
         (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
-    /// The file that a function of the library is in.
+    /// File that contains a function of the library.
     pub fn file_of(&self, name: &CStr) -> Option<PathBuf> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the structure outlives the call, and what it names stays while the library is open.
+        // SAFETY: the structure outlives the call, and its strings stay valid while the library is open.
         unsafe {
             if libc::dladdr(self.address(name), found.as_mut_ptr()) == 0 {
                 return None;

@@ -1,4 +1,4 @@
-//! Signals: in words, and as a channel.
+//! Signals, in words and as a channel.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::signal_name;
 
-/// How a signal ended a process: `killed by SIGKILL`.
+/// Describes a signal that ended a process: `killed by SIGKILL`.
 pub fn describe(signal: i32) -> String {
     match signal_name(signal) {
         Some(name) => format!("killed by {name}"),
@@ -15,7 +15,7 @@ pub fn describe(signal: i32) -> String {
     }
 }
 
-/// The background thread that receives signals of this process; it ends when this is dropped.
+/// Background thread that receives signals of this process. Dropping this ends it.
 pub struct SignalReceiver {
     received: Receiver<i32>,
     handle: Handle,
@@ -23,7 +23,7 @@ pub struct SignalReceiver {
 }
 
 impl SignalReceiver {
-    /// Receives these signals, in place of what they do otherwise.
+    /// Receives these signals, in place of their default actions.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl SignalReceiver {
         Ok(Self { received, handle, thread: Some(thread) })
     }
 
-    /// The signals received.
+    /// Channel of received signals.
     pub fn received(&self) -> &Receiver<i32> {
         &self.received
     }
@@ -47,7 +47,7 @@ impl Drop for SignalReceiver {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its hook.
+            // The panic hook has already reported a panic there.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Simulated GPUs: what a command's environment needs so that it runs on them.
+//! Simulated GPUs: the environment of a command that runs on them.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -13,10 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
 use crate::clock::now_unix_ns;
 
-/// The folder of the libraries under the names by which programs open them, beside this executable.
+/// Folder beside this executable, with the libraries under the names by which programs open them.
 const FOLDER: &str = "simgpu";
 
-/// The names there, and what `cargo build` calls them.
+/// Library names in the folder, and the names that `cargo build` gives them.
 const LIBRARIES: [(&str, &str); 7] = [
     ("libcuda.so.1", "libsimgpu_cuda.so"),
     ("libcuda.so", "libsimgpu_cuda.so"),
@@ -32,23 +32,24 @@ const NCCL_LIBRARY: &str = "libsimgpu_nccl.so";
 const CUPTI_LIBRARY: &str = "libcupti.so.13";
 const PRELOADED_LIBRARIES: [&str; 4] = [RUNTIME_LIBRARY, COMPUTE_LIBRARIES, NCCL_LIBRARY, CUPTI_LIBRARY];
 
-/// Autograd's threads wait until a simulated process has ended; PyTorch would give them longer.
+/// Seconds that a simulated process waits for autograd's threads at its end; PyTorch's default is longer.
 const SHUTDOWN_WAIT: (&str, &str) = ("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "3");
 
-/// GPUs that a command can run on.
+/// Simulated GPUs for a command.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// What they are, as [`simgpu_cards::find`] reads it. With neither card nor memory, `SIMGPU_CARD` and `SIMGPU_MEMORY`
-    /// decide, if they are set.
+    /// Model of the cards, in the syntax of [`simgpu_cards::find`].
+    ///
+    /// With neither card nor memory, `SIMGPU_CARD` and `SIMGPU_MEMORY` apply, if set.
     pub card: Option<String>,
-    /// The memory of each, if not the card's own.
+    /// Memory of each card, if not the model's own.
     pub memory: Option<u64>,
-    /// How many.
+    /// Number of cards.
     pub devices: u8,
 }
 
 impl Simulation {
-    /// Has `command` run on GPUs of its own, which it shares with all programs that it starts.
+    /// Runs `command` on its own GPUs, which it shares with all programs that it starts.
     ///
     /// # Errors
     ///
@@ -59,7 +60,7 @@ impl Simulation {
         let most = getrlimit(Resource::Nofile).maximum;
         let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
         let preloaded = PRELOADED_LIBRARIES.map(|name| folder.join(name).into_os_string());
-        // At the end, so that what is preloaded already, such as memlab's own library, stays first.
+        // Appended, so that libraries preloaded already, such as memlab's own, stay first.
         command.env("LD_PRELOAD", joined(env::var_os("LD_PRELOAD").into_iter().chain(preloaded)));
         let before = env::var_os("LD_LIBRARY_PATH");
         command.env("LD_LIBRARY_PATH", joined([folder.into_os_string()].into_iter().chain(before)));
@@ -76,24 +77,25 @@ impl Simulation {
     }
 }
 
-/// Whether a library of this file name is one that [`Simulation::apply`] preloads.
+/// True if [`Simulation::apply`] preloads a library of this file name.
 pub fn is_preloaded_by_simulation(name: &str) -> bool {
     PRELOADED_LIBRARIES.contains(&name)
 }
 
-/// Whether a file is a simulated GPU's library.
+/// True if a file is a simulated GPU's library.
 pub fn is_simulated(file: &Path) -> bool {
     let real = file.canonicalize().unwrap_or_default();
     let is_built = LIBRARIES.iter().any(|(_, built)| real.file_name() == Some(OsStr::new(built)));
     is_built || real.parent().and_then(Path::file_name) == Some(OsStr::new(FOLDER))
 }
 
-/// The folder with the libraries: that of a package, or one of links to what Cargo built. Beside this executable, or in
-/// the folder that `SIMGPU_LIBS` names.
+/// Folder with the libraries, of a package or of links to Cargo's output.
+///
+/// It lies beside this executable, or `SIMGPU_LIBS` names it.
 ///
 /// # Errors
 ///
-/// If they are missing, or cannot be preloaded from there.
+/// If the libraries are missing, or cannot be preloaded from there.
 pub fn library_folder() -> anyhow::Result<PathBuf> {
     let home = match env::var_os("SIMGPU_LIBS").filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
@@ -114,7 +116,7 @@ pub fn library_folder() -> anyhow::Result<PathBuf> {
     } else if !LIBRARIES.iter().all(|(name, _)| folder.join(name).exists()) {
         return Err(missing());
     }
-    // The loader takes both for separators and knows no way to quote them.
+    // The loader treats both as separators, and cannot quote them.
     if folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         anyhow::bail!(
             "{}: LD_PRELOAD cannot hold a path with a space or a colon: move memlab to another folder",
@@ -124,7 +126,7 @@ pub fn library_folder() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes a link, unless there is something of that name; another process may do the same.
+/// Makes a link unless one exists. Another process may do the same.
 fn link(path: &Path, target: &Path) -> io::Result<()> {
     match symlink(target, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -132,13 +134,13 @@ fn link(path: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// The paths with colons between them, as LD_PRELOAD and the like have them; empty ones are left out.
+/// Joins paths with colons, as in LD_PRELOAD; empty ones are left out.
 pub fn joined(paths: impl Iterator<Item = OsString>) -> OsString {
     let paths: Vec<OsString> = paths.filter(|path| !path.is_empty()).collect();
     paths.join(OsStr::new(":"))
 }
 
-/// A name for the file that all processes of a command share: the first that uses a GPU makes it, the last removes it.
+/// Name of the file that all processes of a command share. The first that uses a GPU creates it, the last removes it.
 fn card_file() -> PathBuf {
     let shared = Path::new("/dev/shm");
     let folder = if access(shared, Access::WRITE_OK).is_ok() { shared.to_owned() } else { env::temp_dir() };

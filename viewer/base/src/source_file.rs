@@ -1,4 +1,4 @@
-//! Source files, as traces name them: what they say now, and what the trace has of what they said.
+//! Source files named in traces: their current text, and the lines that the trace recorded.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,35 +11,36 @@ use rustix::fs::OFlags;
 
 /// Larger files are not shown.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// From this length on a recorded line may be the beginning of a longer one.
+/// A recorded line of this length or more may be cut.
 const CUT_LINE_BYTES: usize = 230;
 
 /// A line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// Its number, from 1.
+    /// Number, from 1.
     pub number: u32,
-    /// What it says.
+    /// Text.
     pub text: String,
-    /// Whether it certainly said so when it ran.
+    /// True if the line certainly had this text when it ran.
     pub is_sure: bool,
 }
 
-/// A source file, as far as it is known.
+/// Known lines of a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its lines, by number; of a file that is not there those that the trace has.
+    /// Lines by number. For a missing file, only the recorded lines.
     pub lines: Arc<[SourceLine]>,
-    /// Why it may not be what ran.
+    /// Reason why the text may differ from the code that ran.
     pub warning: Option<String>,
 }
 
-/// A source file: as it is now, with the lines in it as they were that the trace has and that were edited since.
-/// `began_unix_ns`: when the run began.
+/// Reads a source file, with recorded lines in place of lines edited since.
+///
+/// `began_unix_ns`: start of the run.
 ///
 /// # Errors
 ///
-/// Why there is nothing to show.
+/// The reason why nothing can be shown.
 pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source, String> {
     let recorded: BTreeMap<u32, &str> = recorded.of_file(file).map(|(line, text)| (line, &**text)).collect();
     let (now, modified_unix_ns) = match read(file) {
@@ -68,7 +69,7 @@ pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source
         }
         (0, false) => None,
     };
-    // Of a file that got shorter the lines behind its end are those that the trace has.
+    // If the file got shorter, the recorded lines beyond its end remain.
     let end = now.len() as u32 + 1;
     let numbers = (1..end).chain(recorded.range(end..).map(|(number, _)| *number));
     let line = |number: u32| {
@@ -79,15 +80,16 @@ pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source
     Ok(Source { lines: numbers.map(line).collect(), warning })
 }
 
-/// Whether a line still says what was recorded of it.
+/// True if a line still equals its recorded text.
 fn is_same(now: &str, recorded: &str) -> bool {
     let now = now.trim_ascii_end();
     now == recorded || recorded.len() >= CUT_LINE_BYTES && now.starts_with(recorded.trim_end_matches('\u{fffd}'))
 }
 
-/// Reads a source file: its lines, and when it was changed last. A trace may name any file: only ordinary ones of a
-/// decent size are read, and none that would keep the reader waiting. The files of /proc and /sys are ordinary to look
-/// at, but empty.
+/// Reads the lines of a source file, and the time of its last change.
+///
+/// A trace may name any file. Only regular files of limited size are read, and none that would block the reader. Files
+/// of /proc and /sys look regular but empty.
 fn read(file: &str) -> Result<(Vec<String>, u64), String> {
     let open = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file);
     let open = open.map_err(|_| "not on this machine, or no longer there".to_owned())?;
@@ -136,24 +138,24 @@ mod tests {
             (lines, source.warning.unwrap_or_default())
         };
         let line = |number: u32, text: &str, is_sure: bool| (number, text.to_owned(), is_sure);
-        // GIVEN a file of which two lines were recorded
+        // GIVEN a file with two recorded lines
         let ran = recorded(&file, &[(1, "a = 1"), (3, "c = 3")]);
-        // WHEN it is as it was THEN nothing is said
+        // WHEN it is unchanged THEN no warning is shown
         std::fs::write(&file, "a = 1\nb = 2\nc = 3  \n").unwrap();
         let same = vec![line(1, "a = 1", true), line(2, "b = 2", true), line(3, "c = 3  ", true)];
         assert_eq!(shown(&ran, u64::MAX), (same, String::new()));
-        // WHEN it was changed after the start, elsewhere or nobody knows where THEN that is said
+        // WHEN it was changed after the start, on other or unknown lines THEN a warning is shown
         let (_, warning) = shown(&ran, 0);
         assert!(warning.contains("but not in the lines that the trace has"), "{warning}");
         let (_, warning) = shown(&Sources::default(), 0);
         assert!(warning.contains("may not be the lines that ran"), "{warning}");
-        // WHEN a line went in between THEN those that ran stand where they ran, and the rest is not certain
+        // WHEN a line was inserted THEN recorded lines keep their numbers, and the rest is uncertain
         std::fs::write(&file, "a = 1\nb = 2\nnew\nc = 3\n").unwrap();
         let (lines, warning) = shown(&ran, u64::MAX);
         let edited = [line(1, "a = 1", true), line(2, "b = 2", false), line(3, "c = 3", true), line(4, "c = 3", false)];
         assert_eq!(lines, edited);
         assert!(warning.contains("1 of 2 lines"), "{warning}");
-        // WHEN it is gone, or shorter THEN what the trace has is left
+        // WHEN it is gone, or shorter THEN the recorded lines are left
         std::fs::write(&file, "a = 1\n").unwrap();
         assert_eq!(shown(&ran, u64::MAX).0, [line(1, "a = 1", true), line(3, "c = 3", true)]);
         std::fs::remove_file(&file).unwrap();

@@ -7,14 +7,16 @@ use crate::text::{self, Color};
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// What names of lines and of layers are to have at least, if that costs no more than columns that can be spared; and
-/// what they have in any case.
+/// Minimum widths of names.
+///
+/// Lines and layers get the first two, if leaving out the spare columns suffices. `MIN_ROOM` is kept in any case.
 const ROOM_OF_LINES: usize = 44;
 const ROOM_OF_LAYERS: usize = 30;
 const MIN_ROOM: usize = 20;
 
-/// Rows as lines, without the columns that are left out. Each cell is padded to the widest one of its column: behind it where
-/// `is_left`, else before it.
+/// Formats rows as lines, without the columns in `left_out`.
+///
+/// Each cell is padded to the widest of its column, on the right where `is_left`, or else on the left.
 pub fn aligned(rows: &[Vec<String>], left_out: &[usize], is_left: impl Fn(usize) -> bool) -> Vec<String> {
     let columns = 0..rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = columns.map(|column| column_width(rows, column)).collect();
@@ -34,7 +36,7 @@ fn column_width(rows: &[Vec<String>], column: usize) -> usize {
     rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
 }
 
-/// Columns that a cell takes; its colours take none.
+/// Width of a cell; its colours have none.
 fn width(cell: &str) -> usize {
     if !cell.contains('\u{1b}') {
         return text::width(cell);
@@ -42,12 +44,13 @@ fn width(cell: &str) -> usize {
     text::width(&Color::CODES.iter().fold(cell.to_owned(), |cell, code| cell.replace(code, "")))
 }
 
-/// A table of a report, under construction: numbers to the right, the last column is text and takes what room is left.
+/// A report's table under construction. Numbers are aligned right; the last column is text and takes the remaining
+/// width.
 pub struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
     is_of_layers: bool,
-    /// The columns that go first where there is too little room for the names, in that order.
+    /// Columns to leave out, in this order, when names have too little room.
     spare: &'static [usize],
 }
 
@@ -56,18 +59,17 @@ impl Table {
         Self { head: head.to_vec(), rows: Vec::new(), is_of_layers: false, spare: &[] }
     }
 
-    /// The same, of which these columns are left out, one by one and said to be, where names would have too little
-    /// room.
+    /// Allows leaving out these columns, one by one, when names have too little room. A note names the missing columns.
     pub fn sparing(self, columns: &'static [usize]) -> Self {
         Self { spare: columns, ..self }
     }
 
-    /// The same of layers, whose names are cut in the middle.
+    /// A table of layers, whose names are cut in the middle.
     pub fn of_layers(head: &[&'static str]) -> Self {
         Self { is_of_layers: true, ..Self::new(head) }
     }
 
-    /// Adds a row of as many cells as the head has.
+    /// Adds a row, with as many cells as the head.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
@@ -76,8 +78,9 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which
-    /// distinguishes paths, or both ends, which distinguish layers.
+    /// Formats the table, indented by two and no wider than `columns`.
+    ///
+    /// A long text keeps its end, which distinguishes paths, or both ends, which distinguish layers.
     pub fn lines(&self, columns: usize) -> Vec<String> {
         let Some(last) = self.head.len().checked_sub(1) else { return Vec::new() };
         let head = self.head.iter().map(|&name| name.to_owned()).collect();
@@ -112,7 +115,7 @@ impl Table {
     }
 }
 
-/// A layer's name, cut in the middle, and what comes after it where there is room.
+/// Cuts a layer's name in the middle; the text after the name is kept if it fits.
 fn layer(cell: &str, room: usize) -> Cow<'_, str> {
     match cell.split_once("  ") {
         Some((name, _)) if text::width(cell) > room => text::fit_middle(name, room, "…"),
@@ -126,14 +129,14 @@ mod tests {
 
     #[test]
     fn columns_give_way_to_names_and_headers_stay_whole() {
-        // GIVEN a table of which two columns can be spared
+        // GIVEN a table with two spare columns
         let mut table = Table::new(&["at the peak", "", "in backward", "most at once", "line"]).sparing(&[3, 2]);
         let name = "a/folder/of/mine/train.py:12  Trainer.training_step";
         table.row(["1.00 GiB", "50 %", "1.00 MiB", "2.00 GiB", name].map(str::to_owned).to_vec());
         let at = |columns| table.lines(columns).join("\n");
-        // WHEN there is room THEN all is shown
+        // WHEN the room suffices THEN all columns are shown
         assert!(at(200).contains("most at once") && at(200).contains(name));
-        // AND with less of it names keep theirs, as long as there is something to spare, and what is missing is said
+        // AND with less room names stay whole while spare columns remain, and a note names the missing ones
         let narrow = [(82, "in backward  line", "most at once"), (70, "%  line", "in backward, most at once")];
         for (columns, head, missing) in narrow {
             let text = at(columns);

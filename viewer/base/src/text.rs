@@ -1,5 +1,6 @@
-//! Text from traces, without control characters and cut to fit. A trace is written by another process: whatever its
-//! names hold, no control character of theirs reaches the terminal.
+//! Text from traces, without control characters and cut to fit.
+//!
+//! Another process writes the trace: no control character in its names reaches the terminal.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -9,12 +10,12 @@ use memlab_trace::record::Phase;
 use memlab_units::format;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// How text is written.
+/// Style of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// At most so wide.
+    /// Maximum width.
     pub columns: usize,
-    /// Whether it has colours.
+    /// True for output in colour.
     pub colored: bool,
 }
 
@@ -32,7 +33,7 @@ pub enum Color {
 
 impl Color {
     const PLAIN: &str = "\u{1b}[0m";
-    /// All that memlab writes to change colours.
+    /// All escape sequences that memlab uses for colours.
     pub const CODES: [&str; 8] = [
         Self::PLAIN,
         "\u{1b}[1m",
@@ -44,7 +45,7 @@ impl Color {
         "\u{1b}[33m",
     ];
 
-    /// `text` in this colour, clean.
+    /// Paints `text` in this colour, and cleans it.
     pub fn paint(self, text: &str) -> String {
         format!("{}{}{}", Self::CODES[self as usize + 1], clean(text), Self::PLAIN)
     }
@@ -55,14 +56,14 @@ pub fn may_color() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether a character could steer the terminal or turn text around instead of being shown.
+/// True if a character could control the terminal or reverse the text direction.
 pub fn is_unsafe(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
         || matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// `text` with every control and direction character replaced by `\u{fffd}`.
+/// Replaces every control and direction character of `text` by `\u{fffd}`.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if text.chars().any(is_unsafe) {
         text.chars()
@@ -73,7 +74,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// `text` for XML and HTML, in elements and in attributes: clean, and no character of it is markup.
+/// Escapes `text` for XML and HTML, in elements and attributes, and cleans it.
 pub fn markup(text: &str) -> Cow<'_, str> {
     // XML cannot represent the last two, even escaped.
     let is_harmless = |character: char| {
@@ -96,12 +97,12 @@ pub fn markup(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// How many columns `text` takes.
+/// Width of `text` in columns.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` cut at the right to `columns`, with `ellipsis` in place of what is missing.
+/// Cuts `text` at the right to `columns`, and marks the cut with `ellipsis`.
 pub fn fit<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);
@@ -118,7 +119,7 @@ pub fn fit<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
     Cow::Owned(kept + ellipsis)
 }
 
-/// `text` cut at the left to `columns`: for paths, whose end matters most.
+/// Cuts `text` at the left to `columns`: for paths, whose end matters most.
 pub fn fit_end<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);
@@ -136,7 +137,7 @@ pub fn fit_end<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str
     Cow::Owned(ellipsis.chars().chain(kept.into_iter().rev()).collect())
 }
 
-/// `text` cut in its middle to `columns`: for layers' names, which both ends distinguish.
+/// Cuts `text` in the middle to `columns`: for layer names, which differ at both ends.
 pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);
@@ -146,8 +147,10 @@ pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, 
     Cow::Owned(format!("{}{ellipsis}{tail}", fit(text, room / 2, "")))
 }
 
-/// A source file as it is shown: from its package on where it is installed, relative to the program's directory where
-/// it is below it. Without a directory it is shown in full.
+/// Path of a source file for display.
+///
+/// An installed file starts at its package, and a file below the program's directory is relative to it. Without a
+/// directory the path is shown in full.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     let of_package = |folder: &str| file.rsplit_once(folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
     if let Some(rest) = of_package("/site-packages/").or_else(|| of_package("/dist-packages/")) {
@@ -159,13 +162,13 @@ pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     }
 }
 
-/// A line as it is shown: `train.py:31`.
+/// A line for display: `train.py:31`.
 pub fn place(line: &Line, directory: &str) -> String {
     let file = short_path(&line.file, directory);
     line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
 }
 
-/// A path as it would be typed here.
+/// A path as typed in the working directory.
 pub fn typed_path(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let path = path.strip_prefix(&here).unwrap_or(path).to_string_lossy().into_owned();
@@ -173,20 +176,20 @@ pub fn typed_path(path: &Path) -> String {
     if plain { path } else { format!("'{}'", clean(&path).replace('\'', r"'\''")) }
 }
 
-/// Shown behind the function of a line in whose place torch.compile's code runs.
+/// Follows the function of a line that runs as torch.compile's code.
 pub const COMPILED: &str = " (compiled)";
 
-/// Shown instead of a line where no Python frame asked for the memory.
+/// Stands for memory without a Python frame.
 pub const NO_LINE: &str = "(no Python line)";
-/// Shown instead of a layer's name outside any layer.
+/// Stands for memory outside any layer.
 pub const NO_LAYER: &str = "(outside any layer)";
 
-/// What stands for memory that was allocated in no range that the program names.
+/// Stands for memory allocated outside the ranges that the program names.
 pub const NO_RANGE: &str = "(outside any range)";
-/// Shown instead of the name of an outermost module that holds tensors and was never called.
+/// Stands for an outermost module that holds tensors and was never called.
 pub const NOT_CALLED: &str = "(not called)";
 
-/// A layer's qualified name as it is shown.
+/// Qualified name of a layer for display.
 pub fn layer_name(name: Option<&str>) -> &str {
     match name {
         None => NO_LAYER,
@@ -195,7 +198,7 @@ pub fn layer_name(name: Option<&str>) -> &str {
     }
 }
 
-/// A phase in a word; empty outside all of them.
+/// Name of a phase; empty outside all phases.
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Other => "",
@@ -203,7 +206,7 @@ pub fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// A command line as it would be typed, without the folders of the program and, for Python, without the interpreter.
+/// A command line for display, without the program's folders and, for Python, without the interpreter.
 pub fn short_command(command: &[String]) -> String {
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let Some(first) = command.first() else { return "?".to_owned() };
@@ -222,7 +225,7 @@ pub fn short_command(command: &[String]) -> String {
     clean(&words.join(" ")).into_owned()
 }
 
-/// What to say of a trace that lacks events; `None`: it lacks none.
+/// Note on missing events of a trace; `None`: no events are missing.
 pub fn missing_events(count: u64) -> Option<String> {
     let events = if count == 1 { "event is" } else { "events are" };
     let count = (count > 0).then(|| format::grouped(count))?;
@@ -238,10 +241,10 @@ mod tests {
 
     #[test]
     fn control_characters_are_replaced() {
-        // GIVEN names that clear the screen, ring the bell and turn the text around
+        // GIVEN names that clear the screen, ring the bell and reverse the text direction
         let names = ["\u{1b}[2Jx", "a\u{7}b", "a\u{202e}b", "a\nb", "\u{9b}31m"];
         // WHEN they are cleaned
-        // THEN nothing is left that a terminal obeys
+        // THEN no character that a terminal obeys is left
         assert_eq!(names.map(|name| clean(name).into_owned()), ["�[2Jx", "a�b", "a�b", "a�b", "�31m"]);
         assert!(matches!(clean("größe 模型"), Cow::Borrowed(_)));
     }

@@ -1,5 +1,7 @@
-//! Colours and glyphs. The palettes keep apart for colour-blind eyes (after Okabe and Ito), and nothing on the
-//! screen is said by colour alone.
+//! Colours and glyphs.
+//!
+//! Colour-blind people can distinguish the palettes' colours (after Okabe and Ito). No information depends on colour
+//! alone.
 
 use clap::ValueEnum;
 use memlab_trace::Category;
@@ -19,12 +21,12 @@ pub enum Palette {
     Light,
     /// Pure colours on black.
     Contrast,
-    /// No colours at all; also chosen by NO_COLOR.
+    /// No colours; NO_COLOR also selects it.
     Mono,
 }
 
 impl Palette {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Dark => "dark",
@@ -34,7 +36,7 @@ impl Palette {
         }
     }
 
-    /// The next of the four.
+    /// The next palette, in a cycle of four.
     pub fn next(self) -> Self {
         match self {
             Self::Dark => Self::Light,
@@ -45,7 +47,7 @@ impl Palette {
     }
 }
 
-/// How many colours the terminal shows.
+/// Number of colours of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// 24 bits.
@@ -56,30 +58,30 @@ pub enum Depth {
     Ansi,
 }
 
-/// Characters that differ where the terminal has no Unicode.
+/// Characters with an alternative for terminals without Unicode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glyphs {
-    /// Whether all of Unicode may be used.
+    /// True if all of Unicode is available.
     pub unicode: bool,
-    /// Stands for what was cut.
+    /// Marks cut text.
     pub ellipsis: &'static str,
-    /// Marks the entry of a legend.
+    /// Marks an entry of a legend.
     pub swatch: &'static str,
     /// Marks the peak in the chart.
     pub peak: &'static str,
-    /// Marks an out-of-memory in the chart.
+    /// Marks an out-of-memory error in the chart.
     pub oom: &'static str,
-    /// A state's light.
+    /// Light that shows a state.
     pub dot: &'static str,
-    /// Between facts of one line.
+    /// Separates facts on one line.
     pub separator: &'static str,
-    /// Sorted from the largest.
+    /// Marks a column sorted from the largest.
     pub descending: &'static str,
-    /// Sorted from the smallest.
+    /// Marks a column sorted from the smallest.
     pub ascending: &'static str,
     /// Free memory in a bar.
     pub free: &'static str,
-    /// The chart's bands without colour, from allocated to used.
+    /// Bands of the chart without colour, from allocated to used.
     pub bands: [&'static str; 4],
 }
 
@@ -111,35 +113,35 @@ const ASCII: Glyphs = Glyphs {
     bands: ["#", "%", "+", "."],
 };
 
-/// What everything on the screen looks like.
+/// Styles and characters of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Theme {
-    /// Which palette this is.
+    /// The palette.
     pub palette: Palette,
-    /// The characters to draw with.
+    /// Characters to draw with.
     pub glyphs: Glyphs,
     depth: Depth,
     /// Text.
     pub text: Style,
-    /// Text that matters less.
+    /// Less important text.
     pub dim: Style,
     /// Lines around panes and between them.
     pub border: Style,
     /// Titles of panes.
     pub title: Style,
-    /// Keys one can press.
+    /// Keys to press.
     pub key: Style,
-    /// The program's name and the figures that matter most.
+    /// Name of the program, and its most important figures.
     pub accent: Style,
-    /// All is well.
+    /// Good state.
     pub good: Style,
-    /// Worth a look.
+    /// Warning.
     pub warn: Style,
-    /// Went wrong.
+    /// Failure.
     pub bad: Style,
     /// The row under the cursor.
     pub selected: Style,
-    /// The chart's bands: allocated all along, allocated at most, reserved, used.
+    /// Bands of the chart: minimum and maximum allocated, reserved, used.
     pub bands: [Color; 4],
     categories: [Color; Category::COUNT],
     /// Text on a category's colour.
@@ -199,7 +201,7 @@ const BANDS_DARK: [Rgb; 4] = [(86, 180, 233), (38, 100, 146), (58, 68, 82), (78,
 const BANDS_LIGHT: [Rgb; 4] = [(0, 114, 178), (116, 182, 222), (204, 211, 219), (240, 222, 184)];
 
 impl Theme {
-    /// A theme of `palette` for a terminal of `depth` colours.
+    /// Makes a theme of `palette` for a terminal of `depth` colours.
     pub fn new(palette: Palette, depth: Depth, unicode: bool) -> Self {
         let glyphs = if unicode { UNICODE } else { ASCII };
         let plain = Style::new();
@@ -276,8 +278,9 @@ impl Theme {
         }
     }
 
-    /// The theme for this terminal and environment; `asked` and `unicode` are what the command line, `MEMLAB_THEME` or
-    /// the configuration say.
+    /// Detects the theme for this terminal and environment.
+    ///
+    /// `asked` and `unicode` come from the command line, `MEMLAB_THEME` or the configuration.
     pub fn detect(asked: Option<Palette>, unicode: Option<bool>) -> Self {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let terminal = variable("TERM");
@@ -301,20 +304,20 @@ impl Theme {
         Self::new(palette, depth, unicode.unwrap_or(detected))
     }
 
-    /// The same terminal in the next palette.
+    /// The theme of this terminal in the next palette.
     pub fn next(&self) -> Self {
         Self::new(self.palette.next(), self.depth, self.glyphs.unicode)
     }
 
-    /// Whether there are no colours.
+    /// True for a theme without colours.
     pub fn is_mono(&self) -> bool {
         self.palette == Palette::Mono
     }
 
-    /// How warm a share of the whole is, from 0 to 1: from blue over yellow to red, also of different brightness.
+    /// Colour of a share from 0 to 1, from blue over yellow to red. Brightness differs too.
     pub fn heat(&self, share: f64) -> Color {
         const RAMP: [Rgb; 5] = [(70, 110, 160), (86, 160, 180), (190, 190, 110), (235, 170, 50), (225, 90, 40)];
-        // Most layers hold little: the lower end is stretched.
+        // Most layers hold little: the scale stretches the lower end.
         let step = (share.clamp(0.0, 1.0).sqrt() * RAMP.len() as f64) as usize;
         if self.is_mono() { Color::Reset } else { reduce(RAMP[step.min(RAMP.len() - 1)], self.depth) }
     }
@@ -336,7 +339,7 @@ fn readable_on(background: Rgb) -> Rgb {
     if luminance > 118_000 { (10, 14, 18) } else { (255, 255, 255) }
 }
 
-/// The colour as the terminal can show it.
+/// Reduces a colour to the terminal's depth.
 fn reduce((red, green, blue): Rgb, depth: Depth) -> Color {
     match depth {
         Depth::True => Color::Rgb(red, green, blue),

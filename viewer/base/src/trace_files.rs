@@ -1,4 +1,4 @@
-//! Which traces are meant where a folder is named, or nothing: the newest, with the other ranks of its job.
+//! Finds the traces to read when a command names a folder or nothing: the newest, with the other ranks of its job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,17 @@ use memlab_job::{TraceFile, are_one_job, ranks_of};
 use crate::error::bad_input;
 use crate::output;
 
-/// The most traces named in one line.
+/// Maximum number of traces named in one line.
 const NAMED_TRACES: usize = 8;
 
-/// The traces that arguments of a command mean: files as they are, for a folder the newest trace in it, and without any
-/// argument that of the working directory. With `all_ranks` the other ranks of a trace found so come with it.
+/// Finds the traces of a command's arguments.
+///
+/// A file stands for itself, a folder for its newest trace. Without arguments, the working directory is searched. With
+/// `all_ranks`, the other ranks of a trace found in a folder are included.
 ///
 /// # Errors
 ///
-/// If there is no trace in a folder.
+/// If a folder contains no trace.
 pub fn traces(arguments: &[PathBuf], all_ranks: bool) -> anyhow::Result<Vec<PathBuf>> {
     if arguments.is_empty() {
         return newest(Path::new("."), all_ranks);
@@ -33,8 +35,9 @@ pub fn traces(arguments: &[PathBuf], all_ranks: bool) -> anyhow::Result<Vec<Path
     Ok(traces)
 }
 
-/// The ranks among these traces, if they are those of one job, by rank. Traces of processes that a rank started are left out,
-/// which is said on standard error.
+/// Ranks among these traces, sorted by rank, if they belong to one job.
+///
+/// Traces of processes that a rank started are left out, with a note on standard error.
 pub fn job(traces: &[PathBuf]) -> Option<Vec<PathBuf>> {
     let files = traces.iter().map(|path| TraceFile::open(path)).collect::<Option<Vec<TraceFile>>>()?;
     if !are_one_job(&files) {
@@ -47,7 +50,7 @@ pub fn job(traces: &[PathBuf]) -> Option<Vec<PathBuf>> {
     (ranks.len() > 1).then_some(ranks)
 }
 
-/// The newest trace in a folder, which is said on standard error.
+/// Finds the newest trace in a folder, and names it on standard error.
 fn newest(folder: &Path, all_ranks: bool) -> anyhow::Result<Vec<PathBuf>> {
     let mut found: Vec<(SystemTime, TraceFile)> = Vec::new();
     for entry in fs::read_dir(folder).map_err(|error| bad_input(format!("{}: {error}", folder.display())))?.flatten() {
@@ -55,7 +58,7 @@ fn newest(folder: &Path, all_ranks: bool) -> anyhow::Result<Vec<PathBuf>> {
         if !name.ends_with(".jsonl") && !name.ends_with(".jsonl.zst") {
             continue;
         }
-        // Only files are opened: opening a pipe would block until there is a writer.
+        // Opens only files: opening a pipe would block until it has a writer.
         let Ok(facts) = fs::metadata(entry.path()) else { continue };
         if facts.is_file()
             && let Some(file) = TraceFile::open(&entry.path())
@@ -79,7 +82,7 @@ fn paths(files: &[&TraceFile]) -> Vec<PathBuf> {
     files.iter().map(|file| file.path.clone()).collect()
 }
 
-/// Which traces were chosen of `found`, in a line.
+/// Describes the chosen traces among `found`, in a line.
 fn chosen(traces: &[PathBuf], found: usize) -> String {
     let mut names: Vec<String> = traces.iter().take(NAMED_TRACES).map(|path| shown(path)).collect();
     if traces.len() > NAMED_TRACES {
@@ -126,20 +129,20 @@ mod tests {
         write("notes.txt", &rank(0, 1), 1);
         let first = write("new-0.jsonl", &rank(0, SECOND_JOB_START), 90);
         let second = write("new-1.jsonl", &rank(1, SECOND_JOB_START + 1), 100);
-        // WHEN the folder is named THEN the newest trace is meant, with the other rank where that is wanted
+        // WHEN the folder is named THEN its newest trace is found, with the other rank if requested
         let named = [folder.path().to_owned()];
         assert_eq!(traces(&named, false).unwrap(), std::slice::from_ref(&first));
         assert_eq!(traces(&named, true).unwrap(), [first.clone(), second.clone()]);
         let ranks = [first.clone(), second.clone()];
         assert_eq!((job(&[second, first.clone()]), job(&ranks[..1])), (Some(ranks.to_vec()), None));
-        // AND files stay as they are, there or not
+        // AND files stay unchanged, existing or not
         let files = [folder.path().join("gone.jsonl"), first];
         assert_eq!(traces(&files, true).unwrap(), files);
         assert_eq!(job(&files), None);
-        // AND one line says what was chosen of three
+        // AND one line names the traces chosen of three
         let line = chosen(&[PathBuf::from("./a.jsonl"), PathBuf::from("./b.jsonl")], 3);
         assert_eq!(line, "a.jsonl b.jsonl (the newest job; 1 more there are not its ranks)");
-        // AND a folder without a trace is refused in words
+        // AND a folder without a trace is refused with a message
         let empty = tempfile::tempdir().unwrap();
         let error = traces(&[empty.path().to_owned()], false).unwrap_err().to_string();
         assert!(error.contains("there is no trace in"), "{error}");

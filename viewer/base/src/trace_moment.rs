@@ -1,4 +1,4 @@
-//! `FILE@MOMENT`: a trace and a moment of it, as they are typed.
+//! `FILE@MOMENT`: a trace and a moment of it, as typed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,17 +17,17 @@ pub struct TraceMoment {
 }
 
 impl TraceMoment {
-    /// Parses `FILE` or `FILE@MOMENT`. If a file has the whole argument as its name, that file is meant.
+    /// Parses `FILE` or `FILE@MOMENT`. A file whose name equals the whole argument takes precedence.
     ///
     /// # Errors
     ///
-    /// If what follows the `@` is no moment.
+    /// If the text after the `@` is not a moment.
     pub fn parse(argument: &Path, moment: NamedMoment) -> anyhow::Result<Self> {
         let whole = Self { path: argument.to_owned(), moment };
         if argument.exists() {
             return Ok(whole);
         }
-        // A file may be called by what is no text; a moment is text.
+        // A file name need not be text; a moment is text.
         let bytes = argument.as_os_str().as_bytes();
         let Some(at) = bytes.iter().rposition(|byte| *byte == b'@') else { return Ok(whole) };
         let path = Path::new(OsStr::from_bytes(&bytes[..at]));
@@ -46,16 +46,16 @@ mod tests {
 
     #[test]
     fn a_moment_stands_after_any_name() {
-        // GIVEN a trace whose name is no text
+        // GIVEN a trace whose name is not text
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
         std::fs::write(at(b"\xff.jsonl"), "").unwrap();
         let parse = |name: &[u8]| TraceMoment::parse(&at(name), NamedMoment::Peak);
-        // THEN a moment after it is one, and what is none is refused
+        // THEN a moment after it is parsed, and a wrong one is refused
         let named = parse(b"\xff.jsonl@step:3").unwrap();
         assert_eq!((named.path, named.moment), (at(b"\xff.jsonl"), NamedMoment::Step(3)));
         assert!(parse(b"\xff.jsonl@then").is_err());
-        // AND what follows an @ in a name that is not there, or is no text, is part of the name
+        // AND an @ in the name of a missing file, or before bytes that are not text, is part of the name
         for name in [b"a@then".as_slice(), b"\xff.jsonl@\xff"] {
             assert_eq!(parse(name).unwrap().path, at(name));
         }

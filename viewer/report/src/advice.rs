@@ -1,4 +1,4 @@
-//! Advice on a program: the changes that `predict` tried on the recorded run, and the findings that say what to do.
+//! Advice on a program: the changes that `predict` tried on the recorded run, and the findings with a next step.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,10 +9,10 @@ use memlab_trace::{Loaded, Progress, ReadError, Scope, read_whole};
 
 use memlab_base::findings::{self, Growing, Word};
 
-/// Reports of longer runs leave advice to `memlab advise`, since it takes long.
+/// Reports of longer runs leave advice to `memlab advise`, because it takes long.
 const MAX_EVENTS: u64 = 2_000_000;
 
-/// A trace, and the advice on its run; `None`: there is none, or it would take long.
+/// A trace, and the advice on its run; `None`: no advice, or computing it would take long.
 pub struct AdvisedTrace {
     pub trace: Loaded,
     pub advice: Option<AdviceReport>,
@@ -23,7 +23,7 @@ impl AdvisedTrace {
     ///
     /// # Errors
     ///
-    /// As [`read_whole`].
+    /// Errors of [`read_whole`].
     pub fn read(
         path: &Path,
         scope: Option<Scope>,
@@ -46,11 +46,12 @@ impl AdvisedTrace {
     }
 }
 
-/// Reads a trace for its allocations, and says what to do. Lines are those of `scope`; `None`: those that a report shows.
+/// Reads a trace for its allocations, and computes advice. Lines are those of `scope`; `None`: those that a report
+/// shows.
 ///
 /// # Errors
 ///
-/// If it cannot be read, or has no allocations that can be carried out again.
+/// If the trace cannot be read, or contains no allocations to replay.
 pub fn of(path: &Path, target: Option<u64>, scope: Option<Scope>) -> Result<AdviceReport, RecordingError> {
     let mut recording = Recording::read(path)?;
     recording.model.set_scope(scope);

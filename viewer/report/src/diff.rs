@@ -1,5 +1,4 @@
-//! What changed from one moment to another, of the same run or of two: by category, by line and by layer; and
-//! how long the GPU worked in two runs.
+//! Changes between two moments, of one run or of two: memory by category, line and layer, and GPU time of two runs.
 
 mod change;
 mod difference;

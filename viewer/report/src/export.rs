@@ -1,4 +1,4 @@
-//! A run in other programs' formats, one file each; and pictures of a screen, as text and as SVG.
+//! Exports of a run in formats of other programs, one file each, and pictures of a screen as text and SVG.
 
 pub mod csv;
 pub mod flamegraph;
@@ -13,7 +13,7 @@ pub mod svg;
 use ratatui::buffer::Buffer;
 use unicode_width::UnicodeWidthStr;
 
-/// The characters of a screen, a line each, without colours.
+/// Characters of a screen without colours, row by row.
 pub fn text_picture(buffer: &Buffer) -> String {
     let area = buffer.area;
     let mut picture = String::new();
@@ -25,7 +25,7 @@ pub fn text_picture(buffer: &Buffer) -> String {
             if skip == 0 {
                 line += symbol;
             }
-            // A wide character takes the cell after it as well.
+            // A wide character occupies the next cell as well.
             skip = symbol.width().max(skip).saturating_sub(1);
         }
         picture += line.trim_end();

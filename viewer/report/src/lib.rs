@@ -1,15 +1,15 @@
-//! What is printed and exported: reports, comparisons, plans, pages, formats of other programs.
+//! Printed and exported output: reports, comparisons, plans, pages, formats of other programs.
 //!
 //! # Layers
 //!
 //! ```text
-//! plan                                                             how much memory a program will take
+//! plan                                                             memory forecast of a program
 //! plan::html, plan::text, plan::sequence_text                      a plan, as a page and printed
-//! plan::charts                                                   what the page draws
+//! plan::charts                                                   charts of the page
 //! plan::answer                                                     a plan, as values
 //! plan::phases, plan::ranks, plan::sequence                        evaluation, saving; one rank of several; steps of different lengths
-//! diff, report                                                     what is printed
-//! advice, page                                                     what to change in a program; the frame of a web page
+//! diff, report                                                     printed comparisons and reports
+//! advice, page                                                     advice on a program; the frame of a web page
 //! export                                                           formats of other programs
 //! ```
 

@@ -1,7 +1,7 @@
-//! A web page that needs nothing else, to look at, to print and to pass on.
+//! A self-contained web page, for viewing, printing and sharing.
 //!
-//! Nothing that a trace or a program says is trusted: every text is escaped where it is put into the page, and the page's
-//! own policy lets no script run but its own and nothing be fetched.
+//! Text from a trace or a program is never trusted. Every text is escaped when it enters the page. The page's policy
+//! allows only its own scripts and no network requests.
 
 pub(crate) mod chart;
 pub mod elements;
@@ -19,9 +19,9 @@ use ratatui::style::Color;
 use crate::export::{flamegraph, svg};
 use memlab_base::theme::{Depth, Palette, Theme};
 
-/// A whole page around what it says.
+/// A whole page around its content.
 ///
-/// `kind`: report or plan. `source`: from what it was made.
+/// `kind`: report or plan. `source`: origin of the data.
 pub(crate) fn document(kind: &str, title: &str, source: &str, body: &Markup) -> String {
     let nonce = nonce();
     let policy = format!(
@@ -39,19 +39,19 @@ pub(crate) fn document(kind: &str, title: &str, source: &str, body: &Markup) -> 
     whole(&format!("{} – memlab {kind}", name(title)), &policy, "", &body)
 }
 
-/// A page whose content comes later, from its script.
+/// A page whose content arrives later, from its script.
 pub struct Document<'d> {
-    /// Its title.
+    /// Title.
     pub title: &'d str,
-    /// Its style, beside that of every page.
+    /// Style, added to that of every page.
     pub style: &'d str,
-    /// Its first content.
+    /// Initial content.
     pub body: &'d Markup,
-    /// Its script, behind that of every page.
+    /// Script, appended to that of every page.
     pub script: &'d str,
 }
 
-/// Such a page; its policy, with this nonce, is the server's.
+/// Renders such a page. The server sends its policy, with this nonce.
 pub fn live_document(document: &Document<'_>, nonce: &str) -> String {
     let script = [flamegraph::SCRIPT, include_str!("page/script.js"), document.script].concat();
     let body = html! { body.live { (document.body) script nonce=(nonce) { "\n" (PreEscaped(script)) } } };
@@ -83,7 +83,7 @@ pub fn nonce() -> String {
     format!("{:016x}{:016x}", word(), word())
 }
 
-/// The dashboard's colours, for the light and the dark page: categories, text on them, the chart's bands.
+/// Colours of the dashboard, for the light and the dark page: categories, text on them, the chart's bands.
 fn colors() -> String {
     let variables = |palette: Palette| {
         let theme = Theme::new(palette, Depth::True, true);

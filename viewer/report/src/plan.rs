@@ -1,4 +1,4 @@
-//! The plan: how much memory a program will take, and what of it fits a card.
+//! The plan: memory forecast of a program, and the batch sizes and settings that fit a card.
 
 pub mod answer;
 pub mod charts;

@@ -1,5 +1,7 @@
-//! The dashboard: one of each screen, and what is around them. Keys, the mouse, ticks and data come in; the screen in
-//! front and the overlay get them. Nothing here waits.
+//! The dashboard: all screens, with header, footer and overlays.
+//!
+//! It receives keys, the mouse, ticks and data, and passes them to the screen in front and the overlay. Nothing here
+//! blocks.
 
 mod draw;
 mod footer;

@@ -1,4 +1,4 @@
-//! What a person prefers: `~/.config/memlab/config.toml`.
+//! User preferences: `~/.config/memlab/config.toml`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use crate::size_units::Units;
 use memlab_base::output;
 use memlab_base::theme::{Palette, Theme};
 
-/// The preferences. What the command line and the environment say comes first.
+/// Preferences. The command line and the environment take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Colours; `None`: as the terminal's background asks for.
+    /// Colours; `None`: chosen by the terminal's background.
     pub theme: Option<Palette>,
-    /// Whether all of Unicode may be drawn; `None`: if the locale says so.
+    /// True to draw all of Unicode; `None`: chosen by the locale.
     pub unicode: Option<bool>,
-    /// How sizes are written.
+    /// Format of sizes.
     pub units: Units,
-    /// The screen to begin with.
+    /// First screen.
     pub screen: Screen,
-    /// How many seconds of the past the chart shows; 0: the whole run.
+    /// Seconds of the past in the chart; 0: the whole run.
     pub window_seconds: u64,
-    /// Whether lines and layers show what they hold with all they call or contain.
+    /// True to include the memory of called lines and inner layers.
     pub inclusive: bool,
-    /// Whether the mouse is used; without, the terminal selects text with it.
+    /// True to use the mouse; without it, the terminal selects text.
     pub mouse: bool,
 }
 
@@ -45,18 +45,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// `$XDG_CONFIG_HOME/memlab/config.toml`, else `~/.config/memlab/config.toml`; `None`: there is no home.
+    /// `$XDG_CONFIG_HOME/memlab/config.toml`, else `~/.config/memlab/config.toml`; `None`: no home folder.
     pub fn path() -> Option<PathBuf> {
         let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
         let base = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
         Some(base.join("memlab/config.toml"))
     }
 
-    /// What the file says, if there is one.
+    /// Reads the file, if it exists.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the user.
+    /// A message for the user about the mistake.
     pub fn read() -> Result<Self, String> {
         let Some(path) = Self::path() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&path) {
@@ -75,7 +75,7 @@ impl Config {
         })
     }
 
-    /// The preferences in the file; if it cannot be parsed, prints why and returns the defaults.
+    /// Reads the file. If it cannot be parsed, prints the reason and returns the defaults.
     pub fn read_or_warn() -> Self {
         Self::read().unwrap_or_else(|error| {
             output::note(error);
@@ -83,12 +83,12 @@ impl Config {
         })
     }
 
-    /// The theme, unless `asked` says another.
+    /// The configured theme, unless `asked` overrides it.
     pub fn theme(&self, asked: Option<Palette>) -> Theme {
         Theme::detect(asked.or(self.theme), self.unicode)
     }
 
-    /// The file that says the same, with a word on each preference.
+    /// Text of a file with these preferences, with a comment on each.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut put = |about: &str, key: &str, value: Option<String>| {

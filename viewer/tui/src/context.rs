@@ -1,5 +1,6 @@
-//! What all screens share: the snapshot, the device and the moment shown, the filter, units, theme and the status line.
-//! Each screen gets it as an argument.
+//! State shared by all screens: snapshot, displayed device and moment, filter, units, theme and status line.
+//!
+//! Each screen receives it as an argument.
 
 mod device_memory;
 mod hit_targets;

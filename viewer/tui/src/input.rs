@@ -11,7 +11,7 @@ use crossterm::event::{self, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// The thread; it ends when this is dropped.
+/// Reader thread; it ends when this is dropped.
 pub struct Input {
     events: Receiver<io::Result<Event>>,
     /// Dropped to stop the thread.
@@ -20,7 +20,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Begins to read.
+    /// Starts the thread.
     ///
     /// # Errors
     ///
@@ -43,13 +43,14 @@ impl Drop for Input {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its hook.
+            // The panic hook has already reported a panic there.
             let _ = thread.join();
         }
     }
 }
 
-/// The terminal that keys come from: standard input, or, as for crossterm, the controlling terminal if that is none.
+/// Source of the keys: standard input or, as in crossterm, the controlling terminal if standard input is not a
+/// terminal.
 struct Terminal(Option<File>);
 
 impl Terminal {
@@ -61,7 +62,7 @@ impl Terminal {
         self.0.as_ref().map_or(rustix::stdio::stdin(), AsFd::as_fd)
     }
 
-    /// Whether it was closed. crossterm is not asked: it never returns once the terminal is gone.
+    /// True if the terminal was closed. crossterm cannot answer: it never returns once the terminal is gone.
     fn is_gone(&self) -> bool {
         let mut polled = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
         poll(&mut polled, Some(&Timespec::default())).is_ok() && has_ended(polled[0].revents())
@@ -78,17 +79,18 @@ struct Reader {
     events: Sender<io::Result<Event>>,
 }
 
-/// How often crossterm is asked while no key comes. It reports a terminal's new size first and then misses a key that
-/// came at the same time, until the next key.
+/// Interval of polling crossterm while no key arrives.
+///
+/// crossterm reports a new terminal size first, and misses a simultaneous key until the next one.
 const RESIZE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// The time to wait when the terminal has a key that crossterm misses.
+/// Time to wait when the terminal has a key that crossterm misses.
 const MISSED_KEY_DELAY: Duration = Duration::from_millis(10);
 
-/// What ended a wait.
+/// Reason for the end of a wait.
 enum Wake {
     Key,
     Timeout,
-    /// The thread is to end, or the terminal is gone.
+    /// The thread must stop, or the terminal is gone.
     End,
 }
 

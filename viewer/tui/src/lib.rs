@@ -4,14 +4,14 @@
 //!
 //! ```text
 //! session                                                          the loop between terminal, feed and dashboard
-//! app                                                              the dashboard: the screens, and where keys and data go
-//! overlays, screens::overview, screens::time                       drawn over a screen; the screens made of parts of others
+//! app                                                              the dashboard: screens, and dispatch of keys and data
+//! overlays, screens::overview, screens::time                       drawn over a screen; screens composed of parts of others
 //! screens                                                          one folder per screen: state, keys, drawing
-//! screens::screen_state                                            what the dashboard asks of every screen
+//! screens::screen_state                                            interface of every screen to the dashboard
 //! widgets                                                          panes, tables, bars
-//! context                                                          what screens share
+//! context                                                          state shared by screens
 //! config                                                           preferences
-//! size_units                                                       the units of sizes
+//! size_units                                                       units of sizes
 //! input, program_terminal, screen, terminal                        keys; the program's own terminal
 //! ```
 

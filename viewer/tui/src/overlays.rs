@@ -1,5 +1,6 @@
-//! What is drawn over a screen: help, questions, advice and the source around a line. An overlay gets the keys while it is
-//! open.
+//! Overlays over a screen: help, questions, advice and the source around a line.
+//!
+//! An open overlay receives the keys.
 
 mod advice;
 mod answer;

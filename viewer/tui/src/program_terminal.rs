@@ -1,4 +1,4 @@
-//! The program's own terminal, as `memlab run --live` plays it: what it prints is interpreted, never passed on.
+//! The program's own terminal under `memlab run --live`: its output is interpreted, never passed on.
 
 use std::num::NonZeroU16;
 
@@ -7,7 +7,7 @@ use vt100::Parser;
 /// Lines kept above the screen.
 const SCROLLBACK: usize = 10_000;
 
-/// A screen that a program prints to, and what scrolled off it.
+/// A screen for a program's output, with its scrollback.
 pub struct ProgramTerminal {
     parser: Parser,
     changes: u64,
@@ -23,42 +23,42 @@ impl ProgramTerminal {
         Self { parser: Parser::new(at_least_one(rows), at_least_one(columns), SCROLLBACK), changes: 0 }
     }
 
-    /// The program printed.
+    /// Interprets output of the program.
     pub fn process(&mut self, bytes: &[u8]) {
         self.parser.process(bytes);
         self.changes += 1;
     }
 
-    /// Rises whenever something was printed.
+    /// Counter that rises whenever the program prints.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The screen has a new size.
+    /// Sets a new size.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         if (rows, columns) != (self.rows(), self.columns()) && rows > 0 && columns > 0 {
             self.parser.set_size(at_least_one(rows), at_least_one(columns));
         }
     }
 
-    /// Its height.
+    /// Height in rows.
     pub fn rows(&self) -> u16 {
         self.parser.screen().size().0.get()
     }
 
-    /// Its width.
+    /// Width in columns.
     pub fn columns(&self) -> u16 {
         self.parser.screen().size().1.get()
     }
 
-    /// Scrolls down by `rows`; below 0: up.
+    /// Scrolls down by `rows`, or up if negative.
     pub fn scroll(&mut self, rows: isize) {
         let now = self.parser.screen().scrollback();
-        // vt100 limits it to what there is.
+        // vt100 limits it to the available scrollback.
         self.parser.screen_mut().set_scrollback(now.saturating_add_signed(rows.saturating_neg()).min(SCROLLBACK));
     }
 
-    /// How far the view is above the latest output.
+    /// Distance of the view above the latest output, in rows.
     pub fn scrolled(&self) -> usize {
         self.parser.screen().scrollback()
     }
@@ -68,17 +68,17 @@ impl ProgramTerminal {
         self.parser.screen()
     }
 
-    /// The last `count` rows with text, without colours, as they are now.
+    /// The last `count` rows with text, without colours, in their current state.
     pub fn last_rows(&mut self, count: usize) -> Vec<String> {
         let scrolled = self.scrolled();
         let screen_rows = usize::from(self.rows()).max(1);
         let mut rows: Vec<String> = Vec::new();
         let mut above = 0;
-        // A page at a time from the bottom up, until there are enough.
+        // Reads pages from the bottom up until they suffice.
         loop {
             self.parser.screen_mut().set_scrollback(above);
             if self.scrolled() < above {
-                // The oldest page overlaps the one before.
+                // The oldest page overlaps the previous one.
                 let fresh = self.scrolled() + screen_rows - above;
                 let page: Vec<String> = self.page();
                 rows.splice(0..0, page.into_iter().take(fresh));
@@ -112,16 +112,16 @@ mod tests {
 
     #[test]
     fn the_last_rows_reach_into_what_scrolled_off() {
-        // GIVEN a screen of 4 rows on which 10 lines were printed
+        // GIVEN a screen of 4 rows with 10 printed lines
         let mut screen = ProgramTerminal::new(4, 20);
         for line in 0..10 {
             screen.process(format!("line {line}\r\n").as_bytes());
         }
-        // WHEN asked for more than fits THEN older lines are there, in order, and trailing blanks are not
+        // WHEN asked for more than fits THEN older lines are included, in order, without trailing blanks
         assert_eq!(screen.last_rows(6), (4..10).map(|line| format!("line {line}")).collect::<Vec<_>>());
         assert_eq!(screen.last_rows(2), ["line 8", "line 9"]);
         assert_eq!(screen.last_rows(100).len(), 10);
-        // AND the view is where it was
+        // AND the view has not moved
         assert_eq!(screen.scrolled(), 0);
     }
 

@@ -1,15 +1,15 @@
-//! Which screens the dashboard has.
+//! The screens of the dashboard.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
 use memlab_base::query::Detail;
 
-/// One of the screens.
+/// A screen of the dashboard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Screen {
-    /// All at a glance.
+    /// Everything at a glance.
     #[default]
     Overview,
     /// Memory by Python line.
@@ -20,20 +20,20 @@ pub enum Screen {
     Segments,
     /// Memory by optimizer step.
     Steps,
-    /// One event after the other.
+    /// Events, one by one.
     Events,
-    /// All ranks, or processes, and their devices, over time.
+    /// All ranks or processes and their devices, over time.
     #[value(alias = "processes")]
     #[serde(alias = "processes")]
     Ranks,
-    /// Where the GPU's time goes.
+    /// GPU time by layer, kernel and copy.
     Time,
-    /// What the program prints.
+    /// Output of the program.
     Output,
 }
 
 impl Screen {
-    /// All of them, in the order of their tabs.
+    /// All screens, in the order of their tabs.
     pub const ALL: [Self; 9] = [
         Self::Overview,
         Self::Lines,
@@ -46,7 +46,7 @@ impl Screen {
         Self::Output,
     ];
 
-    /// Its name on its tab.
+    /// Name on the tab.
     pub fn title(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
@@ -61,7 +61,7 @@ impl Screen {
         }
     }
 
-    /// Its name on a narrow terminal.
+    /// Name on a narrow terminal.
     pub fn short_title(self) -> &'static str {
         match self {
             Self::Overview => "Over",
@@ -71,7 +71,7 @@ impl Screen {
         }
     }
 
-    /// What it shows beyond what every snapshot has.
+    /// Detail that the screen needs beyond the content of every snapshot.
     pub fn detail(self) -> Detail {
         match self {
             Self::Lines => Detail::Calls,
@@ -100,13 +100,13 @@ pub enum OverviewTable {
     Layers,
 }
 
-/// A table of the screen of time.
+/// A table of the GPU time screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeTable {
     #[default]
     Layers,
     Kernels,
-    /// And fills.
+    /// Copies and fills.
     Copies,
 }
 
@@ -119,7 +119,7 @@ impl TimeTable {
         }
     }
 
-    /// Its name for the footer.
+    /// Name for the footer.
     pub fn title(self) -> &'static str {
         match self {
             Self::Layers => "layers",

@@ -1,5 +1,6 @@
-//! The loop between the terminal, the feed and the app: keys are answered at once, data is drawn at most ten times
-//! a second, and nothing is drawn when nothing changed.
+//! The loop between the terminal, the feed and the app.
+//!
+//! Keys are answered at once. New data is drawn at most ten times a second, and nothing is drawn without a change.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,39 +19,39 @@ use memlab_follow::feed::Feed;
 use memlab_follow::offload::mover::Mover;
 use memlab_follow::request::UiRequest;
 
-/// Between frames that only show new data.
+/// Interval between frames that only show new data.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The program behind the dashboard, if this memlab started it.
 pub trait Program {
-    /// How it ended, once it has.
+    /// Description of its end, once it has ended.
     fn poll_end(&mut self) -> Option<String>;
-    /// Sends a signal to it and its children.
+    /// Sends a signal to the program and its children.
     fn signal(&self, signal: i32);
-    /// Something was typed to it.
+    /// Passes typed bytes to the program.
     fn input(&mut self, bytes: &[u8]);
-    /// The pane it prints to has a new size.
+    /// Sets the size of its output pane.
     fn resize(&self, rows: u16, columns: u16);
 }
 
-/// Why the dashboard was left.
+/// Reason for leaving the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitReason {
-    /// By a key.
+    /// A key.
     Quit,
-    /// By a key; the program continues.
+    /// A key; the program continues.
     Detach,
-    /// By a signal.
+    /// A signal.
     Signal(i32),
 }
 
-/// Shows the dashboard until it is left.
+/// Shows the dashboard until the user leaves it.
 ///
 /// # Errors
 ///
 /// If the terminal cannot be used.
 pub fn run(app: &mut App, feed: &mut Feed, program: Option<&mut dyn Program>) -> io::Result<ExitReason> {
-    // A write to a terminal that hung up can fail before the signal arrives.
+    // After a hangup, a write to the terminal can fail before the signal arrives.
     show(app, feed, program).or_else(|error| match output::stdout_is_terminal() {
         true => Err(error),
         false => Ok(ExitReason::Signal(SIGHUP)),
@@ -58,7 +59,7 @@ pub fn run(app: &mut App, feed: &mut Feed, program: Option<&mut dyn Program>) ->
 }
 
 fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -> io::Result<ExitReason> {
-    // Dropped after the terminal is given back: it may have to wait for the driver.
+    // Dropped after the terminal is restored, because it may have to wait for the driver.
     let mut mover = Mover::start();
     let signals = SignalReceiver::new(&[SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
     let mut terminal = TerminalGuard::new(app.uses_mouse)?;
@@ -69,7 +70,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
     resize_program(size, app, program.as_deref());
     let mut drawn: Option<Instant> = None;
     let mut printed = 0;
-    // `urgent`: to draw at once; `dirty`: with the next frame.
+    // `urgent`: draw at once; `dirty`: draw with the next frame.
     let (mut urgent, mut dirty) = (true, true);
     loop {
         feed.set_query(app.query());
@@ -83,7 +84,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
             app.on_program_end(how);
             urgent = true;
         }
-        // Asked for each time: the notice of a change can be lost between two that come close together.
+        // Queried each time: of two changes in quick succession, one notice can be lost.
         let size_now = terminal.size()?;
         if size_now != size {
             size = size_now;
@@ -99,7 +100,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
         select! {
             recv(input.events()) -> event => {
                 let Ok(event) = event else { return Ok(ExitReason::Signal(SIGHUP)) };
-                // All that was typed until now is handled before the next frame.
+                // All pending input is handled before the next frame.
                 for event in std::iter::once(event).chain(input.events().try_iter()) {
                     match on_event(event?, app, &mut terminal, &mover, program.as_deref_mut(), size)? {
                         Some(left) => return Ok(left),
@@ -113,7 +114,7 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
                     app.on_snapshot(snapshot);
                     dirty |= !app.context.paused || was_seeking;
                 }
-                // The feed has ended by a panic, which was reported.
+                // The feed ended by a panic, which has been reported.
                 Err(_) => snapshots = never(),
             },
             recv(updates) -> update => match update {
@@ -131,13 +132,13 @@ fn show(app: &mut App, feed: &mut Feed, mut program: Option<&mut dyn Program>) -
                 Ok(signal) => return Ok(ExitReason::Signal(signal)),
                 Err(_) => return Ok(ExitReason::Signal(SIGTERM)),
             },
-            // The clock, the program and its output are looked at with every frame.
+            // The clock, the program and its output are checked with every frame.
             default(if dirty { due.max(Duration::from_millis(1)) } else { FRAME_INTERVAL }) => {}
         }
     }
 }
 
-/// A key, or the mouse; returns why the dashboard is left, if it is.
+/// Handles a key or the mouse; returns the reason for leaving the dashboard, if any.
 fn on_event(
     event: Event,
     app: &mut App,

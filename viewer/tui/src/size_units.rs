@@ -3,26 +3,26 @@
 use memlab_units::format;
 use serde::Deserialize;
 
-/// How sizes are written.
+/// Format of sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Units {
     /// The unit that fits each size: KiB, MiB, GiB …
     #[default]
     #[serde(rename = "auto")]
     Auto,
-    /// All in MiB, so that a column compares at a glance.
+    /// MiB for all, to compare the sizes of a column at a glance.
     #[serde(rename = "MiB")]
     Mebibytes,
-    /// All in GiB.
+    /// GiB for all.
     #[serde(rename = "GiB")]
     Gibibytes,
-    /// Bytes, exactly.
+    /// Exact bytes.
     #[serde(rename = "bytes")]
     Bytes,
 }
 
 impl Units {
-    /// The next of the four.
+    /// The next unit, in a cycle of four.
     pub fn next(self) -> Self {
         match self {
             Self::Auto => Self::Mebibytes,
@@ -32,7 +32,7 @@ impl Units {
         }
     }
 
-    /// Its name for the footer.
+    /// Name for the footer.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -42,7 +42,7 @@ impl Units {
         }
     }
 
-    /// A size, in this unit.
+    /// Formats a size in this unit.
     pub fn size(self, bytes: u64) -> String {
         match self {
             Self::Auto => format::size(bytes),
@@ -52,7 +52,7 @@ impl Units {
         }
     }
 
-    /// By how much a size changed, with its sign.
+    /// Formats the change of a size, with its sign.
     pub fn change(self, change: i64) -> String {
         format::change(change, |bytes| self.size(bytes))
     }

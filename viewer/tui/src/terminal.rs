@@ -1,5 +1,6 @@
-//! The terminal, in raw mode and on the alternate screen while the dashboard runs. It is restored however the dashboard
-//! ends: by a key, a signal or a panic.
+//! The terminal, in raw mode and on the alternate screen while the dashboard runs.
+//!
+//! It is restored at every end of the dashboard: by a key, a signal or a panic.
 
 #![expect(clippy::disallowed_methods, reason = "the dashboard steers the terminal; its cells are clean")]
 
@@ -29,11 +30,11 @@ pub struct TerminalGuard {
     uses_mouse: bool,
 }
 
-/// Checks that there is a terminal to draw on.
+/// Checks that standard output is a terminal.
 ///
 /// # Errors
 ///
-/// If standard output is none; `instead` says what to do then.
+/// If it is not; `instead` contains the alternative for the user.
 pub fn check(instead: &str) -> anyhow::Result<()> {
     if output::stdout_is_terminal() {
         return Ok(());
@@ -42,7 +43,7 @@ pub fn check(instead: &str) -> anyhow::Result<()> {
 }
 
 impl TerminalGuard {
-    /// Switches to the alternate screen, in raw mode; the mouse is the terminal's unless `uses_mouse`.
+    /// Switches to the alternate screen, in raw mode. Without `uses_mouse`, the mouse stays with the terminal.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ impl TerminalGuard {
         Ok(Self { terminal, uses_mouse })
     }
 
-    /// Draws a frame; only what changed is sent.
+    /// Draws a frame; only changes are sent.
     ///
     /// # Errors
     ///
@@ -77,7 +78,7 @@ impl TerminalGuard {
     ///
     /// If the terminal is gone.
     pub fn clear(&mut self) -> io::Result<()> {
-        // `Terminal::clear` would ask for the cursor's position, and not every terminal answers.
+        // `Terminal::clear` requests the cursor's position, and some terminals never answer.
         let (width, height) = self.size()?;
         self.terminal.resize(Rect { x: 0, y: 0, width, height })
     }
@@ -92,8 +93,7 @@ impl TerminalGuard {
         Ok((size.width, size.height))
     }
 
-    /// Restores the terminal, stops this process as Ctrl-Z does, and takes the terminal again when the process
-    /// continues.
+    /// Restores the terminal, stops this process like Ctrl-Z, and takes the terminal again when the process continues.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ fn enter(uses_mouse: bool) -> io::Result<()> {
     entered.inspect_err(|_| restore())
 }
 
-/// Undoes [`enter`]; harmless when there is nothing to undo. A terminal that is gone cannot be helped.
+/// Undoes [`enter`], if necessary. Failures are ignored: the terminal may be gone.
 fn restore() {
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(io::stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);

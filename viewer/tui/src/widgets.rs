@@ -1,4 +1,4 @@
-//! What screens are drawn from: panes, tables, bars and facts.
+//! Elements of the screens: panes, tables, bars and facts.
 
 pub mod columns;
 pub mod facts;

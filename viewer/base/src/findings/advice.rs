@@ -1,30 +1,30 @@
-//! What to do after an out-of-memory: by what stood in the way and by what held most.
+//! Advice after an out-of-memory error, by its cause and by the largest holders.
 
 use memlab_trace::{Category, OomView};
 use memlab_units::format::size;
 
 use super::finding::processes;
 
-/// The most pieces of advice: who reads ten follows none.
+/// Maximum number of pieces of advice: nobody follows a list of ten.
 const MAX_PIECES: usize = 4;
 
 /// A line that holds more after every step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrowingLine {
-    /// What to call it.
+    /// Name of the line.
     pub line: String,
-    /// How much more it held at the last step than after warm-up.
+    /// Growth in bytes from the end of warm-up to the last step.
     pub bytes: u64,
-    /// How much that is for each step.
+    /// Growth in bytes per step.
     pub bytes_per_step: u64,
 }
 
-/// What to try, the most promising first. `grows` is the line that holds more after every step, if there is one.
+/// Advice, most promising first. `grows` is the line that holds more after every step, if any.
 pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     let mut advice = Vec::new();
     let held =
         |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
-    // What there is to have.
+    // Bytes available to the process.
     let whole = oom.limit_bytes.unwrap_or(oom.total_bytes);
     let is_fragmented = oom.free_bytes >= oom.requested_bytes && oom.largest_free_block_bytes < oom.requested_bytes;
     if let Some(limit) = oom.limit_bytes
@@ -58,7 +58,7 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
             size(grows.bytes_per_step)
         )
     });
-    // What is gained by joining holes is gone after a few steps where something grows.
+    // Where a line grows by more than the free bytes, joining holes helps for a few steps only.
     let grown_is_more = grows.is_some_and(|grows| grows.bytes > oom.free_bytes);
     advice.extend(if grown_is_more { [grown, holes] } else { [holes, grown] }.into_iter().flatten());
     let others = held(Category::OtherProcesses);
@@ -67,13 +67,13 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
         advice.push(format!("Other processes hold {}: {who}; end them, or take another device.", size(others)));
     }
     let mut largest: Vec<(Category, u64)> = oom.categories.clone();
-    // What is said of holes is said once, and of private pools apart.
+    // Holes and private pools have their own advice.
     largest.retain(|(category, _)| !(is_fragmented && *category == Category::Cached));
     if let Some((_, bytes)) = largest.iter_mut().find(|(category, _)| *category == Category::Cached) {
         *bytes = bytes.saturating_sub(oom.private_free_bytes);
     }
     largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    // Less than a tenth, or a hundredth of the whole, does not help.
+    // Less than a tenth of allocated, or a hundredth of the whole, does not help.
     let least = (oom.allocated_bytes / 10).max(whole / 100).max(1);
     let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= least);
     if oom.private_free_bytes >= least {
@@ -90,7 +90,7 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     advice
 }
 
-/// What makes a category smaller; `{}` is what it holds.
+/// Advice to shrink a category; `{}` stands for the bytes that it holds.
 fn by_category(category: Category) -> Option<&'static str> {
     Some(match category {
         Category::Activation => {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_grew_comes_before_holes_that_are_smaller() {
-        // GIVEN an out-of-memory with 80 MiB free in pieces
+        // GIVEN an out-of-memory error with 80 MiB free in pieces
         let mib = |count: u64| count << 20;
         let oom = OomView {
             requested_bytes: mib(64),
@@ -162,7 +162,7 @@ mod tests {
             let grows = GrowingLine { line: "train.py:9 main".to_owned(), bytes, bytes_per_step: mib(10) };
             advice(&oom, Some(&grows)).into_iter().next().unwrap_or_default()
         };
-        // THEN a line that grew by more is to be looked at first, one that grew by less is not
+        // THEN a line that grew by more comes first, and one that grew by less does not
         assert!(first(mib(600)).starts_with("train.py:9 main holds 10.0 MiB more"));
         assert!(first(mib(60)).starts_with("80.0 MiB were free"));
     }

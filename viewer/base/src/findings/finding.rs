@@ -1,26 +1,26 @@
-//! One finding, and the words that findings share.
+//! A finding, and phrases that findings share.
 
 use memlab_trace::DeviceView;
 use memlab_units::format::size;
 
 use super::words::Words;
 
-/// What a finding is about. In the order of their urgency.
+/// Subject of a finding, in order of urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// An allocation failed.
     OutOfMemory,
-    /// Memory piles up.
+    /// Memory grows from step to step.
     Leak,
-    /// Memory of the device is in host memory.
+    /// A limit moved memory of the device to the host.
     Spilling,
     /// Other processes hold memory of the device.
     OtherProcesses,
-    /// PyTorch's allocator holds much that it has not handed out.
+    /// PyTorch's allocator reserves much memory that it has not handed out.
     Fragmentation,
-    /// Private pools of CUDA graphs hold much that no tensor has.
+    /// Private pools of CUDA graphs hold much memory without tensors.
     GraphPools,
-    /// JAX has taken a share of the card, whatever its arrays need.
+    /// JAX has reserved a share of the card, independent of its arrays.
     JaxPool,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         Self::JaxPool,
     ];
 
-    /// The words it begins with.
+    /// First words of the finding.
     pub fn title(self) -> &'static str {
         match self {
             Self::OutOfMemory => "Out of memory",
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Its name in reports' JSON.
+    /// Name in JSON reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OutOfMemory => "out_of_memory",
@@ -66,29 +66,29 @@ impl Kind {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about.
+    /// Subject.
     pub kind: Kind,
-    /// Where.
+    /// Index of the device.
     pub device: i32,
-    /// The bytes it is about: what was asked for, what grew, what is not to be had.
+    /// Bytes concerned: requested, grown, or unavailable.
     pub bytes: u64,
-    /// What was found, in a sentence or two.
+    /// Description, in a sentence or two.
     pub what: Words,
-    /// What to do about it.
+    /// Next action.
     pub next: String,
 }
 
-/// Whether bytes are significant: at least a hundredth of the peak.
+/// True if bytes are significant: at least a hundredth of the peak.
 pub(super) fn is_significant(bytes: u64, device: &DeviceView) -> bool {
     bytes > 0 && bytes >= device.peak_allocated_bytes.max(device.used_bytes_at_peak) / 100
 }
 
-/// ` on cuda:1`, where there are several.
+/// ` on cuda:1` if the run has several devices, else empty.
 pub(super) fn on(device: &DeviceView, several: bool) -> String {
     if several { format!(" on cuda:{}", device.index) } else { String::new() }
 }
 
-/// Processes with what each holds: `pid 4242 (3.10 GiB), pid 977 (1.00 MiB) and 3 more`.
+/// Processes with the bytes each holds: `pid 4242 (3.10 GiB), pid 977 (1.00 MiB) and 3 more`.
 pub(super) fn processes(others: &[(u32, u64)]) -> String {
     const NAMED_PROCESSES: usize = 4;
     let named: Vec<String> =

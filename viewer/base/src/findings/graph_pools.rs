@@ -1,4 +1,4 @@
-//! Private pools of CUDA graphs: memory that PyTorch's allocator serves nothing else from.
+//! Private pools of CUDA graphs: PyTorch's allocator serves only their graphs from them.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use super::finding::{Finding, Kind, is_significant, on};
 use super::words::Words;
 use crate::text;
 
-/// Private pools are reported from a fifth of what the allocator has reserved.
+/// Reports private pools whose free bytes exceed a fifth of the reserved bytes.
 const MIN_FREE_DIVISOR: u64 = 5;
 
-/// The pools of the graphs that a line captured.
+/// Pools of the graphs captured by one line.
 #[derive(Clone, Debug, Default)]
 pub struct PoolsOfLine {
     /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
-    /// Pools.
+    /// Number of pools.
     pub pools: u64,
-    /// Graphs that are there.
+    /// Number of live graphs.
     pub graphs: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Bytes in segments.
     pub reserved_bytes: u64,
-    /// Bytes in segments that no tensor has.
+    /// Bytes in segments without tensors.
     pub free_bytes: u64,
     /// Free bytes of pools whose graphs are all gone.
     pub released_bytes: u64,
 }
 
-/// The private pools of a device by the line that captured their graphs, the largest first.
+/// Private pools of a device by the line that captured their graphs, largest first.
 pub fn by_line(model: &Model, device: i32) -> Vec<PoolsOfLine> {
     let sum = |(line, pools): (Option<Arc<Line>>, Vec<PrivatePoolView>)| {
         let mut sum = PoolsOfLine { line, ..PoolsOfLine::default() };
@@ -50,13 +50,13 @@ pub fn by_line(model: &Model, device: i32) -> Vec<PoolsOfLine> {
     model.private_pools_by_line(device).into_iter().map(sum).collect()
 }
 
-/// What private pools hold that no tensor has.
+/// Finding on memory in private pools without tensors.
 pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let groups = by_line(model, device.index);
     let sum = |of: fn(&PoolsOfLine) -> u64| groups.iter().map(of).fold(0_u64, u64::saturating_add);
     let (reserved, bytes, released) = (sum(|g| g.reserved_bytes), sum(|g| g.free_bytes), sum(|g| g.released_bytes));
     let is_much = bytes > device.reserved_bytes / MIN_FREE_DIVISOR && bytes >= device.total_bytes / 100;
-    // One pool that is shared is as small as pools get.
+    // A single shared pool cannot be reduced further.
     let largest = groups
         .iter()
         .filter(|group| group.pools > 1 || group.released_bytes > 0)

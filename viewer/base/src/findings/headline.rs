@@ -1,4 +1,4 @@
-//! What the memory was at the peak, in two sentences.
+//! Memory at the peak, in two sentences.
 
 use memlab_trace::{Category, DeviceView, Model};
 use memlab_units::format::{self, size};
@@ -7,8 +7,7 @@ use super::words::Words;
 use crate::category::category_names;
 use crate::text;
 
-/// How much was allocated at the peak of the fullest device, for what, and by which line; nothing where there is no
-/// device.
+/// Bytes allocated at the peak of the fullest device, with their category and line; `None` without a device.
 pub fn headline(model: &Model) -> Option<Words> {
     let devices = model.devices();
     let fullest = |device: &&DeviceView| {
@@ -58,7 +57,9 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
     words.and(".")
 }
 
-/// Which category most of what was allocated belongs to. A category with memory of the driver's may have more than all blocks.
+/// Adds the category that holds most of the allocated bytes.
+///
+/// The share is left out for a category with driver memory, which can exceed all blocks.
 pub fn mostly(words: Words, category: Category, bytes: u64, allocated: u64) -> Words {
     let words = words.and("; most of it was ").and_strong(category_names(category).0);
     let share = if bytes <= allocated {

@@ -1,4 +1,5 @@
-//! JAX's pool: XLA takes three quarters of the card at the first operation, and serves all arrays from it.
+//! Finding on JAX's pool. XLA reserves three quarters of the card at its first operation, and serves all arrays from
+//! it.
 
 use memlab_trace::{DeviceView, Model};
 use memlab_units::format::size;
@@ -6,12 +7,12 @@ use memlab_units::format::size;
 use super::finding::{Finding, Kind, on};
 use super::words::Words;
 
-/// A pool is reported from a quarter of the device.
+/// Reports a pool from a quarter of the device.
 const MIN_POOL_DIVISOR: u64 = 4;
 
-/// The pool that XLA takes at its first operation, if it is a large part of the device.
+/// Finding on the pool that XLA reserves at its first operation, if it is a large part of the device.
 pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
-    // XLA is in `xla_cuda_plugin.so` or `xla_extension.so`. It gives the pool back when the program ends.
+    // XLA is in `xla_cuda_plugin.so` or `xla_extension.so`. It frees the pool when the program ends.
     let peaks = model.driver_peaks(device.index).into_iter();
     let bytes = peaks.filter(|(library, _)| library.starts_with("xla_")).map(|(_, bytes)| bytes).max().unwrap_or(0);
     let is_pool = device.total_bytes > 0 && bytes >= device.total_bytes / MIN_POOL_DIVISOR;

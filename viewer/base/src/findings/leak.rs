@@ -1,4 +1,4 @@
-//! Memory that piles up: which lines make it, who called them, and why it may be kept.
+//! Growing memory: the lines that allocate it, their callers, and the likely reason for its retention.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,43 +12,43 @@ use super::words::Words;
 use crate::category::category_names;
 use crate::text;
 
-/// The most lines shown of one leak.
+/// Maximum number of lines shown for one leak.
 const SHOWN_LINES: usize = 2;
 
-/// What came together at one place outside of modules.
+/// Memory that accumulated at one call site outside of modules.
 struct Group {
-    /// Whether modules that were called there made some of it.
+    /// True if modules called there allocated some of it.
     is_forward: bool,
-    /// Where the outermost module was called, else what called the line itself; `None`: nothing did.
+    /// Call of the outermost module, or else the caller of the line; `None`: no caller.
     caller: Option<Arc<Line>>,
-    /// The stacks that end there, or at the line itself.
+    /// Stacks that end at the call site, or at the line itself.
     ends: Vec<u32>,
     bytes: u64,
     stacks: Vec<StackAccumulation>,
 }
 
-/// Memory that piles up.
+/// Growing memory.
 pub struct Growing {
-    /// Over which steps or passes.
+    /// Steps or passes over which it grew.
     pub span: AccumulationSpan,
-    /// The stacks that make it.
+    /// Stacks that allocate it.
     pub stacks: Vec<u32>,
     pub finding: Finding,
 }
 
-/// What piles up on a device: over the steps, and before the peak where no backward came between.
+/// Findings on memory that grows on a device: over the steps, and before the peak without a backward in between.
 pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Finding> {
     growing(model, device, several).into_iter().map(|growing| growing.finding).collect()
 }
 
-/// The same with what makes it.
+/// The findings of `leaks`, with the span and stacks of each.
 pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing> {
     let mut told: Vec<Vec<u32>> = Vec::new();
     let mut findings = Vec::new();
     for pile in model.accumulations(device.index) {
         let groups = groups(model, &pile);
         let most = groups.first().map_or(0, |group| group.bytes);
-        // What is much less mostly hangs on the same thing, and goes with it.
+        // Much smaller groups mostly depend on the same cause, and disappear with it.
         for group in groups.into_iter().take(SHOWN_LINES).filter(|group| group.bytes >= most / 3) {
             if is_significant(group.bytes, device) && !told.contains(&group.ends) {
                 findings.push(Growing {
@@ -63,7 +63,7 @@ pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing
     findings
 }
 
-/// The line that grows most from step to step, if that is significant.
+/// Line that grows most from step to step, if its growth is significant.
 pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<GrowingLine> {
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
@@ -76,7 +76,7 @@ pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Growing
     })
 }
 
-/// What stacks have piled up, by the lines that are shown.
+/// Accumulated bytes of stacks, by displayed line.
 fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s StackAccumulation>) -> BTreeMap<Option<Arc<Line>>, u64> {
     let mut by_line: BTreeMap<Option<Arc<Line>>, u64> = BTreeMap::new();
     for stack in stacks {
@@ -90,7 +90,7 @@ fn place(line: &Line, directory: &str) -> String {
     format!("{} {}", text::place(line, directory), line.function)
 }
 
-/// What was piled up, by place, the most first.
+/// Accumulated memory by call site, largest first.
 fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
     let mut groups: BTreeMap<Option<Arc<Line>>, Group> = BTreeMap::new();
     for piled in &pile.stacks {
@@ -117,10 +117,10 @@ fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
     groups
 }
 
-/// The innermost place in the user's code outside of modules.
+/// The user's innermost call site outside of modules.
 struct CallSite {
     line: Option<Arc<Line>>,
-    /// The stack that ends there; the whole stack where there is no such place.
+    /// Stack that ends at the call site; the whole stack without one.
     stack: u32,
     is_forward: bool,
     caller: Option<Arc<Line>>,
@@ -138,7 +138,7 @@ fn place_outside(model: &Model, stack: u32) -> CallSite {
     let Some(at) = outside else {
         return CallSite { line: None, stack, is_forward: outermost.is_some(), caller: None };
     };
-    // A library's line, where those are shown, is called by the user's innermost; that one by the next.
+    // The user's innermost line calls a library's line, where library lines are shown; the next line calls the user's.
     let is_shown = model.line_of(stack).as_ref() == Some(&callers[at].line);
     let named = if outermost.is_some() || !is_shown { Some(at) } else { users(at + 1) };
     CallSite {
@@ -184,7 +184,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         Category::Activation if group.is_forward => what.and("; kept by forward"),
         category => what.and(format!("; {} made", category_names(category).0)),
     };
-    // What is called on the growing line itself needs no second naming.
+    // A caller equal to the growing line is not repeated.
     if let Some(line) = group.caller.as_ref().filter(|line| most != Some(*line)) {
         what = what
             .and(if group.is_forward { " called from " } else { " in a call from " })
@@ -204,12 +204,12 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     }
 }
 
-/// Activations of a forward that recorded what backward would need.
+/// True for activations of a forward that recorded a graph for backward.
 fn is_graph(stack: &StackAccumulation) -> bool {
     stack.category == Category::Activation && stack.makes_graph
 }
 
-/// What one makes of it.
+/// Advice on a stack.
 fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
     match typical.category {
         Category::Activation if is_graph(typical) && !went_backward => {
@@ -236,12 +236,12 @@ fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
     }
 }
 
-/// How fast `bytes` came together between the ends of two steps: with each of them, or at a few.
+/// Rate at which `bytes` accumulated between the ends of two steps: per step, or per jump if few steps grew.
 fn rate(model: &Model, device: &DeviceView, from: u64, to: u64, bytes: u64) -> String {
     let passed = to.saturating_sub(from).max(1);
     let a_step = format!("{} a step", size(bytes / passed));
     let steps = model.device_steps(device.index);
-    // What was held at the end of each step and never given back later.
+    // Bytes held at the end of each step and never freed later.
     let mut ended = 0;
     let later = steps.iter().filter(|step| {
         ended = step.steps.saturating_add(ended);

@@ -1,5 +1,5 @@
-//! What keeps a program from more memory: a device that is full, host memory in place of it, other processes, and
-//! what the allocator keeps.
+//! Limits on available memory: a full device, spilling to the host, other processes, and memory that the allocator
+//! retains.
 
 use memlab_trace::{Category, DeviceView, Model, OomView};
 use memlab_units::format::{self, size};
@@ -10,13 +10,13 @@ use super::leak;
 use super::words::Words;
 use crate::text;
 
-/// Fragmentation is reported from a fifth of what the allocator has reserved.
+/// Reports fragmentation from a fifth of the reserved bytes.
 const MIN_FRAGMENTATION_DIVISOR: u64 = 5;
 
-/// Other processes are reported from a twentieth of the device.
+/// Reports other processes from a twentieth of the device.
 const MIN_OTHERS_DIVISOR: u64 = 20;
 
-/// The first out-of-memory of a device.
+/// Finding on the first out-of-memory error of a device.
 pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let ooms: Vec<OomView> = model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
     let oom = ooms.first()?;
@@ -45,12 +45,12 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
     Some(Finding { kind: Kind::OutOfMemory, device: device.index, bytes: oom.requested_bytes, what, next })
 }
 
-/// The line that grows most, and by how much a step, for advice.
+/// Line that grows most, with its growth per step, for advice.
 pub fn grows(model: &Model, device: &DeviceView) -> Option<GrowingLine> {
     leak::growing_line(model, device)
 }
 
-/// Memory that a limit has put on the host.
+/// Finding on memory that a limit moved to the host.
 pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
     let limit = device.limit_bytes.filter(|_| device.spills)?;
     let bytes = device.peak_host_bytes;
@@ -68,7 +68,7 @@ pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
     Some(Finding { kind: Kind::Spilling, device: device.index, bytes, what, next })
 }
 
-/// What other processes held at the peak; after an out-of-memory also if it is little.
+/// Finding on memory of other processes at the peak. After an out-of-memory error, it covers small amounts too.
 pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_of_memory: bool) -> Option<Finding> {
     let seen = device.others.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let at_peak = model.categories(device.index)[Category::OtherProcesses as usize].bytes_at_peak;
@@ -95,7 +95,7 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     Some(Finding { kind: Kind::OtherProcesses, device: device.index, bytes, what: what.and("."), next })
 }
 
-/// What the allocator had reserved at the peak and not handed out, outside of private pools of CUDA graphs.
+/// Finding on memory reserved but not handed out at the peak, outside of private pools of CUDA graphs.
 pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let reserved = device.reserved_bytes_at_peak.saturating_sub(device.private_reserved_bytes_at_peak);
     let allocated = device.peak_allocated_bytes.saturating_sub(device.private_allocated_bytes_at_peak);

@@ -3,11 +3,11 @@
 /// Part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// As it is.
+    /// Plain text.
     Plain(String),
     /// Code: a line, a function.
     Code(String),
-    /// What matters.
+    /// Emphasized text.
     Strong(String),
 }
 
@@ -16,38 +16,38 @@ pub enum Word {
 pub struct Words(Vec<Word>);
 
 impl Words {
-    /// Something that matters, to begin with.
+    /// Starts with emphasized text.
     pub fn strong(text: impl Into<String>) -> Self {
         Self(vec![Word::Strong(text.into())])
     }
 
-    /// With more of it.
+    /// Appends plain text.
     #[must_use]
     pub fn and(mut self, text: impl Into<String>) -> Self {
         self.0.push(Word::Plain(text.into()));
         self
     }
 
-    /// With more that matters.
+    /// Appends emphasized text.
     #[must_use]
     pub fn and_strong(mut self, text: impl Into<String>) -> Self {
         self.0.push(Word::Strong(text.into()));
         self
     }
 
-    /// With code.
+    /// Appends code.
     #[must_use]
     pub fn and_code(mut self, text: impl Into<String>) -> Self {
         self.0.push(Word::Code(text.into()));
         self
     }
 
-    /// Its parts.
+    /// Parts of the sentence.
     pub fn parts(&self) -> &[Word] {
         &self.0
     }
 
-    /// All of it without emphasis.
+    /// Text without emphasis.
     pub fn text(&self) -> String {
         let text = |word: &Word| match word {
             Word::Plain(text) | Word::Code(text) | Word::Strong(text) => text.clone(),

@@ -1,5 +1,6 @@
-//! The parts that the JSON of reports, exports and comparisons share: a contract with scripts. Keys are added, never
-//! renamed or taken away.
+//! Parts that the JSON of reports, exports and comparisons share: a contract with scripts.
+//!
+//! Keys are added, never renamed or removed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::holdings::LayerName;
 use crate::parallel::Parallel;
 use crate::text::NO_LAYER;
 
-/// The file and how well it could be read.
+/// The trace file, and its damage.
 #[derive(Serialize)]
 pub struct Trace {
     path: String,
@@ -35,7 +36,7 @@ pub struct Process {
     pid: u32,
     command: Vec<String>,
     rank: Option<u32>,
-    /// The exit code; null if a signal ended it or its end is not known.
+    /// Exit code; null if a signal ended the process or its end is not known.
     exit: Option<i32>,
     signal: Option<i32>,
     parent_pid: u32,
@@ -56,12 +57,12 @@ pub struct CodeLine {
     function: Option<String>,
 }
 
-/// Figures on a device: of a line, a layer, a range or what a library took from the driver.
+/// Figures on a device, for a line, a layer, a range or a library's driver memory.
 #[derive(Serialize)]
 pub struct Row<K: Serialize, F: Serialize> {
-    /// The device's index; -1 is the host.
+    /// Index of the device; -1 is the host.
     pub device: i32,
-    /// What the figures are of.
+    /// Subject of the figures.
     #[serde(flatten)]
     pub of: K,
     /// The figures.
@@ -69,13 +70,13 @@ pub struct Row<K: Serialize, F: Serialize> {
     pub figures: F,
 }
 
-/// A layer; there is one for what is outside any layer.
+/// A layer; one row covers memory outside any layer.
 #[derive(Serialize)]
 pub struct Layer {
     name: Arc<str>,
     #[serde(rename = "type")]
     class: Option<Arc<str>>,
-    /// The layer id of the outermost module, which identifies the model.
+    /// Layer id of the outermost module, which identifies the model.
     root: u32,
     root_type: Option<Arc<str>>,
     root_name: Option<Arc<str>>,
@@ -88,15 +89,17 @@ impl From<LayerName> for Layer {
     }
 }
 
-/// A range that the program names, without those inside it. With the row whose path is empty, which is outside any range,
-/// they sum to what is allocated. There are none if the program names none.
+/// A range that the program names, without the ranges inside it.
+///
+/// The row with an empty path is outside any range; with it, the rows sum to the allocated bytes. A program without
+/// ranges has no rows.
 #[derive(Serialize)]
 pub struct Range {
-    /// The names of the range and of those around it, the outermost first.
+    /// Names of the enclosing ranges and of the range, outermost first.
     pub path: RangePath,
 }
 
-/// Driver memory that is not PyTorch's allocator's.
+/// Driver memory outside PyTorch's allocator.
 #[derive(Serialize)]
 pub struct DriverCall {
     kind: &'static str,
@@ -117,21 +120,21 @@ pub struct StepRow {
     peak_allocated_bytes: u64,
     allocated_bytes_at_end: u64,
     end_time_ns: u64,
-    /// How many steps were joined to this row, usually 1.
+    /// Number of steps joined to this row, usually 1.
     steps: u64,
-    /// What a training says of it.
+    /// Figures that the training run reports for the step.
     #[serde(flatten)]
     training: Option<TrainingRow>,
 }
 
-/// What a training did in a step.
+/// Figures of a training run in a step.
 #[derive(Serialize)]
 struct TrainingRow {
     epoch: u64,
     batch: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<Arc<str>>,
-    /// Null if it is not known, or no number.
+    /// Null if not known or not a number.
     loss: Option<f64>,
     samples: u64,
     duration_ns: u64,
@@ -142,7 +145,7 @@ struct TrainingRow {
 }
 
 impl Trace {
-    /// Of the trace at `path`.
+    /// Describes the trace at `path`.
     pub fn of(path: &Path, model: &Model, skipped: &Skipped, truncated: bool) -> Self {
         Self {
             path: path.display().to_string(),
@@ -158,7 +161,7 @@ impl Trace {
 }
 
 impl Process {
-    /// What the header and the end of the trace say.
+    /// Describes the process from the header and the end of the trace.
     pub fn of(model: &Model) -> Self {
         let header = model.header().cloned().unwrap_or_default();
         let end = model.end();
@@ -185,20 +188,20 @@ pub struct LineResolver {
 }
 
 impl LineResolver {
-    /// Relative files are relative to the directory of this run.
+    /// Resolves relative files against the directory of this run.
     pub fn of_run(model: &Model) -> Self {
         Self::in_directory(model.header().map_or("", |header| header.directory.as_str()))
     }
 
-    /// Relative files are relative to this directory.
+    /// Resolves relative files against this directory.
     pub fn in_directory(directory: &str) -> Self {
         Self { directory: directory.to_owned() }
     }
 
-    /// A line, or no line.
+    /// Resolves a line, or no line.
     pub fn of(&self, line: Option<&Line>) -> CodeLine {
         let Some(line) = line else { return CodeLine { file: None, line: None, function: None } };
-        // `<string>`, `In[3]` and `(compiled code, unknown line)` are no files, and are called what they are.
+        // `<string>`, `In[3]` and `(compiled code, unknown line)` are not files; their names stay unchanged.
         let file = if line.file.starts_with(['/', '<', '(']) || line.file.starts_with("In[") {
             Some(line.file.to_string())
         } else if line.file.is_empty() || self.directory.is_empty() {
@@ -211,7 +214,7 @@ impl LineResolver {
     }
 }
 
-/// The optimizer steps of a run.
+/// Optimizer steps of a run.
 pub fn steps(model: &Model) -> Vec<StepRow> {
     let row = |view: &memlab_trace::StepView| StepRow {
         index: view.index,

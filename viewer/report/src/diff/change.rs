@@ -1,4 +1,4 @@
-//! How much a figure changed, and the order of changes.
+//! The change of a figure, and the order of changes.
 
 use std::cmp::Reverse;
 
@@ -12,13 +12,13 @@ pub struct Change {
 }
 
 impl Change {
-    /// How much more there is; below 0: how much less.
+    /// Difference; negative: less after than before.
     pub fn by(self) -> i64 {
         memlab_units::format::signed_difference(self.after, self.before)
     }
 }
 
-/// The greatest change first, of equals what holds most.
+/// Sorts the greatest change first, and equal changes by the larger holding.
 pub(super) fn order(change: Change) -> (Reverse<u64>, Reverse<u64>) {
     (Reverse(change.by().unsigned_abs()), Reverse(change.before.max(change.after)))
 }

@@ -1,4 +1,4 @@
-//! What changed from one moment to another.
+//! Changes from one moment to another.
 
 use memlab_trace::{ByScope, Category, Scope};
 
@@ -10,31 +10,34 @@ use super::side::Side;
 use super::times::{self, TimeDifference};
 use memlab_base::holdings::LayerName;
 
-/// What changed.
+/// Differences between two moments.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The one moment.
+    /// First moment.
     pub before: Side,
-    /// The other.
+    /// Second moment.
     pub after: Side,
-    /// Allocated, reserved, used.
+    /// Allocated, reserved and used bytes.
     pub totals: [(&'static str, Change); 3],
-    /// What categories hold, the greatest change first.
+    /// Changes by category, greatest first.
     pub categories: Vec<(Category, Change)>,
-    /// What lines hold, the greatest change first; the same memory in each scope.
+    /// Changes by line, greatest first; the same memory in each scope.
     pub lines: ByScope<Vec<LineChange>>,
-    /// Whose lines are shown.
+    /// Scope of the displayed lines.
     pub scope: Scope,
-    /// What layers hold, the greatest change first.
+    /// Changes by layer, greatest first.
     pub layers: Vec<LayerChange>,
-    /// What was allocated in ranges that the program names, the greatest change first.
+    /// Changes by range, for allocations in ranges that the program names, greatest first.
     pub ranges: Vec<RangeChange>,
-    /// What ran on the device over the runs, if both have it and are not the same.
+    /// Changes of GPU time over whole runs, if both recorded it and are not the same run.
     pub times: Option<TimeDifference>,
 }
 
 impl Difference {
-    /// Compares. `scope`: whose lines are shown; `None`: libraries' where the user's only call them in one of the two.
+    /// Compares two moments.
+    ///
+    /// `scope`: scope of the displayed lines. `None`: library lines, where the user's lines only call them in one of
+    /// the two.
     pub fn new(before: Side, after: Side, scope: Option<Scope>) -> Self {
         let (a, b) = (&before.held, &after.held);
         let of = |before: u64, after: u64| Change { before, after };
@@ -70,7 +73,7 @@ impl Difference {
 }
 
 impl Difference {
-    /// What the lines hold that are shown.
+    /// Changes of the displayed lines.
     pub fn shown_lines(&self) -> &[LineChange] {
         &self.lines[self.scope]
     }

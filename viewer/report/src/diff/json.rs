@@ -1,4 +1,4 @@
-//! The difference as JSON: a contract with scripts. Keys are added, never renamed or taken away.
+//! The difference as JSON: a contract with scripts. Keys are added, never renamed or removed.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -24,22 +24,22 @@ struct Diff {
     lines: Vec<LineRow<Bytes>>,
     /// The same memory by the innermost lines of the user's code or of a library.
     library_lines: Vec<LineRow<Bytes>>,
-    /// Which of the two the text shows.
+    /// The list that the text shows: `lines` or `library_lines`.
     lines_shown: &'static str,
     layers: Vec<LayerRow<Bytes>>,
     ranges: Vec<RangeRow>,
-    /// Of the whole runs, or of those steps that were recorded; null: one of them has no times, or both are the same run.
+    /// Over the whole runs, or their recorded steps; null: one run has no times, or both are the same run.
     gpu_time: Option<TimesJson>,
 }
 
 #[derive(Serialize)]
 struct MomentJson {
     path: String,
-    /// As it is typed: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
+    /// The moment as typed: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
     at: String,
     time_ns: u64,
     steps_ended: u64,
-    /// Of what `gpu_time` is: `the whole run`, or `13 of 104 steps`.
+    /// Extent of `gpu_time`: `the whole run`, or `13 of 104 steps`.
     gpu_time_of: String,
     device: i32,
     device_name: String,
@@ -47,7 +47,7 @@ struct MomentJson {
     directory: String,
 }
 
-/// A sum of what is allocated, reserved or used, or a category.
+/// Total of allocated, reserved or used bytes, or of a category.
 #[derive(Serialize)]
 struct ChangeJson {
     name: &'static str,
@@ -90,7 +90,7 @@ struct KernelRow {
 
 #[derive(Serialize)]
 struct LineRow<F> {
-    /// Relative to the working directory of its run, if it is below; null with the others: no Python frame.
+    /// Relative to the working directory of its run, if inside it; null with the other fields: no Python frame.
     file: Option<String>,
     function: Option<String>,
     line_before: Option<u32>,
@@ -121,11 +121,11 @@ struct RangeRow {
     bytes: Bytes,
 }
 
-/// Writes it. Control characters in its texts come as escapes.
+/// Writes the difference. Control characters in its texts are escaped.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<()> {
     let row = |name: &'static str, change: Change| ChangeJson { name, bytes: change.into() };
     let diff = Diff {

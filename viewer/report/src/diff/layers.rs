@@ -1,5 +1,7 @@
-//! Which layer of one run is which layer of the other: that of the same name in the same outermost module, which is the
-//! only one of both, or has the same class and comes at the same place among those of that class.
+//! Matches the layers of two runs by name and outermost module.
+//!
+//! Outermost modules match if each run has only one, or if they have the same class and position among those of that
+//! class.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,19 +10,19 @@ use super::change::{Change, order};
 use super::side::Side;
 use memlab_base::holdings::LayerName;
 
-/// What a layer held, or had the GPU do, before and after.
+/// Change of a layer's memory or GPU time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerChange {
-    /// The layer in the run after, else in the run before.
+    /// The layer in the second run, or else in the first.
     pub layer: LayerName,
-    /// How much.
+    /// Bytes or nanoseconds.
     pub change: Change,
 }
 
-/// A module's class and its place among those of that class; `None`: the only module of both runs.
+/// Class of a module, and its position among those of that class; `None`: the only module of both runs.
 type Root = Option<(Option<Arc<str>>, usize)>;
 
-/// The changes of all layers that have a figure before or after.
+/// Changes of all layers with a figure before or after.
 pub(super) fn compare(
     (before, figures_before): (&Side, Vec<(LayerName, u64)>),
     (after, figures_after): (&Side, Vec<(LayerName, u64)>),

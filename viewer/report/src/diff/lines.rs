@@ -1,9 +1,10 @@
-//! Which line of one run is which line of the other.
+//! Matches the lines of two runs.
 //!
-//! The same place in the same function, of the same file: by its whole path, else by its path in the working directory
-//! of each run, since two runs may be of two checkouts, else by its name. If code was added above, numbers differ: a
-//! line of a function that has no counterpart is taken to have moved, if the other run has just one such line in that
-//! function too.
+//! Lines match at the same place in the same function of the same file. Files match by whole path, else by path
+//! relative to each run's working directory, else by name. The two runs may use two checkouts.
+//!
+//! Code added above a line changes its number. A line without a counterpart counts as moved, if the other run has
+//! exactly one such line in that function too.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,32 +16,32 @@ use super::change::{Change, order};
 use super::side::Side;
 use memlab_base::text::short_path;
 
-/// How two lines were found to be the same.
+/// Kind of match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// The same place.
     Same,
     /// The same function, at another line.
     Moved,
-    /// It is in one of the runs only.
+    /// In one of the runs only.
     Alone,
 }
 
-/// What a line held, or had the GPU do, before and after.
+/// Change of a line's memory or GPU time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineChange {
-    /// The line of the run before.
+    /// The line in the first run.
     pub before: Option<Arc<Line>>,
-    /// The line of the run after; both `None`: no Python frame of the user's code.
+    /// The line in the second run; both `None`: no Python frame of the user's code.
     pub after: Option<Arc<Line>>,
-    /// How they belong together.
+    /// Kind of match.
     pub matched: Match,
-    /// How much.
+    /// Bytes or nanoseconds.
     pub change: Change,
 }
 
 impl LineChange {
-    /// The file as it is shown: relative to the run's working directory.
+    /// File for display, relative to the run's working directory.
     pub fn file(&self, before: &Side, after: &Side) -> Option<String> {
         let of = |line: &Option<Arc<Line>>, side: &Side| {
             line.as_ref().map(|line| short_path(&line.file, &side.directory).to_owned())
@@ -49,10 +50,10 @@ impl LineChange {
     }
 }
 
-/// A figure of each line; `None`: of what has no Python frame of the user's code.
+/// A figure of each line; `None`: memory or time without a Python frame of the user's code.
 pub(super) type LineFigures = HashMap<Option<Arc<Line>>, u64>;
 
-/// The changes of all lines of `scope` that have a figure before or after.
+/// Changes of all lines of `scope` with a figure before or after.
 pub(super) fn compare(
     (before, figures_before): (&Side, &LineFigures),
     (after, figures_after): (&Side, &LineFigures),
@@ -84,7 +85,7 @@ pub(super) fn compare(
     );
     let by_name = |line: &Arc<Line>| (name_of(&line.file).to_owned(), line.line, line.function.clone());
     pair(&mut left, &mut right, by_name, by_name, |a, b| note(Some(a), Some(b), Match::Same));
-    // What has no figure is no candidate for what has one.
+    // From here on, lines without a figure match no other line.
     left.retain(|line| figures_before.contains_key(&Some(line.clone())));
     right.retain(|line| figures_after.contains_key(&Some(line.clone())));
     pair(
@@ -104,12 +105,12 @@ pub(super) fn compare(
     changes
 }
 
-/// A file without its folders.
+/// File name without its folders.
 fn name_of(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-/// Takes out of both what has a key that comes once in each.
+/// Removes pairs with a key that occurs once in each list.
 fn pair<K: Eq + Hash>(
     left: &mut Vec<Arc<Line>>,
     right: &mut Vec<Arc<Line>>,

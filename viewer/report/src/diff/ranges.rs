@@ -1,4 +1,4 @@
-//! What was allocated in each range that the programs name: a range of one run is that of the same path in the other.
+//! Memory by the ranges that the programs name. Ranges of two runs match by path.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,16 @@ use memlab_trace::RangePath;
 use super::change::{Change, order};
 use super::side::Side;
 
-/// What was allocated in a range and is held, before and after.
+/// Change of the live memory allocated in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeChange {
-    /// The range and those around it.
+    /// Names of the enclosing ranges and the range.
     pub path: RangePath,
-    /// How much.
+    /// Bytes.
     pub bytes: Change,
 }
 
-/// The changes of all ranges in which something was allocated that is held before or after; nothing if neither run
-/// names ranges.
+/// Changes of all ranges with live memory before or after; empty if neither run names ranges.
 pub(super) fn compare(before: &Side, after: &Side) -> Vec<RangeChange> {
     let mut changes: BTreeMap<RangePath, Change> = BTreeMap::new();
     for range in &before.held.ranges {
@@ -29,7 +28,7 @@ pub(super) fn compare(before: &Side, after: &Side) -> Vec<RangeChange> {
     if changes.is_empty() {
         return Vec::new();
     }
-    // A run without ranges has everything outside of them.
+    // A run without ranges has all its memory outside of them.
     for (side, is_after) in [(before, false), (after, true)] {
         if side.held.ranges.is_empty() {
             let outside = changes.entry(RangePath::default()).or_default();

@@ -1,4 +1,4 @@
-//! One of the two moments that are compared.
+//! One of the two compared moments.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use memlab_base::progress;
 use memlab_base::trace_moment::TraceMoment;
 use memlab_units::format::timed_part;
 
-/// What was held at a moment, and what is to be known of the run to compare it.
+/// Holdings at a moment, with the facts on the run that a comparison needs.
 #[derive(Clone, Debug)]
 pub struct Side {
     /// The trace and the moment.
@@ -20,28 +20,28 @@ pub struct Side {
     pub command: Vec<String>,
     /// Its working directory.
     pub directory: String,
-    /// The device.
+    /// Device.
     pub device: DeviceView,
-    /// When.
+    /// Time of the moment.
     pub time: u64,
-    /// Steps ended by then.
+    /// Steps ended until then.
     pub steps_ended: u64,
-    /// What was held.
+    /// Holdings.
     pub held: Holdings,
-    /// Whether the user's lines only call libraries, by the rule of the report.
+    /// True if the user's lines only call libraries, by the rule of the report.
     pub(super) dominant_library_call: bool,
-    /// What ran on the device over the whole run, with the lines of each scope; `None`: that was not recorded.
+    /// GPU work over the whole run, with the lines of each scope; `None`: not recorded.
     pub(super) work: Option<ByScope<GpuWorkView>>,
-    /// Of what part of the run that is, in words.
+    /// Part of the run that `work` covers, in words.
     pub(super) work_part: String,
-    /// All lines of each scope that ever held something, or had the GPU do something.
+    /// All lines of each scope that ever held memory or started GPU work.
     pub(super) lines: ByScope<Vec<Arc<Line>>>,
     /// All outermost modules, with their classes.
     pub(super) roots: Vec<(u32, Option<Arc<str>>)>,
 }
 
 impl Side {
-    /// Reads it.
+    /// Reads the moment from its trace.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Side {
             let (time, steps_ended) = (snapshot.model.time(), snapshot.model.steps_ended());
             return Ok(Self::new(named, &snapshot.final_model, device, time, steps_ended, held));
         }
-        // These the model knows by itself, also when the trace no longer has the moment.
+        // The model knows these even when the trace no longer has the moment.
         let model = progress::report(|progress| load_whole(path, progress))?.model;
         let device = device_of(path, &model, device)?;
         let (time, steps_ended, held) = match moment {

@@ -1,4 +1,4 @@
-//! The difference as text: what a person wants to know, the greatest change first.
+//! The difference as text, greatest change first.
 
 use std::io::{self, Write};
 
@@ -17,14 +17,16 @@ use memlab_base::table::Table;
 use memlab_base::text::{Color, Style, clean, fit_end, short_command};
 use memlab_units::format::{self, size};
 
-/// How many rows a table has.
+/// Maximum number of rows in a table.
 const MAX_ROWS: usize = 12;
 
-/// Writes it, in colour with more in red and less in green. No character in it steers a terminal, but for the colours.
+/// Writes the difference. In colour, more is red and less is green.
+///
+/// No character in it controls the terminal, except the colours.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -> io::Result<()> {
     let Difference { before, after, .. } = difference;
     writeln!(out, "memlab diff")?;
@@ -72,7 +74,7 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
     table(out, "GPU time by kernel and copy", kernels.collect(), "kernel", Figure::Time, style)
 }
 
-/// What the figures of a table are.
+/// Unit of a table's figures.
 #[derive(Clone, Copy)]
 enum Figure {
     Bytes,
@@ -92,7 +94,7 @@ impl Figure {
     }
 }
 
-/// A table of layers; nothing where nothing is in a layer.
+/// Table of layers; empty if no memory or time is in a layer.
 fn layers(
     out: &mut impl Write,
     title: &str,
@@ -110,7 +112,7 @@ fn layers(
 }
 
 fn side_lines(side: &Side) -> [String; 2] {
-    // The end of a step is named so already.
+    // The name of a step's end contains the step already.
     let steps = match (side.steps_ended, side.named.moment) {
         (0, _) | (_, NamedMoment::Step(_)) => String::new(),
         (steps, _) => format!(", {}", format::step_reached(steps)),
@@ -188,7 +190,7 @@ fn table(
     Ok(())
 }
 
-/// The change in percent of what was before.
+/// Change in percent of the first figure.
 fn share(change: Change) -> String {
     match (change.before, change.after) {
         (before, after) if before == after => String::new(),
@@ -197,7 +199,7 @@ fn share(change: Change) -> String {
         (before, after) => {
             let sign = if after > before { '+' } else { '-' };
             match change.after / before {
-                // Beyond, percents say less than how many times it is.
+                // From a factor of 10 on, show the factor instead of a percentage.
                 times @ 10.. => format!("× {}", format::count(times)),
                 _ => format!("{sign}{}", format::percent(change.by().unsigned_abs(), before)),
             }

@@ -1,4 +1,4 @@
-//! What ran on the GPU in two runs, and for how long: of the whole runs, whichever moments are compared.
+//! GPU time of two runs, over the whole runs, independent of the compared moments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use super::side::Side;
 use memlab_base::holdings::LayerName;
 use memlab_base::kernels::{Kernel, short};
 
-/// What changed.
+/// Changes of GPU time.
 #[derive(Clone, Debug)]
 pub struct TimeDifference {
-    /// What the device did.
+    /// All work on the device.
     pub total: Change,
-    /// By line, the greatest change first; the same time in each scope.
+    /// By line, greatest change first; the same time in each scope.
     pub lines: ByScope<Vec<LineChange>>,
-    /// By layer, the greatest change first.
+    /// By layer, greatest change first.
     pub layers: Vec<LayerChange>,
-    /// By kernel and kind of copy, the greatest change first.
+    /// By kernel and kind of copy, greatest change first.
     pub kernels: Vec<KernelChange>,
 }
 
-/// How long a kernel ran, before and after.
+/// Change of a kernel's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelChange {
-    /// Its name, as people write it.
+    /// Readable name.
     pub name: String,
-    /// The same, short.
+    /// Short name.
     pub short_name: String,
-    /// How long.
+    /// Nanoseconds.
     pub change: Change,
 }
 
-/// Compares; `None`: one of the two has no times, or both are the same run.
+/// Compares two runs; `None`: one of them has no times, or both are the same run.
 pub(super) fn compare(before: &Side, after: &Side) -> Option<TimeDifference> {
     let (work_before, work_after) = (before.work.as_ref()?, after.work.as_ref()?);
     if before.named.path == after.named.path {

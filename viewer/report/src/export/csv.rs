@@ -1,5 +1,6 @@
-//! The live blocks of a moment as a table, one a row, for spreadsheets and data frames: CSV as RFC 4180 has it. What is
-//! free in segments is left out, so that the rows sum to what is allocated.
+//! The live blocks of a moment as CSV (RFC 4180), one per row, for spreadsheets and data frames.
+//!
+//! Free parts of segments are left out, so that the rows sum to the allocated bytes.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -11,12 +12,14 @@ use memlab_base::text::clean;
 
 const HEAD: &str = "device,address,bytes,category,layer,file,line,function,allocated_at_s,stack,range";
 
-/// Writes the blocks of one device or of all, by device and address. `stack` is the whole stack from the outermost call
-/// on, its frames separated by semicolons; see [`stack_field`]. `range` is the path of the range that the program names.
+/// Writes the blocks of one device or of all, by device and address.
+///
+/// `stack` is the whole stack, outermost call first, its frames separated by semicolons; see [`stack_field`]. `range`
+/// is the path of the range that the program names.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(out: &mut dyn Write, snapshot: &ResolvedSnapshot, device: Option<i32>) -> io::Result<()> {
     write!(out, "{HEAD}\r\n")?;
     for (index, block) in snapshot.blocks.iter().filter(|(index, _)| device.is_none_or(|device| device == *index)) {
@@ -40,10 +43,10 @@ pub fn write(out: &mut dyn Write, snapshot: &ResolvedSnapshot, device: Option<i3
     Ok(())
 }
 
-/// The longest text that the cell of a spreadsheet holds.
+/// Longest text in a cell of a spreadsheet.
 const MAX_CELL_CHARS: usize = 32_767;
 
-/// A stack from the outermost call on. Where it would be too long, the outermost calls are only counted.
+/// Formats a stack, outermost call first. A stack that is too long has only a count of its outermost calls.
 fn stack_field(innermost_first: &[Arc<Line>]) -> String {
     let mut frames = Vec::with_capacity(innermost_first.len());
     let mut length = 0;
@@ -63,9 +66,9 @@ fn stack_field(innermost_first: &[Arc<Line>]) -> String {
     frames.join(";")
 }
 
-/// A text as a field: quoted where it must be, and such that no spreadsheet takes it for a formula.
+/// Formats a text as a field: quoted if necessary, and never readable as a formula.
 pub(super) fn field(text: &str) -> Cow<'_, str> {
-    // `=`, `+`, `-` and `@` begin formulas, also after blanks; a trace may call a function what it likes.
+    // `=`, `+`, `-` and `@` start formulas, also after blanks. A trace may contain any function name.
     let is_formula = text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     let text = clean(text);
     let text = if is_formula { Cow::Owned(format!("'{text}")) } else { text };
@@ -90,10 +93,10 @@ mod tests {
 
     #[test]
     fn a_stack_fits_into_a_cell() {
-        // GIVEN a stack that is too long, and one that is not
+        // GIVEN a stack that is too long, and a shorter one
         let line = |number| Arc::new(Line { file: "/a.py".into(), line: Some(number), function: "f;".into() });
         let stack: Vec<_> = (0..5000).map(line).collect();
-        // WHEN written THEN the innermost calls are there, and the others are counted
+        // WHEN written THEN the innermost calls are listed, and the others are counted
         assert_eq!(stack_field(&stack[..2]), "f, (/a.py:1);f, (/a.py:0)");
         let text = stack_field(&stack);
         assert!(text.len() <= MAX_CELL_CHARS + 40 && text.ends_with(";f, (/a.py:0)"), "{}", text.len());

@@ -1,7 +1,8 @@
-//! Call trees as flamegraphs: SVG pictures, outermost calls on top, as wide as what was allocated below them.
+//! Call trees as flamegraphs: SVG pictures with the outermost calls on top. The width of a call is the memory allocated
+//! below it.
 //!
-//! A picture opened by itself in a browser zooms on a click and searches on Ctrl-F; a page that holds several takes
-//! [`STYLE`] and [`SCRIPT`] once. Everything a trace says is escaped and cut to a length.
+//! A picture opened in a browser zooms on a click and searches on Ctrl-F. A page with several pictures includes
+//! [`STYLE`] and [`SCRIPT`] once. All text from a trace is escaped and cut to a length.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -11,19 +12,19 @@ use memlab_trace::{AllocationTotals, Call, CallTree, Line};
 use memlab_base::text::{fit_end, markup};
 use memlab_units::format::{self, size};
 
-/// How flamegraphs look, light and dark.
+/// Style sheet of flamegraphs, light and dark.
 pub const STYLE: &str = include_str!("flamegraph/flamegraph.css");
 
-/// What makes them move. Finds the flamegraphs of its document by itself.
+/// Script of flamegraphs. It finds all flamegraphs of its document.
 pub const SCRIPT: &str = concat!(include_str!("flamegraph/size.js"), include_str!("flamegraph/flamegraph.js"));
 
-/// The most calls drawn in a separate picture.
+/// Maximum number of calls in a separate picture.
 const MAX_CALLS: usize = 6000;
 
-/// The deepest row drawn; memlab records no more frames than that in PyTorch programs.
+/// Deepest row drawn; memlab records no more frames than that in PyTorch programs.
 const MAX_DEPTH: usize = 512;
 
-/// The longest name, in columns.
+/// Longest name, in columns.
 const MAX_NAME_COLUMNS: usize = 120;
 
 const WIDTH: f64 = 1200.0;
@@ -31,22 +32,22 @@ const ROW: f64 = 18.0;
 const HEAD: f64 = 58.0;
 const FOOT: f64 = 22.0;
 
-/// A narrower call is not drawn.
+/// Minimum width of a drawn call.
 const MIN_CALL_WIDTH: f64 = 0.3;
 
-/// A character's width in the picture's font: six tenths of its size, as monospaced fonts have it.
+/// Width of a character: six tenths of the font size, as in monospaced fonts.
 const ADVANCE: f64 = 6.95;
 
-/// Colours for the user's files, and for libraries'; see the style.
+/// Number of colours for the user's files, and for libraries' files; see the style.
 const USERS: u32 = 6;
 const LIBRARIES: u32 = 3;
 
-/// What the width of a call shows.
+/// Figure shown as the width of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Bytes live at the end of what was read.
+    /// Live bytes at the end of the reading.
     Live,
-    /// Bytes live at the device's peak.
+    /// Live bytes at the device's peak.
     AtPeak,
 }
 
@@ -59,7 +60,7 @@ impl Measure {
     }
 }
 
-/// The flamegraph of a call tree as a standalone file.
+/// Flamegraph of a call tree as a standalone file.
 pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
     let drawing = drawing(tree, measure, title, MAX_CALLS);
     let (body, end) = drawing.split_at(drawing.rfind("</svg>").unwrap_or(drawing.len()));
@@ -68,7 +69,7 @@ pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
     )
 }
 
-/// The picture alone, of at most `most` calls, for a page that has the style and the script.
+/// The picture alone, with at most `most` calls, for a page that includes the style and the script.
 pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usize) -> String {
     let total = measure.of(&tree.total());
     let DrawnCalls { least, dropped, rows } = choose(tree, measure, total, most);
@@ -88,7 +89,7 @@ pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usiz
     );
     let mut drawn = Drawing { svg: &mut svg, measure, total };
     drawn.frame(0, 0, 0, "all", 'l', "all\nevery block on the device", total, 0);
-    // Depth first, with the place each call begins at.
+    // Depth first, with the start of each call.
     let mut to_do: Vec<(u32, usize, u64)> = Vec::new();
     drawn.put_off(&mut to_do, tree, &tree.roots, 1, 0);
     while let Some((index, row, start)) = to_do.pop() {
@@ -120,13 +121,13 @@ fn facts(total: u64) -> String {
     format!("{total} · your code in colour, by file; libraries in grey · click or Enter: zoom, Esc: back")
 }
 
-/// Which calls are drawn.
+/// Selection of the drawn calls.
 struct DrawnCalls {
-    /// Those that hold at least this much.
+    /// Minimum bytes of a drawn call.
     least: u64,
-    /// How many that hold something are not.
+    /// Number of calls with memory that are not drawn.
     dropped: u64,
-    /// In so many rows below the first.
+    /// Number of rows below the first.
     rows: usize,
 }
 
@@ -140,7 +141,7 @@ fn choose(tree: &CallTree, measure: Measure, total: u64, most: usize) -> DrawnCa
     let mut largest: Vec<u64> = sizes.iter().copied().filter(|size| *size >= least).collect();
     if largest.len() > most {
         largest.sort_unstable_by_key(|size| Reverse(*size));
-        // A caller holds at least what it called does, so this leaves no call without the one it was made from.
+        // A caller holds at least as much as its calls, so every drawn call has its caller.
         least = largest[most].saturating_add(1);
     }
     let is_drawn = |index: usize| sizes[index] >= least && depths[index] <= MAX_DEPTH;
@@ -157,7 +158,7 @@ struct Drawing<'s> {
 }
 
 impl Drawing<'_> {
-    /// Notes calls made from one place, for a stack: the first is to be taken next.
+    /// Pushes the calls made from one place on the stack, the first on top.
     fn put_off(&self, to_do: &mut Vec<(u32, usize, u64)>, tree: &CallTree, calls: &[u32], row: usize, start: u64) {
         let mut start = start;
         let from = to_do.len();
@@ -248,7 +249,7 @@ mod tests {
         model.calls(0)
     }
 
-    /// The names of all elements, in their order; fails on what is no XML.
+    /// Names of all elements in order; panics on malformed XML.
     fn elements(svg: &str) -> Vec<String> {
         let mut open = Vec::new();
         let mut names = Vec::new();
@@ -278,7 +279,7 @@ mod tests {
         names
     }
 
-    /// Class, depth and bytes of every frame.
+    /// Class, depth and bytes of each frame.
     fn frames(svg: &str) -> Vec<(String, usize, u64)> {
         let part = |line: &str, from: &str| line.split_once(from).unwrap().1.split('"').next().unwrap().to_owned();
         let frame = |line: &str| {
@@ -293,11 +294,11 @@ mod tests {
         // GIVEN a main that called the user's code and a library
         let names = [("/gpt/train.py", "main"), ("/gpt/model.py", "GPT.forward"), ("/v/site-packages/x.py", "f")];
         let svg = flamegraph(&tree(&names, &[100, 600, 300]), Measure::AtPeak, "a title");
-        // THEN they are there with all they hold, the largest first
+        // THEN they are drawn with all their memory, largest first
         let drawn = frames(&svg);
         let expected = [(0, 1000), (1, 1000), (2, 600), (2, 300)];
         assert_eq!(drawn.iter().map(|(_, depth, bytes)| (*depth, *bytes)).collect::<Vec<_>>(), expected);
-        // AND the user's code is told from the library's
+        // AND the user's code is distinct from the library's
         let classes: Vec<char> = drawn.iter().filter_map(|(class, ..)| class.chars().next()).collect();
         assert_eq!(classes, ['l', 'u', 'u', 'l']);
         assert!(svg.contains(r#"x="720.0000" y="94" width="360.0000""#), "{svg}");
@@ -315,7 +316,7 @@ mod tests {
             ("/very/long", &long),
         ];
         let hostile = flamegraph(&tree(&names, &[1, 2, 3]), Measure::Live, "<b>\u{7}\"");
-        // THEN the picture is made of the same elements as with harmless ones
+        // THEN the picture has the same elements as with harmless names
         let harmless = flamegraph(&tree(&[("/a", "b"), ("/c", "d"), ("/e", "f")], &[1, 2, 3]), Measure::Live, "t");
         assert_eq!(elements(&hostile), elements(&harmless));
         assert!(!hostile.contains(['\u{1b}', '\u{0}', '\u{7}', '\u{ffff}']) && hostile.len() < harmless.len() + 4000);
@@ -326,7 +327,7 @@ mod tests {
         let names = [("/a.py", "a"), ("/b.py", "b"), ("/c.py", "c"), ("/d.py", "d")];
         let tree = tree(&names, &[1_000_000, 900, 10, 9]);
         assert!(drawing(&tree, Measure::AtPeak, "", 100).contains(">2 calls are too small to draw: each below 251 B "));
-        // Of more than may be drawn, the largest are.
+        // Above the maximum number of calls, only the largest are drawn.
         let few = drawing(&tree, Measure::AtPeak, "", 1);
         assert_eq!(frames(&few).len(), 2, "{few}");
         assert!(few.contains("3 calls are too small"));

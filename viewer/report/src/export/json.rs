@@ -1,5 +1,6 @@
-//! Everything there is to know of one moment, as JSON: a contract with scripts, like the report's. Keys are added,
-//! never renamed or removed, and keys that both have are the same.
+//! All data of one moment as JSON: a contract with scripts, like the report's.
+//!
+//! Keys are added, never renamed or removed. Keys in both have the same names.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -25,7 +26,7 @@ struct Export {
     lines: Vec<Row<CodeLine, LineFigures>>,
     /// The same memory by the innermost lines of the user's code or of a library.
     library_lines: Vec<Row<CodeLine, LineFigures>>,
-    /// Which of the two says more, or was asked for.
+    /// The more informative list or the requested one: `lines` or `library_lines`.
     lines_shown: &'static str,
     layers: Vec<Row<Layer, Figures>>,
     ranges: Vec<Row<Range, Figures>>,
@@ -40,12 +41,12 @@ struct Export {
     warnings: Vec<String>,
 }
 
-/// The moment that is shown.
+/// The displayed moment.
 #[derive(Serialize)]
 struct At {
-    /// As it was asked for: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
+    /// The moment as requested: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
     at: String,
-    /// The time of the latest event until then.
+    /// Time of the latest event until then.
     time_ns: u64,
     events: u64,
     steps_ended: u64,
@@ -59,7 +60,7 @@ struct Device {
     allocated_bytes: u64,
     reserved_bytes: u64,
     used_bytes: u64,
-    /// The part of the process's device memory that is in host memory.
+    /// Part of the process's device memory that is in host memory.
     host_bytes: u64,
     used_is_known: bool,
     process_is_known: bool,
@@ -68,7 +69,7 @@ struct Device {
     free_bytes_in_segments: u64,
     largest_free_block_bytes: u64,
     fragmentation_percent: f64,
-    /// What is allocated outside any layer: a row of `layers`, too.
+    /// Bytes allocated outside any layer, also a row of `layers`.
     outside_layers_bytes: u64,
 }
 
@@ -85,7 +86,7 @@ struct LineFigures {
     backward_bytes: u64,
 }
 
-/// Of a layer or a range.
+/// Figures of a layer or a range.
 #[derive(Serialize)]
 struct Figures {
     live_bytes: u64,
@@ -111,14 +112,14 @@ struct BlockRow {
     category: &'static str,
     phase: Phase,
     layer: Option<Arc<str>>,
-    /// The names of its range and of those around it, the outermost first; absent: none.
+    /// Names of the enclosing ranges and its range, outermost first; absent: none.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     range: RangePath,
-    /// An index into `stacks`; null: no Python frame.
+    /// Index into `stacks`; null: no Python frame.
     stack: Option<usize>,
     time_ns: u64,
     age_ns: u64,
-    /// The parameters, gradients, optimizer state and buffers known in it; absent: none.
+    /// Known parameters, gradients, optimizer state and buffers in the block; absent: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tensors: Vec<TensorRow>,
 }
@@ -127,12 +128,12 @@ struct BlockRow {
 #[derive(Serialize)]
 struct TensorRow {
     address: u64,
-    /// Without rounding; of a sharded tensor, those of this rank's shard.
+    /// Bytes without rounding; of a sharded tensor, those of this rank's shard.
     bytes: u64,
     category: &'static str,
-    /// The parameter's qualified name; of optimizer state, `:` and the key follow.
+    /// Qualified name of the parameter; for optimizer state, followed by `:` and the key.
     name: String,
-    /// How it is sharded, such as `Shard(0)/4 on dp`; null: it is not.
+    /// Sharding, such as `Shard(0)/4 on dp`; null: not sharded.
     shard: Option<String>,
 }
 
@@ -142,11 +143,11 @@ struct DriverFigures {
     live_allocations: u64,
 }
 
-/// Writes the moment as JSON on one line, of one device or of all. Control characters in its texts come as escapes.
+/// Writes the moment as JSON on one line, of one device or of all. Control characters in its texts are escaped.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(out: &mut dyn Write, path: &Path, loaded: &LoadedMoment, device: Option<i32>) -> io::Result<()> {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let resolver = LineResolver::of_run(whole);
@@ -263,7 +264,7 @@ fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = Row<Layer, F
     })
 }
 
-/// The segments of a device with their blocks, and the blocks in none.
+/// Tensors in a block.
 fn tensor_rows(snapshot: &ResolvedSnapshot, device: i32, block: u64) -> Vec<TensorRow> {
     let row = |tensor: &TensorView| TensorRow {
         address: tensor.address,
@@ -320,7 +321,7 @@ fn driver_rows(moment: &Model, device: i32) -> impl Iterator<Item = Row<DriverCa
     })
 }
 
-/// The stacks that were met, each once.
+/// The stacks of the export, each once.
 struct Stacks<'m> {
     whole: &'m Model,
     resolver: &'m LineResolver,

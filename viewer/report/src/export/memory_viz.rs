@@ -1,8 +1,9 @@
-//! A moment, and how it came to it, as a snapshot that PyTorch's own tools read: `python -m torch.cuda._memory_viz` and
-//! <https://pytorch.org/memory_viz>. The shape is that of `torch.cuda.memory._snapshot()`, in PyTorch 2.1 and later.
+//! A moment and its history as a snapshot for PyTorch's own tools: `python -m torch.cuda._memory_viz` and
+//! <https://pytorch.org/memory_viz>.
 //!
-//! What memlab does not know is filled in: streams are 0, and the size asked for is the size handed out. Blocks of the
-//! cudaMallocAsync backend are one segment each.
+//! The format is that of `torch.cuda.memory._snapshot()` in PyTorch 2.1 and later. Data unknown to memlab is filled in:
+//! streams are 0, and the requested size equals the allocated size. Each block of the cudaMallocAsync backend is a
+//! segment.
 
 mod events;
 
@@ -20,16 +21,16 @@ use memlab_base::moment::LoadedMoment;
 use memlab_base::ranges::range_name;
 use memlab_base::text::clean;
 
-/// The size of segments in the pool for small blocks.
+/// Size of segments in the pool for small blocks.
 const SMALL_SEGMENT: u64 = 2 << 20;
-/// The largest block from that pool.
+/// Size of the largest block from that pool.
 const MAX_SMALL_BLOCK: u64 = 1 << 20;
 
 /// Writes the snapshot of one device or of all.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, events: &Events, device: Option<i32>) -> io::Result<()> {
     let snapshot = &loaded.snapshot;
     let indexes: Vec<i32> = snapshot.model.devices().iter().map(|view| view.index).collect();
@@ -53,7 +54,7 @@ pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, events: &Events, device
         p.list(&segments, |p, (device, segment)| write_segment(p, &mut stacks, *device, segment))?;
         p.text("device_traces")?;
         p.list(&traces, |p, trace| p.list(trace, |p, event| write_event(p, &mut stacks, start_ns, event)))?;
-        // What memlab knows of them.
+        // The settings that memlab knows.
         p.text("allocator_settings")?;
         p.dictionary(|p| {
             p.text("expandable_segments")?;
@@ -74,7 +75,7 @@ pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, events: &Events, device
     pickler.end()
 }
 
-/// The segments of a device, and one more for each block outside all segments.
+/// Segments of a device, plus one for each block outside all segments.
 fn segments_of(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
     let mut segments = snapshot.model.segments(device).segments;
     let outside = unsegmented_blocks(&snapshot.model.blocks(device), &segments);
@@ -87,7 +88,7 @@ fn segments_of(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
     segments
 }
 
-/// The blocks outside all segments; both are in order of address.
+/// Blocks outside all segments; both lists are sorted by address.
 fn unsegmented_blocks(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockView> {
     let mut within = segments.iter().flat_map(|segment| &segment.blocks).peekable();
     let is_stray = |block: &&BlockView| within.next_if(|next| next.address == block.address).is_none();
@@ -97,8 +98,7 @@ fn unsegmented_blocks(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockVi
 fn write_segment(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, device: i32, segment: &Segment) -> io::Result<()> {
     let pieces = pieces(segment);
     let allocated = pieces.iter().filter(|piece| piece.block.is_some()).map(|piece| piece.bytes).sum();
-    // PyTorch does not report which of its two pools a segment belongs to: the sizes of its segments and blocks show
-    // it.
+    // PyTorch does not report the pool of a segment: infer it from the sizes of the segment and its blocks.
     let is_small = match segment.is_expandable {
         true => !segment.blocks.is_empty() && segment.blocks.iter().all(|block| block.bytes <= MAX_SMALL_BLOCK),
         false => segment.bytes == SMALL_SEGMENT,
@@ -132,7 +132,7 @@ fn write_segment(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, device: i32, segm
     })
 }
 
-/// A block, or a hole between blocks.
+/// A block, or a free piece between blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     address: u64,
@@ -140,7 +140,7 @@ struct Piece {
     block: Option<BlockView>,
 }
 
-/// The parts of a segment, without gaps and overlaps even in a broken trace.
+/// Pieces of a segment, without gaps and overlaps even in a broken trace.
 fn pieces(segment: &Segment) -> Vec<Piece> {
     let end = segment.address.saturating_add(segment.bytes);
     let mut pieces = Vec::new();
@@ -190,7 +190,7 @@ fn write_event(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, start_ns: u64, even
         p.text("time_us")?;
         p.integer(start_ns.saturating_add(event.time) / 1000)?;
         if event.range != 0 {
-            // Where `torch.cuda.memory._set_memory_metadata` puts its text, which the viewer shows.
+            // `torch.cuda.memory._set_memory_metadata` puts its text here, and the viewer shows it.
             p.text("user_metadata")?;
             p.text(&range_name(&stacks.whole.range_path(event.range)))?;
         }
@@ -199,7 +199,7 @@ fn write_event(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, start_ns: u64, even
     })
 }
 
-/// Stacks as lists of frames: each is written once and referred to afterwards.
+/// Stacks as lists of frames. Each is written once and referenced afterwards.
 struct Stacks<'m> {
     whole: &'m Model,
     stacks: HashMap<u32, Memo>,
@@ -207,7 +207,7 @@ struct Stacks<'m> {
 }
 
 impl Stacks<'_> {
-    /// Innermost frame first, as PyTorch has it.
+    /// Writes a stack, innermost frame first, as in PyTorch's format.
     fn write(&mut self, p: &mut Pickler<'_>, stack: u32) -> io::Result<()> {
         if let Some(memo) = self.stacks.get(&stack) {
             return p.get(*memo);
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn pieces_fill_a_segment_whatever_its_blocks_are() {
-        // GIVEN a segment with a hole, a block in another, one that reaches into the next, and one out of the end
+        // GIVEN a segment with a hole, a block inside another, one that overlaps the next, and one beyond the end
         let blocks = vec![block(110, 20), block(112, 4), block(125, 10), block(190, 50)];
         let segment = Segment { address: 100, bytes: 100, blocks, ..Segment::default() };
         let pieces = pieces(&segment);

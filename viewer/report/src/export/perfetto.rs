@@ -1,8 +1,8 @@
-//! A run over time for <https://ui.perfetto.dev>: counters of memory for each device, the steps, what every thread was
-//! doing, the ranges that the program names, the peaks and the out-of-memory events; and what ran on the GPU.
+//! A run over time for <https://ui.perfetto.dev>.
 //!
-//! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one
-//! after the other into one file, and lie beside each other in time.
+//! It contains memory counters of each device, steps, phases of every thread, the ranges that the program names, peaks,
+//! out-of-memory events, and GPU work. Times are nanoseconds since 1970, and ids derive from the trace's own. The
+//! exports of several ranks can therefore be concatenated into one file, and are aligned in time.
 
 mod event_collector;
 mod gpu;
@@ -26,11 +26,11 @@ use messages::{
 };
 use packets::{Packets, id};
 
-/// Writes what `events` saw, of one device or of all.
+/// Writes the collected events, of one device or of all.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(
     out: &mut dyn Write,
     loaded: &LoadedMoment,
@@ -96,7 +96,7 @@ fn steps(packets: &mut Packets<'_>, loaded: &LoadedMoment, header: &Header, proc
     Ok(())
 }
 
-/// What every thread was doing, as far as its allocations show it.
+/// Phases of every thread, as far as its allocations show them.
 fn phases(
     packets: &mut Packets<'_>,
     whole: &Model,
@@ -130,7 +130,7 @@ fn phases(
     Ok(())
 }
 
-/// The ranges that the program names, on a track for each thread.
+/// Ranges that the program names, on one track per thread.
 fn ranges(
     packets: &mut Packets<'_>,
     loaded: &LoadedMoment,
@@ -154,7 +154,7 @@ fn ranges(
                     let name = clean(name).into_owned();
                     packets.event(*time, TrackEvent::new(EventType::SliceBegin, track).named("range", name))?;
                 }
-                // A trace that was condensed begins in the middle of ranges.
+                // A condensed trace starts inside ranges.
                 RangeChange::Leave if open == 0 => {}
                 RangeChange::Leave => {
                     open -= 1;
@@ -169,7 +169,7 @@ fn ranges(
     Ok(())
 }
 
-/// What is counted on a device: its name in the picture, and where it is found.
+/// A counter of a device: its name in the picture, and its value.
 type Counter = (&'static str, fn(&TotalsView) -> u64);
 
 const COUNTERS: [Counter; 3] = [
@@ -202,7 +202,7 @@ fn counters(
     Ok(())
 }
 
-/// The peak and the out-of-memory events of a device.
+/// Peak and out-of-memory events of a device.
 fn instants(
     packets: &mut Packets<'_>,
     loaded: &LoadedMoment,

@@ -1,9 +1,9 @@
 //! Writes Python's pickle format, protocol 4, without building the objects first.
 //!
-//! Of its many opcodes only those are used that PyTorch's viewer (`MemoryViz.js`) reads too, and lists and dictionaries
-//! come in batches as Python's own pickler has them: the viewer passes a batch on as arguments of a call, of which
-//! there cannot be too many. What is written once can be referred to later; a trace of a million events is full of the
-//! same stacks. The format: `pickletools` in Python's library.
+//! Only opcodes that PyTorch's viewer (`MemoryViz.js`) supports are used. Lists and dictionaries come in batches, as in
+//! Python's own pickler: the viewer passes a batch as arguments of one call, whose number is limited. A written value
+//! can be referenced later: a trace of a million events repeats the same stacks. The format: `pickletools` in Python's
+//! library.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -31,11 +31,11 @@ const LONG_BINGET: u8 = b'j';
 /// Elements between two marks.
 const BATCH: usize = 1000;
 
-/// Something written that can be referred to.
+/// Reference to a written value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memo(u32);
 
-/// A pickle being written: each call writes one value, except where it says otherwise.
+/// A pickle being written. Each call writes one value, except where noted.
 pub(super) struct Pickler<'o> {
     out: &'o mut dyn Write,
     memos: u32,
@@ -43,7 +43,7 @@ pub(super) struct Pickler<'o> {
 }
 
 impl<'o> Pickler<'o> {
-    /// Begins a pickle; exactly one value is to be written before its end.
+    /// Starts a pickle. Exactly one value must follow before its end.
     pub(super) fn begin(out: &'o mut dyn Write) -> io::Result<Self> {
         out.write_all(&[PROTO, 4])?;
         Ok(Self { out, memos: 0, texts: HashMap::new() })
@@ -69,13 +69,13 @@ impl<'o> Pickler<'o> {
             self.out.write_all(&[BININT])?;
             return self.out.write_all(&value.to_le_bytes());
         }
-        // As short as it gets with the highest bit, the sign, left clear.
+        // The shortest form that leaves the highest bit, the sign, clear.
         let length = (64 - value.leading_zeros() as usize) / 8 + 1;
         self.out.write_all(&[LONG1, length as u8])?;
         self.out.write_all(&u128::from(value).to_le_bytes()[..length])
     }
 
-    /// A text that is likely to come again: keys, names.
+    /// Writes a text that is likely to repeat: keys, names.
     pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(memo) = self.texts.get(text) {
             return self.get(*memo);
@@ -94,12 +94,12 @@ impl<'o> Pickler<'o> {
         Ok(())
     }
 
-    /// Makes a pair of the two values written last.
+    /// Makes a pair of the last two values.
     pub(super) fn pair(&mut self) -> io::Result<()> {
         self.out.write_all(&[TUPLE2])
     }
 
-    /// A list of what `element` writes for each.
+    /// Writes a list; `element` writes each item.
     pub(super) fn list<T>(
         &mut self,
         elements: impl IntoIterator<Item = T>,
@@ -117,21 +117,21 @@ impl<'o> Pickler<'o> {
         Ok(())
     }
 
-    /// A dictionary of a few keys, for each of which `entries` writes the key and the value.
+    /// Writes a dictionary of a few keys; `entries` writes the key and the value of each.
     pub(super) fn dictionary(&mut self, entries: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.out.write_all(&[EMPTY_DICT, MARK])?;
         entries(self)?;
         self.out.write_all(&[SETITEMS])
     }
 
-    /// Remembers the value written last.
+    /// Remembers the last value.
     pub(super) fn memoize(&mut self) -> io::Result<Memo> {
         self.out.write_all(&[MEMOIZE])?;
         self.memos += 1;
         Ok(Memo(self.memos - 1))
     }
 
-    /// Writes a value remembered: the same object.
+    /// Writes a reference to a remembered value: the same object.
     pub(super) fn get(&mut self, Memo(index): Memo) -> io::Result<()> {
         match u8::try_from(index) {
             Ok(index) => self.out.write_all(&[BINGET, index]),

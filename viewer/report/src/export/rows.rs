@@ -1,4 +1,4 @@
-//! The rows of a table as JSON and CSV.
+//! Rows of a table as JSON and CSV.
 
 use serde_json::{Map, Value, json};
 
@@ -6,14 +6,14 @@ use super::csv;
 
 /// Rows with named columns.
 pub struct Rows {
-    /// The columns' names on the screen.
+    /// Column names on the screen.
     pub columns: Vec<String>,
-    /// A value for each column.
+    /// Values, one per column.
     pub rows: Vec<Vec<Value>>,
 }
 
 impl Rows {
-    /// Leaves a column out.
+    /// Removes a column.
     pub fn remove(&mut self, column: &str) {
         if let Some(index) = self.columns.iter().position(|name| name == column) {
             self.columns.remove(index);
@@ -21,7 +21,7 @@ impl Rows {
         }
     }
 
-    /// With the keys and units of `memlab report --json`.
+    /// JSON with the keys and units of `memlab report --json`.
     pub fn json(&self) -> String {
         let row = |row: &Vec<Value>| -> Map<String, Value> {
             let mut keys = Map::new();
@@ -32,7 +32,7 @@ impl Rows {
                         keys.insert("file".to_owned(), json!(file));
                         keys.insert("line".to_owned(), json!(line));
                     }
-                    // Events are in the order of their numbers; their times have a separate column.
+                    // Events are in the order of their numbers; another column contains their times.
                     ("time", _) => {}
                     (key, value) => _ = keys.insert(key.to_owned(), value.clone()),
                 }
@@ -54,7 +54,7 @@ impl Rows {
     }
 }
 
-/// What the report calls what a column shows.
+/// Key of a column in the JSON report.
 fn key(column: &str) -> &str {
     match column {
         "now" => "live_bytes",
@@ -100,7 +100,7 @@ fn key(column: &str) -> &str {
     }
 }
 
-/// File and line of `train.py:31`; nothing of what is no place.
+/// File and line of `train.py:31`; `None` for other texts.
 fn split_place(place: &str) -> (Option<&str>, Option<u32>) {
     match place.rsplit_once(':').map(|(file, line)| (file, line.parse())) {
         Some((file, Ok(line))) => (Some(file), Some(line)),

@@ -1,5 +1,7 @@
-//! What was allocated at a moment as a profile for <https://www.speedscope.app>, in which a call is as wide as what was
-//! allocated below it. The format: <https://www.speedscope.app/file-format-schema.json>.
+//! Allocated memory at a moment as a profile for <https://www.speedscope.app>. The width of a call is the memory
+//! allocated below it.
+//!
+//! The format: <https://www.speedscope.app/file-format-schema.json>.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -53,12 +55,14 @@ struct Profile {
     weights: Vec<u64>,
 }
 
-/// Writes a profile for each device, or for one of them, and another by range where the program names ranges: of each device's own peak by the state at the end, else of the
-/// state at `moment`.
+/// Writes a profile for each device, or for one of them, and another by range if the program names ranges.
+///
+/// At `peak`, each device is shown at its own peak, taken from the state at the end. Any other `moment` requires the
+/// state at that moment.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Option<i32>) -> io::Result<()> {
     let header = model.header().cloned().unwrap_or_default();
     let mut frames = Frames {
@@ -87,7 +91,7 @@ pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Op
         if model.ranges(view.index).is_empty() {
             continue;
         }
-        // The same memory, below the ranges that the program names.
+        // The same memory, by the ranges that the program names.
         let stacks = model.stacks_in_ranges(view.index).into_iter();
         let held = stacks
             .filter(|(_, stack)| bytes(stack) > 0)
@@ -110,26 +114,26 @@ pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Op
     write_compact(out, &file)
 }
 
-/// What stacks held, as a profile.
+/// Makes a profile from the memory of stacks.
 fn profile(name: String, mut held: Vec<(Vec<usize>, u64)>) -> Profile {
-    // Neighbours that share their outer calls are drawn as one.
+    // Sorted, because neighbours with shared outer calls are drawn as one.
     held.sort_unstable();
     let (samples, weights): (Vec<_>, Vec<u64>) = held.into_iter().unzip();
     let end_value = weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight));
     Profile { kind: "sampled", name, unit: "bytes", start_value: 0, end_value, samples, weights }
 }
 
-/// The frames that were met, each once.
+/// The frames of the export, each once.
 struct Frames<'h> {
     directory: &'h str,
     shared: Shared,
     known: HashMap<Option<Arc<Line>>, usize>,
-    /// By the name of a range.
+    /// Frames by the name of a range.
     ranges: HashMap<Arc<str>, usize>,
 }
 
 impl Frames<'_> {
-    /// A range and those around it, outermost first.
+    /// Frames of the enclosing ranges and a range, outermost first.
     fn range(&mut self, path: &[Arc<str>]) -> Vec<usize> {
         let none = [Arc::from(NO_RANGE)];
         let path = if path.is_empty() { &none } else { path };
@@ -143,7 +147,7 @@ impl Frames<'_> {
             .collect()
     }
 
-    /// A stack, outermost first; innermost first comes in.
+    /// Frames of a stack, outermost first; the input is innermost first.
     fn stack(&mut self, stack: &[Arc<Line>]) -> Vec<usize> {
         if stack.is_empty() {
             return vec![self.index(None)];

@@ -1,4 +1,4 @@
-//! A screen as SVG: a grid of cells in their colours, with text that can be selected.
+//! A screen as SVG: a grid of coloured cells, with selectable text.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ fn ground(theme: &Theme) -> Ground {
     }
 }
 
-/// The picture of a screen drawn with `theme`.
+/// Picture of a screen drawn with `theme`.
 pub fn picture(buffer: &Buffer, theme: &Theme) -> String {
     let area = buffer.area;
     let ground = ground(theme);
@@ -47,7 +47,7 @@ pub fn picture(buffer: &Buffer, theme: &Theme) -> String {
     svg
 }
 
-/// Colours of a cell as they are seen: foreground, background; `None`: the picture's own ground.
+/// Visible colours of a cell: foreground, background; `None`: the picture's background.
 fn colors(cell: &Cell, ground: &Ground) -> (String, Option<String>) {
     let foreground = hex(cell.fg);
     let background = hex(cell.bg);
@@ -58,7 +58,7 @@ fn colors(cell: &Cell, ground: &Ground) -> (String, Option<String>) {
     (foreground.unwrap_or_else(|| ground.foreground.to_owned()), background)
 }
 
-/// Runs of cells with the same value: start and length.
+/// Runs of cells with equal values: start and length.
 fn runs<T: PartialEq>(values: &[T]) -> Vec<(usize, usize)> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -87,7 +87,7 @@ fn draw_backgrounds(svg: &mut String, row: &[&Cell], top: f64, ground: &Ground) 
     }
 }
 
-/// How a character is drawn.
+/// Shape of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Block,
@@ -107,7 +107,7 @@ impl Shape {
     }
 }
 
-/// The path of a character of a frame, in the cell at `left`, `top`.
+/// Path of a frame character, in the cell at `left`, `top`.
 fn line(symbol: &str, left: f64, top: f64) -> Option<String> {
     let (middle, center) = (left + CELL_WIDTH / 2.0, top + CELL_HEIGHT / 2.0);
     let (right, bottom) = (left + CELL_WIDTH, top + CELL_HEIGHT);
@@ -140,7 +140,7 @@ fn draw_lines(svg: &mut String, cells: &[&Cell], start: usize, top: f64, stroke:
     let _ = writeln!(svg, r#"<path d="{path}" stroke="{stroke}" fill="none"/>"#);
 }
 
-/// Blocks become rectangles, so that they join without seams, frames become lines; all else is text.
+/// Draws blocks as rectangles, which join without seams, frames as lines, and all else as text.
 fn draw_symbols(svg: &mut String, row: &[&Cell], top: f64, ground: &Ground) {
     let look: Vec<(String, Modifier, Shape)> = row
         .iter()
@@ -203,7 +203,7 @@ fn draw_text(svg: &mut String, cells: &[&Cell], start: usize, top: f64, fill: &s
     );
 }
 
-/// The part of its cell that a block character fills: columns from the left, rows from the bottom.
+/// Part of the cell that a block character fills: columns from the left, rows from the bottom.
 fn block(symbol: &str) -> Option<(f64, f64)> {
     const LOWER: &str = "▁▂▃▄▅▆▇█";
     const LEFT: &str = "▏▎▍▌▋▊▉";
@@ -217,7 +217,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A colour as markup has it; `None`: the default one.
+/// A colour in markup; `None`: the default colour.
 pub(crate) fn hex(color: Color) -> Option<String> {
     let rgb = |red: u8, green: u8, blue: u8| Some(format!("#{red:02x}{green:02x}{blue:02x}"));
     let named = |index: usize| {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_screen_becomes_a_picture() {
-        // GIVEN a screen with text that XML would take for a tag, and blocks
+        // GIVEN a screen with text that looks like an XML tag, and blocks
         let mut buffer = Buffer::empty(Rect::new(0, 0, 12, 2));
         buffer.set_string(1, 0, "<a> & b", Style::new().fg(Color::Rgb(1, 2, 3)));
         buffer.set_string(0, 1, "██▄", Style::new().fg(Color::Indexed(208)));

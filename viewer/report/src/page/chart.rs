@@ -1,4 +1,4 @@
-//! Charts of memory: where things are in them, their axes, lines of steps and marks.
+//! Charts of memory: positions, axes, step lines and marks.
 
 use std::fmt::Write as _;
 use std::iter::successors;
@@ -7,21 +7,21 @@ use maud::{Markup, html};
 
 use memlab_units::format;
 
-/// The size of the picture, in its own units.
+/// Size of the picture, in its own units.
 pub(crate) const WIDTH: f64 = 1200.0;
 pub(crate) const HEIGHT: f64 = 330.0;
 
-/// The left and the right edge of what is drawn over time.
+/// Left and right edge of the area over time.
 pub(crate) const LEFT: f64 = 74.0;
 pub(crate) const RIGHT: f64 = WIDTH - 14.0;
 
-/// Where things are in a chart.
+/// Scales of a chart.
 pub(crate) struct Chart {
     /// Time, requests or batch size at the right edge.
     pub(crate) until: f64,
     /// Bytes at the upper edge.
     pub(crate) most: f64,
-    /// The upper and the lower edge.
+    /// Upper and lower edge.
     pub(crate) top: f64,
     pub(crate) axis: f64,
 }
@@ -59,7 +59,7 @@ impl Chart {
         }
     }
 
-    /// A line across the chart, at what there is in all.
+    /// A line across the chart, at the device's total.
     pub(crate) fn total(&self, bytes: u64, said: &str) -> Markup {
         let y = self.y(bytes);
         html! {
@@ -68,7 +68,7 @@ impl Chart {
         }
     }
 
-    /// A line down to the axis, and what is there. `from`, `y`: where the line begins, and the height of the text.
+    /// A line down to the axis, with a text. `from`, `y`: start of the line, and height of the text.
     pub(crate) fn mark(&self, class: &str, x: f64, [from, y]: [f64; 2], sign: Option<char>, said: &str) -> Markup {
         let (anchor, beside) = if x > WIDTH / 2.0 { ("end", x - 9.0) } else { ("start", x + 9.0) };
         html! {
@@ -81,15 +81,15 @@ impl Chart {
     }
 }
 
-/// A place in a picture, as precise as it is drawn.
+/// A coordinate in a picture, with the precision of the drawing.
 pub(crate) fn px(at: f64) -> String {
     format!("{at:.1}")
 }
 
-/// Continues a path at the height `before` with steps, each from an `x` on at a `y`, to the right edge.
+/// Continues a path at the height `before` with steps to the right edge, each starting at an `x` with height `y`.
 pub(crate) fn steps(path: &mut String, mut before: f64, steps: impl Iterator<Item = (f64, f64)>) {
     for (x, y) in steps {
-        // Steps of the same height need no corner.
+        // Steps of equal height need no corner.
         if (y - before).abs() < 0.05 {
             continue;
         }
@@ -99,13 +99,13 @@ pub(crate) fn steps(path: &mut String, mut before: f64, steps: impl Iterator<Ite
     let _ = write!(path, "H{RIGHT:.1}");
 }
 
-/// A picture of this height. `said`: what it shows, in words.
+/// A picture of this height. `said`: its description in words.
 pub(crate) fn svg(class: &str, height: f64, said: &str, content: &Markup) -> Markup {
     let view = format!("0 0 {WIDTH} {height}");
     html! { svg class=(class) xmlns="http://www.w3.org/2000/svg" viewBox=(view) role="img" aria-label=(said) { (content) } }
 }
 
-/// A picture with what is below it.
+/// A picture with its caption.
 pub(crate) fn figure(svg: &Markup, caption: &Markup) -> Markup {
     html! { figure { div.scroll { (svg) } figcaption { (caption) } } }
 }
@@ -115,12 +115,13 @@ pub(crate) fn entry(class: &str, what: &str) -> Markup {
     html! { li { span.swatch.(class) {} (what) } }
 }
 
-/// 0, `step`, and so on.
+/// Multiples of `step` from 0.
 pub(crate) fn ticks(step: u64) -> impl Iterator<Item = u64> {
     successors(Some(0), move |at: &u64| at.checked_add(step))
 }
 
-/// A power of two of bytes, so that a tick is a whole number of its unit, which fits into `top` at most six times.
+/// Tick distance in bytes: a power of two, so that a tick is a whole number of its unit. At most six ticks fit into
+/// `top`.
 fn bytes_step(top: f64) -> u64 {
     let mut step = 1_u64;
     while top / step as f64 > 6.0 && step < 1 << 62 {
@@ -129,7 +130,7 @@ fn bytes_step(top: f64) -> u64 {
     step
 }
 
-/// The least of 1, 2, 5, 10, 20 … that fits into `whole` at most `times`.
+/// Smallest of 1, 2, 5, 10, 20 … that fits into `whole` at most `times`.
 pub(crate) fn decimal_step(whole: u64, times: u64) -> u64 {
     let decimal = (0..19).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
     decimal.into_iter().find(|step| whole / step <= times).unwrap_or(u64::MAX)

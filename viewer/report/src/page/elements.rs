@@ -1,6 +1,6 @@
-//! Pieces of HTML that the parts of a page share.
+//! HTML elements that the parts of a page share.
 //!
-//! maud escapes every text that is put into a page; what a trace says is also [cut](cut) and cleaned here.
+//! maud escapes every text on a page; text from a trace is also [cut](cut) and cleaned here.
 
 use maud::{Markup, html};
 use memlab_trace::{Category, DeviceView};
@@ -9,35 +9,35 @@ use memlab_base::category::{LETTERS, category_index};
 use memlab_base::text::{clean, fit_end};
 pub use memlab_units::format::{counted as plural, size};
 
-/// The longest name shown, in columns.
+/// Longest name on a page, in columns.
 pub(crate) const MAX_NAME_COLUMNS: usize = 120;
 
-/// A name out of a trace, clean and cut to a length.
+/// A name from a trace, clean and cut to a length.
 pub fn name(text: &str) -> String {
     cut(text, MAX_NAME_COLUMNS)
 }
 
-/// A text out of a trace, clean and cut to so many columns.
+/// A text from a trace, clean and cut to this width.
 pub fn cut(text: &str, columns: usize) -> String {
     clean(&fit_end(text, columns, "…")).into_owned()
 }
 
-/// `width:12.34%`, of what may be larger than a number can count.
+/// Percentage for `width:12.34%`; the figures may exceed the range of exact floating-point numbers.
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// What a device is called: `cuda:0`.
+/// Short name of a device: `cuda:0`.
 pub fn short_name(device: &DeviceView) -> String {
     format!("cuda:{}", device.index)
 }
 
-/// Facts on a process or a plan, beside its command.
+/// Facts on a process or a plan, shown beside its command.
 pub fn facts(facts: &[String]) -> Markup {
     html! { ul.facts { @for fact in facts { li { (name(fact)) } } } }
 }
 
-/// The head of a page: what it is, the command, and facts. `whole`: the command in full, where one points at it.
+/// Head of a page: kind, command and facts. `whole`: the full command, shown as a tooltip.
 pub(crate) fn header(kind: &str, command: &str, whole: Option<String>, facts: &[String]) -> Markup {
     html! {
         header {
@@ -48,7 +48,7 @@ pub(crate) fn header(kind: &str, command: &str, whole: Option<String>, facts: &[
     }
 }
 
-/// A figure that matters, what it is, and what there is to add.
+/// A main figure: name, bytes, and a remark.
 pub(crate) type Tile = (&'static str, u64, String);
 
 /// Figures side by side.
@@ -67,12 +67,12 @@ pub fn note(said: &str) -> Markup {
     html! { p.note { (clean(said)) } }
 }
 
-/// Lines below each other.
+/// Lines, one below the other.
 pub(crate) fn broken(lines: &[String]) -> Markup {
     html! { @for (index, line) in lines.iter().enumerate() { @if index > 0 { br; } (cut(line.trim(), 400)) } }
 }
 
-/// The colour of a category, with its letter.
+/// Colour of a category, with its letter.
 pub(crate) fn swatch(category: Category) -> Markup {
     let index = category_index(category);
     html! { span.swatch.{ "c" (index) } { (LETTERS[index]) } }

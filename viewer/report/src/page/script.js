@@ -1,9 +1,9 @@
-// Tables that sort, are searched and show their first rows; the tree's buttons; the chart's readout. A page that replaces some of
-// its content calls enhance() with what is new.
+// Sorting, searching and shortening of tables; the tree's buttons; the chart's readout. A page that replaces some of its content
+// calls enhance() with the new part.
 const enhance = (() => {
   "use strict";
 
-  const SHOWN = 12; // As in the style: .short.
+  const SHOWN = 12; // Same as .short in the style.
 
   function duration(ns) {
     const seconds = ns / 1e9;

@@ -1,4 +1,4 @@
-//! Tables that sort when their heads are clicked.
+//! Tables that are sorted by a click on a heading.
 
 use maud::{Markup, html};
 
@@ -6,23 +6,23 @@ use super::elements::{name, plural, share, size};
 use memlab_base::text::clean;
 use memlab_units::format;
 
-/// What a column holds.
+/// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Numbers: the first click sorts from the largest.
+    /// Numbers: the first click sorts largest first.
     Number,
-    /// The same, and the table comes sorted by it.
+    /// Numbers by which the table is sorted initially.
     Sorted,
-    /// Shares of what the title says.
+    /// Shares of the quantity in the title.
     Percent,
     /// Text.
     Name,
 }
 
-/// A column: its title, what it holds, and its cell in a row.
+/// A column: title, kind, and cell in a row.
 pub(crate) type Column<'c, R> = (&'c str, Kind, &'c dyn Fn(&R) -> Markup);
 
-/// A table; nothing, if it has no rows.
+/// A table; empty without rows.
 pub(crate) fn table<R>(label: &str, rows: &[R], columns: &[Column<'_, R>]) -> Markup {
     html! {
         @if !rows.is_empty() {
@@ -36,7 +36,7 @@ pub(crate) fn table<R>(label: &str, rows: &[R], columns: &[Column<'_, R>]) -> Ma
     }
 }
 
-/// The first `cap` rows as a table, and how many are left out with how many bytes.
+/// The first `cap` rows as a table, with the number and bytes of the remaining rows.
 pub(crate) fn capped<R>(
     label: &str,
     rows: &[R],
@@ -52,7 +52,7 @@ pub(crate) fn capped<R>(
     }
 }
 
-/// `and 12 more rows with 34.0 MiB`: `held` by rows that are left out.
+/// `and 12 more rows with 34.0 MiB`; `held`: memory of the rows left out.
 pub(crate) fn rest(left_out: usize, held: &str) -> Markup {
     html! {
         @if left_out > 0 { p.note { "and " (plural(left_out as u64, "more row")) " with " (held) ": see --json" } }
@@ -69,23 +69,23 @@ fn head(title: &str, kind: Kind) -> Markup {
     }
 }
 
-/// A figure, and the number that it is sorted by; with a bar as long as its share of `most`, if there is one.
+/// A figure with its sort key, and a bar as long as its share of `most`, if given.
 fn figure(value: u64, most: Option<u64>, text: &str) -> Markup {
     let heat = most.map(|most| format!("--h:{:.1}%", share(value, most)));
     html! { td.num.heat[heat.is_some()] style=[heat] data-v=(value) { (clean(text)) } }
 }
 
-/// A size; with a bar as long as its share of `most`, if there is one.
+/// A size, with a bar as long as its share of `most`, if given.
 pub(crate) fn bytes(bytes: u64, most: Option<u64>) -> Markup {
     figure(bytes, most, &size(bytes))
 }
 
-/// A time; with a bar likewise.
+/// A time, with a bar likewise.
 pub(crate) fn time(nanoseconds: u64, most: Option<u64>) -> Markup {
     figure(nanoseconds, most, &if nanoseconds == 0 { "–".to_owned() } else { format::time_spent(nanoseconds) })
 }
 
-/// A text, and the number that it is sorted by.
+/// A text with the number by which it is sorted.
 pub(crate) fn number(value: u64, text: &str) -> Markup {
     figure(value, None, text)
 }
@@ -98,7 +98,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> Markup {
     number(part, &format::percent(part, whole))
 }
 
-/// The same for a number that may have a fraction or a sign.
+/// A text with a sort key that may have a fraction or a sign.
 pub(crate) fn decimal(value: impl std::fmt::Display, text: &str) -> Markup {
     html! { td.num data-v=(value) { (text) } }
 }

@@ -1,4 +1,4 @@
-//! The answers of a plan, as plain values. As JSON they are what `memlab plan --json` prints.
+//! Answers of a plan, as plain values. Their JSON is the output of `memlab plan --json`.
 
 use std::sync::Arc;
 
@@ -20,133 +20,133 @@ use memlab_units::format::{self, size};
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
 
-/// The most lines that read values back and are named.
+/// Maximum number of named lines that read values back.
 const SHOWN_READ_BACKS: usize = 5;
 
-/// The card that is planned for.
+/// The card of the plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedCard {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its memory, as programs see it.
+    /// Memory, as programs see it.
     pub bytes: u64,
-    /// What a process takes of it beside what it allocates: kernels, stacks.
+    /// Context of a process, beyond its allocations: kernels, stacks.
     pub context_bytes: u64,
-    /// Whether that was measured on such a card, rather than estimated.
+    /// True if the context was measured on such a card, false if it is estimated.
     pub context_is_measured: bool,
 }
 
-/// What is asked of a plan.
+/// Input of a plan.
 pub struct Question<'f> {
     /// The program at any batch.
     pub program: &'f Program,
-    /// The card.
+    /// Card.
     pub card: PlannedCard,
-    /// What the allocator's settings are today.
+    /// Current settings of the allocator.
     pub settings: String,
-    /// The batch sizes that are shown; empty: a choice.
+    /// Batch sizes to show; empty: an automatic choice.
     pub batches: Vec<u64>,
 }
 
-/// A batch size.
+/// Forecast for a batch size.
 #[derive(Clone, Debug, Serialize)]
 pub struct BatchRow {
-    /// The batch size; `None`: the program as it is.
+    /// Batch size; `None`: the program unchanged.
     pub batch: Option<u64>,
     /// `torch.cuda.max_memory_allocated()`.
     pub peak_allocated_bytes: u64,
     /// `torch.cuda.max_memory_reserved()` on a card that is never full.
     pub peak_reserved_bytes: u64,
-    /// Between which two figures that is: up to PyTorch 2.12 it depends on addresses that the driver chooses.
+    /// Lower and upper bound of it: up to PyTorch 2.12 it depends on addresses that the driver chooses.
     pub peak_reserved_range_bytes: [u64; 2],
-    /// The least memory of a card on which it runs, context and libraries included.
+    /// Smallest memory of a card on which it runs, including context and libraries.
     pub needed_bytes: u64,
-    /// Whether that is no more than the card has.
+    /// True if the card has that much.
     pub fits: bool,
 }
 
-/// Settings of the allocator.
+/// Forecast for settings of the allocator.
 #[derive(Clone, Debug, Serialize)]
 pub struct SettingsRow {
-    /// As in `PYTORCH_ALLOC_CONF`; empty: PyTorch's own.
+    /// Value of `PYTORCH_ALLOC_CONF`; empty: PyTorch's default.
     pub settings: String,
-    /// Whether they are today's.
+    /// True for the current settings.
     pub is_current: bool,
     /// As [`BatchRow::needed_bytes`], at the batch of the peak.
     pub needed_bytes: u64,
-    /// The largest batch that fits with them.
+    /// Largest batch that fits with them.
     pub largest_batch: Option<u64>,
 }
 
-/// Something that holds memory at the peak.
+/// A holder of memory at the peak.
 #[derive(Clone, Debug, Serialize)]
 pub struct HoldingRow {
-    /// A line, a layer or a category.
+    /// Name of a line, a layer or a category.
     pub name: String,
     /// Bytes of its blocks.
     pub bytes: u64,
-    /// How many blocks these are.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
-/// The moment at which most is allocated.
+/// The moment of most allocated memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeakRow {
-    /// The batch size.
+    /// Batch size.
     pub batch: Option<u64>,
     /// Bytes allocated.
     pub allocated_bytes: u64,
-    /// The optimizer step, counted from 0.
+    /// Optimizer step, counted from 0.
     pub step: usize,
-    /// What the program was doing: forward, backward, optimizer, evaluation, saving.
+    /// Phase: forward, backward, optimizer, evaluation, saving.
     pub phase: &'static str,
-    /// The line that asked for the last block.
+    /// Line that requested the last block.
     pub line: String,
-    /// The layer that asked for it.
+    /// Layer that requested the last block.
     pub layer: String,
 }
 
 /// A plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
-    /// Which of the program's ranks it is, from 0.
+    /// Rank of the program, from 0.
     pub rank: u32,
-    /// How many of them there are.
+    /// Number of ranks.
     pub ranks: u32,
-    /// The card's memory.
+    /// Memory of the card.
     pub card_bytes: u64,
-    /// The card.
+    /// Card.
     pub card: PlannedCard,
-    /// What libraries took straight from the driver in the recording.
+    /// Bytes that libraries allocated directly from the driver in the recording.
     pub library_bytes: u64,
-    /// The batch sizes that were recorded.
+    /// Recorded batch sizes.
     pub recorded_batches: Vec<u64>,
-    /// The largest batch that fits with today's settings; 0: none; `None`: the batch cannot be chosen.
+    /// Largest batch that fits with the current settings; 0: none; `None`: the batch cannot be chosen.
     pub largest_batch: Option<u64>,
     /// Batch sizes.
     pub batches: Vec<BatchRow>,
-    /// Training, and what was recorded of evaluation and saving, at the batch of the peak.
+    /// Training, and the recorded parts of evaluation and saving, at the batch of the peak.
     pub phases: Vec<PhaseRow>,
-    /// The peak, at the largest batch, or at the smallest if none fits.
+    /// Peak at the largest batch, or at the smallest if none fits.
     pub peak: PeakRow,
-    /// What is held at it by category.
+    /// Memory at the peak by category.
     pub categories: Vec<HoldingRow>,
-    /// By line.
+    /// Memory at the peak by line.
     pub lines: Vec<HoldingRow>,
-    /// By layer.
+    /// Memory at the peak by layer.
     pub layers: Vec<HoldingRow>,
-    /// What other settings of the allocator would do.
+    /// Effects of other allocator settings.
     pub settings: Vec<SettingsRow>,
     /// Steps of different lengths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<SequenceAnswer>,
-    /// What to do.
+    /// Recommended actions.
     pub advice: Vec<String>,
-    /// What the figures do not say.
+    /// Limits of the forecast.
     pub warnings: Vec<String>,
 }
 
-/// A search on a card with these settings of the allocator.
+/// Search on a card with these settings of the allocator.
 ///
 /// # Errors
 ///
@@ -205,7 +205,7 @@ impl Answer {
     }
 }
 
-/// What a batch size needs, as a row.
+/// Forecast for a batch size, as a row.
 pub(super) fn row(card: &PlannedCard, search: &Search, batch: Option<u64>) -> BatchRow {
     let needs = search.needs(batch);
     let range = search.reserved_range(batch, &needs.planned);
@@ -230,7 +230,7 @@ fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<Batch
     batches.into_iter().map(|batch| row(Some(batch))).collect()
 }
 
-/// Powers of two up to the first that does not fit, and the largest that does.
+/// Powers of two up to the first that does not fit, and the largest that fits.
 pub fn choice(low: u64, largest: u64) -> Vec<u64> {
     let mut batches: Vec<u64> = std::iter::successors(Some(low.next_power_of_two()), |batch| Some(batch * 2))
         .take_while(|batch| *batch <= largest.saturating_mul(2).max(low * 4))
@@ -277,7 +277,7 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
         row.largest_batch > today.largest_batch
             || row.needed_bytes + card_bytes / MIN_SAVING_DIVISOR < today.needed_bytes
     });
-    // Of equally good ones, the first: it is the one that is used most.
+    // Of equally good settings, the first, which is the most widely used.
     let best = better.min_by_key(|row| (std::cmp::Reverse(row.largest_batch), row.needed_bytes));
     if let Some(best) = best {
         let gain = match (best.largest_batch, today.largest_batch) {
@@ -361,7 +361,7 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     warnings
 }
 
-/// What the pairs of recordings do not foretell, if memory does not grow evenly with the batch.
+/// Warning about unrecorded batch sizes, if memory does not grow evenly with the batch.
 fn uneven(program: &Program, family: &Family, rows: &[BatchRow]) -> Option<String> {
     let recorded = program.recorded_batches();
     let shown = rows.iter().filter_map(|row| row.batch);
@@ -383,7 +383,7 @@ fn has_convolutions(family: &Family) -> bool {
     layers.iter().filter_map(|layer| layer.class.as_deref()).any(|class| class.contains("Conv"))
 }
 
-/// What depends on addresses, if anything does.
+/// Warning about figures that depend on addresses, if any.
 fn placement(rows: &[BatchRow]) -> Option<String> {
     let open = rows.iter().filter(|row| row.peak_reserved_range_bytes[0] < row.peak_reserved_range_bytes[1]);
     let open: Vec<String> = open
@@ -402,7 +402,7 @@ fn placement(rows: &[BatchRow]) -> Option<String> {
     })
 }
 
-/// The lines that read values back, if there are any.
+/// Warning about lines that read values back, if any.
 fn read_backs(family: &Family) -> Option<String> {
     let names = HolderNames::of(family);
     let all = &family.recording.read_backs;
@@ -426,7 +426,7 @@ fn holdings<K>(all: &[(K, memlab_predict::plan::Holding)], name: impl Fn(&K) -> 
         .collect()
 }
 
-/// What lines and layers of the recording are called.
+/// Names of lines and layers in the recording.
 struct HolderNames<'f> {
     names: names::ReportNames<'f>,
 }

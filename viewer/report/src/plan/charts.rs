@@ -1,4 +1,4 @@
-//! Charts of the page of a plan: memory over the batch size, and over the steps.
+//! Charts for the page of a plan: memory over the batch size, and over the steps.
 
 use memlab_predict::plan::PlannedTimeline;
 
@@ -7,15 +7,15 @@ use super::answer::{Answer, BatchRow, Question, row, search_on};
 /// Number of batch sizes on the curve.
 const POINTS: u64 = 24;
 
-/// Number of buckets that the steps are cut into.
+/// Number of buckets that the steps are divided into.
 const TIMELINE_BUCKETS: usize = 600;
 
-/// Charts of the page of a plan.
+/// Charts for the page of a plan.
 #[derive(Clone, Debug)]
 pub struct PlanCharts {
-    /// Batch sizes from 1 to beyond the largest that is shown; empty if the batch cannot be chosen.
+    /// Batch sizes from 1 to beyond the largest shown; empty if the batch cannot be chosen.
     pub batches: Vec<BatchRow>,
-    /// The steps at the batch of the peak.
+    /// Steps at the batch of the peak.
     pub timeline: PlannedTimeline,
 }
 
@@ -37,16 +37,16 @@ impl PlanCharts {
     }
 }
 
-/// Batch sizes for the curve: spread evenly, and those of the table.
+/// Batch sizes for the curve: evenly spaced, plus those of the table.
 fn chosen(answer: &Answer) -> Vec<u64> {
     let table = answer.batches.iter().filter_map(|row| row.batch);
     let most = table.clone().chain(answer.recorded_batches.iter().copied()).max().unwrap_or(1);
-    // What is far beyond the card would leave little of the picture to what fits.
+    // A batch far beyond the card would compress the part that fits.
     let largest = answer.largest_batch.unwrap_or(0);
     let end = if largest > 0 { most.min(largest.saturating_mul(2)).max(largest + 1) } else { most };
     let step = end.div_ceil(POINTS).max(1);
     let even = (1..).map(|index| index * step).take_while(|batch| *batch <= end);
-    // Where the curve meets the card, both sides.
+    // The crossing of the curve and the card needs both neighbours.
     let others = [1, end, largest.max(1), largest + 1];
     let mut batches: Vec<u64> = even.chain(others).chain(table).filter(|batch| *batch <= end).collect();
     batches.sort_unstable();

@@ -1,4 +1,4 @@
-//! A plan as a page: what fits, what holds most, and what to do, with pictures.
+//! A plan as a page: fitting batch sizes, largest holders, advice and charts.
 
 mod batches;
 mod tables;
@@ -15,11 +15,11 @@ use crate::page::elements::{self, name, size};
 use memlab_base::text::clean;
 use memlab_units::format;
 
-/// Writes a plan as an HTML page. `command`: what was planned.
+/// Writes a plan as an HTML page. `command`: the planned command.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, charts: &PlanCharts) -> io::Result<()> {
     let body = html! {
         (header(command, answer))
@@ -77,7 +77,7 @@ fn header(command: &str, answer: &Answer) -> Markup {
     elements::header("plan", &name(command), None, &facts)
 }
 
-/// Whether it fits, and what to do.
+/// States whether the program fits, and gives advice.
 fn answer_section(answer: &Answer) -> Markup {
     let fits = answer.batches.first().is_some_and(|row| row.fits);
     let (is_bad, what) = match answer.largest_batch {
@@ -93,7 +93,7 @@ fn answer_section(answer: &Answer) -> Markup {
     }
 }
 
-/// The figures that matter most.
+/// The main figures.
 fn tiles(answer: &Answer) -> Markup {
     let Some(row) = answer.batches.iter().find(|row| row.batch == answer.peak.batch) else { return Markup::default() };
     elements::tiles(&[

@@ -8,15 +8,15 @@ use memlab_units::format::size;
 /// A phase of the program, at the batch of the peak.
 #[derive(Clone, Debug, Serialize)]
 pub struct PhaseRow {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// The most that is allocated in it.
+    /// Peak of allocated bytes in the phase.
     pub peak_allocated_bytes: u64,
-    /// The most that is reserved in it, what earlier phases left included.
+    /// Peak of reserved bytes in the phase, including memory that earlier phases reserved.
     pub peak_reserved_bytes: u64,
 }
 
-/// What a phase is called.
+/// Name of a phase.
 pub fn name(stage: Stage) -> &'static str {
     match stage {
         Stage::Training => "training",
@@ -26,7 +26,7 @@ pub fn name(stage: Stage) -> &'static str {
     }
 }
 
-/// The phases that were recorded. The rest is one of them if it takes more than training.
+/// Recorded phases. The rest counts as a phase if it needs more than training.
 pub fn rows(planned: &Planned) -> Vec<PhaseRow> {
     let recorded = std::iter::zip(Stage::ALL, planned.stages).filter_map(|(stage, peak)| Some((stage, peak?)));
     let training = planned.stages[Stage::Training as usize].map_or(0, |peak| peak.allocated);
@@ -40,7 +40,7 @@ pub fn rows(planned: &Planned) -> Vec<PhaseRow> {
         .collect()
 }
 
-/// What to do if it is not the training that takes most.
+/// Advice if another phase than training needs most.
 pub fn advice(rows: &[PhaseRow]) -> Option<String> {
     let (training, others) = rows.split_first()?;
     let most = others.iter().max_by_key(|row| row.peak_allocated_bytes)?;
@@ -57,7 +57,7 @@ pub fn advice(rows: &[PhaseRow]) -> Option<String> {
     ))
 }
 
-/// What was not seen of them.
+/// Warning if evaluation or saving failed in the recording.
 pub fn warning(recording: &Recording) -> Option<String> {
     recording.stages.has_failed.then(|| {
         "after the training steps, with an epoch that was cut short, the program failed: what follows there is not planned. The \

@@ -2,14 +2,14 @@
 
 use memlab_predict::plan::Recording;
 
-/// Which rank the program was told to be, and of how many; 0 of 1 if it was told nothing.
+/// Rank that the program was given, and number of ranks; 0 of 1 if it was given none.
 pub fn rank_of(recording: &Recording) -> (u32, u32) {
     let header = recording.model.header();
     let rank = header.and_then(|header| header.rank).unwrap_or(0);
     (rank, header.and_then(|header| header.world_size).unwrap_or(1).max(1))
 }
 
-/// What the figures of one rank do not say.
+/// Warning about the limits of a plan of one rank.
 pub fn warning(recording: &Recording) -> Option<String> {
     let (rank, ranks) = rank_of(recording);
     (ranks > 1).then(|| {

@@ -1,4 +1,4 @@
-//! What a sequence of steps of different lengths takes: in other orders, and with other settings of the allocator.
+//! Forecast for a sequence of steps of different lengths, in other orders, and with other allocator settings.
 
 use std::thread;
 
@@ -12,78 +12,78 @@ use memlab_units::format::{self, size};
 /// A change is recommended if it saves a hundredth of the card.
 const MIN_SAVING_DIVISOR: u64 = 100;
 
-/// About this many requests are replayed for a row, which takes a tenth of a second; the smallest card takes ten times
-/// that.
+/// Approximate number of requests replayed for a row, which takes a tenth of a second. The smallest card takes ten
+/// times as long.
 const REPLAYED_EVENTS: usize = 2_000_000;
 
-/// What is asked.
+/// Input of the forecast.
 pub struct SequenceQuestion<'f> {
     /// The program at any length.
     pub family: &'f Family,
-    /// The lengths that were recorded.
+    /// Recorded lengths.
     pub recorded: Vec<u64>,
-    /// The length of each step.
+    /// Length of each step.
     pub lengths: &'f [u64],
-    /// The batch size, if it is known.
+    /// Batch size, if known.
     pub batch: Option<u64>,
-    /// The card's memory.
+    /// Memory of the card.
     pub card_bytes: u64,
-    /// What the context takes of it.
+    /// Part of it that the context takes.
     pub context_bytes: u64,
-    /// What the allocator's settings are today.
+    /// Current settings of the allocator.
     pub settings: &'f str,
 }
 
-/// An order with settings of the allocator.
+/// Forecast for an order with settings of the allocator.
 #[derive(Clone, Debug, Serialize)]
 pub struct SequenceRow {
-    /// The order.
+    /// Order.
     pub order: String,
-    /// As in `PYTORCH_ALLOC_CONF`; empty: PyTorch's own.
+    /// Value of `PYTORCH_ALLOC_CONF`; empty: PyTorch's default.
     pub settings: String,
-    /// Whether both are today's.
+    /// True if both are current.
     pub is_current: bool,
-    /// The longest step, with padding.
+    /// Longest step, with padding.
     pub longest: u64,
-    /// All lengths together, with padding.
+    /// Sum of all lengths, with padding.
     pub total_length: u64,
     /// `torch.cuda.max_memory_allocated()`.
     pub peak_allocated_bytes: u64,
     /// `torch.cuda.max_memory_reserved()` on a card that is never full.
     pub peak_reserved_bytes: u64,
-    /// The least memory of a card on which all steps run, context and libraries included.
+    /// Smallest memory of a card on which all steps run, including context and libraries.
     pub needed_bytes: u64,
-    /// Whether that is no more than the card has.
+    /// True if the card has that much.
     pub fits: bool,
-    /// How often unused memory is given back because the card is full, which stops the GPU.
+    /// Number of times that a full card forces the allocator to free unused memory, which stops the GPU.
     pub retries: u64,
-    /// The step in which the card has no room, counted from 0.
+    /// Step in which the card is out of memory, counted from 0.
     pub failed_in_step: Option<usize>,
 }
 
-/// What a sequence takes.
+/// Forecast for a sequence.
 #[derive(Clone, Debug, Serialize)]
 pub struct SequenceAnswer {
-    /// How many lengths were given.
+    /// Number of lengths given.
     pub steps: usize,
-    /// How many of them were replayed.
+    /// Number of lengths replayed.
     pub replayed_steps: usize,
-    /// The shortest.
+    /// Shortest length.
     pub shortest: u64,
-    /// The longest.
+    /// Longest length.
     pub longest: u64,
-    /// The lengths that were recorded.
+    /// Recorded lengths.
     pub recorded_lengths: Vec<u64>,
-    /// The batch size of all steps, if it is known.
+    /// Batch size of all steps, if known.
     pub batch: Option<u64>,
-    /// Orders and settings. Today's come first.
+    /// Orders and settings, current ones first.
     pub rows: Vec<SequenceRow>,
-    /// What to do.
+    /// Recommended action.
     pub advice: String,
 }
 
 impl SequenceAnswer {
-    /// Answers a question.
+    /// Computes the forecast.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl SequenceAnswer {
     }
 }
 
-/// A card, of which a part is not the allocator's.
+/// A card, part of which is unavailable to the allocator.
 struct CardRoom {
     card_bytes: u64,
     outside: u64,
@@ -171,18 +171,18 @@ fn name(order: Order) -> String {
     }
 }
 
-/// One sentence: which change saves most, of what a training can be changed to without seeing its samples in another order.
+/// One sentence on the change that saves most, among changes that keep the order of the training's samples.
 fn advice(rows: &[SequenceRow], card_bytes: u64, outside: u64) -> String {
     let Some(today) = rows.iter().find(|row| row.is_current) else { return String::new() };
     let keeps_order = |row: &&SequenceRow| row.order != name(Order::Shuffled(0)) && row.order != name(Order::Ascending);
-    // Nothing reserves more than the card has.
+    // No row reserves more than the card has.
     let held = |row: &SequenceRow| row.peak_reserved_bytes.min(card_bytes.saturating_sub(outside));
     let worth = (card_bytes / MIN_SAVING_DIVISOR).max(1);
     let changes = |row: &SequenceRow| {
         let order = if row.order == today.order { 0 } else { 1 + u8::from(row.total_length > today.total_length) };
         order + u8::from(row.settings != today.settings)
     };
-    // Of those that are about as good, the one that changes least.
+    // Of about equally good rows, the one with the fewest changes.
     let rank = |row: &SequenceRow| (!row.fits, row.retries > 0, held(row) / worth, changes(row), held(row));
     let Some(best) = rows.iter().filter(keeps_order).min_by_key(|row| rank(row)) else { return String::new() };
     let saved = held(today).saturating_sub(held(best));

@@ -6,7 +6,7 @@ use super::sequence::{SequenceAnswer, SequenceRow};
 use memlab_base::table::Table;
 use memlab_units::format::{self, size};
 
-/// Writes it for a terminal of `columns`.
+/// Writes the forecast for a terminal of `columns`.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn write(out: &mut impl Write, answer: &SequenceAnswer, columns: usize) -> i
     writeln!(out, "\n{first}{}.", advice.as_str())
 }
 
-/// Settings below each other, orders beside each other.
+/// Table with one row per setting, and orders side by side.
 fn by_settings(rows: &[SequenceRow], today: &SequenceRow) -> Table {
     const HEAD: [&str; 8] =
         ["as given", "shuffled", "longest first", "ascending", "padded to 64", "to 128", "to 256", "settings"];

@@ -7,7 +7,7 @@ use memlab_base::table::Table;
 use memlab_base::text;
 use memlab_units::format::{self, size};
 
-/// The most lines and layers shown.
+/// Maximum number of lines and of layers shown.
 const SHOWN_ROWS: usize = 8;
 
 /// Writes a plan for a terminal of `columns`.

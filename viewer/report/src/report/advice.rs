@@ -1,4 +1,4 @@
-//! What to change, as text.
+//! Advice as text.
 
 use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, RejectedAdvice};
 
@@ -6,7 +6,7 @@ use super::sections::wrapped;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 
-/// What to do.
+/// Lines of the advice.
 pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
     let mut lines = vec![title(advices)];
     for (number, advice) in (1..).zip(&advices.advice) {
@@ -18,7 +18,7 @@ pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
     lines
 }
 
-/// What is advised on.
+/// Title: the peak, and the target if one is given.
 pub fn title(advices: &AdviceReport) -> String {
     let AdviceReport { device, peak_bytes, target_bytes, .. } = advices;
     let aim = target_bytes.map(|target| format!(", {} wanted", size(target))).unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn title(advices: &AdviceReport) -> String {
     }
 }
 
-/// What it is, what it saves and what it costs.
+/// Name, saving and cost of a piece of advice.
 pub(super) fn summary(advice: &Advice) -> String {
     let Advice { kind, place, saved_bytes, figure, bytes_after, cost, .. } = advice;
     let before = saved_bytes.saturating_add(*bytes_after);
@@ -53,7 +53,7 @@ fn costs(Cost { cost_ns, gpu_ns }: Cost) -> String {
     }
 }
 
-/// What the pieces give together, what reaches the target, and the batch that fits.
+/// Combined effect of the advice, combinations that reach the target, and the batch that fits.
 pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(waits) = &advices.waits_for_host {
@@ -99,7 +99,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     lines
 }
 
-/// `1, 3 and 4`: where the pieces of a set are in the list.
+/// `1, 3 and 4`: positions in the list of the advice in a combination.
 fn numbers(advices: &AdviceReport, set: &Combination) -> String {
     let numbered = (1..).zip(&advices.advice).filter(|(_, advice)| set.kinds.contains(&advice.kind));
     let numbers: Vec<String> = numbered.map(|(number, _): (usize, _)| number.to_string()).collect();
@@ -109,7 +109,7 @@ fn numbers(advices: &AdviceReport, set: &Combination) -> String {
     }
 }
 
-/// What was tried and is not advised.
+/// Changes that were tried and rejected.
 pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<String> {
     if advices.tried.is_empty() {
         return Vec::new();
@@ -121,12 +121,12 @@ pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<String> {
     lines
 }
 
-/// What was tried, and what came of it.
+/// A rejected change with the reason.
 pub(super) fn place_of_tried(tried: &RejectedAdvice) -> String {
     format!("{} ({}): {}", tried.kind.title(), tried.place, tried.because)
 }
 
-/// The chapter of a report; nothing if there is nothing to change.
+/// Chapter of a report; empty without advice.
 pub(super) fn chapter(advices: Option<&AdviceReport>, columns: usize) -> Vec<String> {
     let Some(advices) = advices.filter(|advices| !advices.advice.is_empty()) else { return Vec::new() };
     let mut lines = advised(advices, columns);

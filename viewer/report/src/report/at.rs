@@ -1,4 +1,4 @@
-//! The report of one moment: who held what then.
+//! The report of one moment: the holders of memory at that time.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,19 +16,19 @@ use memlab_base::table::Table;
 use memlab_base::text::{Style, clean};
 use memlab_units::format::{self, size};
 
-/// How many lines and layers are shown.
+/// Maximum number of lines and of layers shown.
 const MAX_ROWS: usize = 20;
 
-/// Writes what was held at a moment. No character in it steers a terminal, but for the colours.
+/// Writes the holdings at a moment. No character in it controls the terminal, except the colours.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, style: Style) -> io::Result<()> {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let names = ReportNames::new(whole);
     let mut parts = vec![process(whole)];
-    // The end of a step is named so already.
+    // The name of a step's end contains the step already.
     let reached = match (loaded.moment, whole.steps_ended()) {
         (NamedMoment::Step(_), _) | (_, 0) => String::new(),
         _ => format!(", {}", format::step_reached(moment.steps_ended())),
@@ -38,7 +38,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
         format!("  of {}", clean(&path.display().to_string())),
     ]);
     for device in moment.devices() {
-        // What a device is called and has may only be known later.
+        // The name and size of a device may become known only later.
         let known = whole.device(device.index).unwrap_or_default();
         let held = Holdings::at_moment(&loaded.snapshot, device.index);
         parts.push(vec![device_title(&known, style.columns)]);

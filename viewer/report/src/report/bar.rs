@@ -1,24 +1,24 @@
-//! Where the device's memory is, as a bar and a list that sum to the whole.
+//! Memory of the device, as a bar and a list that sum to the whole.
 
 use memlab_trace::{Category, DeviceView};
 
 use memlab_base::category::{LETTERS, category_index, category_names};
 use memlab_units::format::{self, size};
 
-/// What the categories hold at a moment, and where.
+/// Memory of the categories at a moment.
 pub(super) struct Shares<'h> {
     /// Bytes by category.
     pub(super) held: &'h [(Category, u64)],
-    /// The part of it in host memory.
+    /// Part of it in host memory.
     pub(super) host_bytes: u64,
 }
 
-/// The bar, the categories under it, what is free, and the sum.
+/// The bar, the categories below it, the free memory, and the sum.
 pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) -> Vec<String> {
     let held: Vec<(Category, u64)> = shares.held.iter().copied().filter(|(_, bytes)| *bytes > 0).collect();
     let sum = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let used = sum.saturating_sub(shares.host_bytes);
-    // Only the driver knows the size of a device. Without it, the whole is what was in use.
+    // Only the driver knows the size of a device. Without it, the whole is the memory in use.
     let whole = device.total_bytes.max(used);
     let free = whole - used;
     let mut lines = vec![format!("  [{}]", bar(&held, whole.max(sum), columns.saturating_sub(4).min(100)))];
@@ -39,7 +39,7 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
         entry(".", "free", &size(free), free);
     }
     entry("=", if device.total_bytes > 0 { "the device's" } else { "in use" }, &size(whole), whole);
-    // The first share has the label of all.
+    // The first row has the label for all.
     lines[1] += &format!(" {}", whole_of(device));
     lines
 }
@@ -49,11 +49,11 @@ pub(super) fn whole_of(device: &DeviceView) -> &'static str {
     if device.total_bytes > 0 { "of the device" } else { "of what is in use" }
 }
 
-/// For each column the letter of the category at its middle; `.` where there is none.
+/// For each column, the letter of the category at its middle; `.` without one.
 fn bar(shares: &[(Category, u64)], whole: u64, columns: usize) -> String {
     let mut parts = shares.iter();
     let mut part = parts.next();
-    // The end of the current part, in 128 bits as the product of columns and bytes.
+    // End of the current part, in 128 bits for the product of columns and bytes.
     let mut end = part.map_or(0, |(_, bytes)| u128::from(*bytes));
     let mut bar = String::with_capacity(columns);
     for column in 0..columns {

@@ -1,4 +1,4 @@
-//! The report's chapter on what ran on a device, and for how long.
+//! The report's chapter on GPU time.
 
 use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
 
@@ -9,10 +9,10 @@ use memlab_base::table::Table;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 
-/// How many lines, layers and kernels are shown.
+/// Maximum number of lines, layers and kernels shown.
 const MAX_ROWS: usize = 12;
 
-/// What ran; nothing if that was not recorded.
+/// GPU time; empty if not recorded.
 pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let Some(work) = names.model.gpu_work(device.index) else { return Vec::new() };
     let mut lines = vec![format!(
@@ -36,7 +36,7 @@ pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: us
     lines
 }
 
-/// How busy the device was: what it did.
+/// Sentence on the shares of time in which the device was busy, waiting and idle.
 pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
     let share = |part| format::percent(part, work.busy.total());
     (work.busy.total() > 0).then(|| {
@@ -50,9 +50,9 @@ pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
     })
 }
 
-/// What to do about the time that recording takes, if the run would be faster without.
+/// Advice on the overhead of recording, if the run would be faster without it.
 pub(super) fn slowed(model: &Model, work: &GpuWorkView) -> Option<&'static str> {
-    /// Fewer steps are recorded faster than anything is changed about it.
+    /// Shorter runs are not worth a change.
     const MIN_STEPS: u64 = 100;
     let is_slowed = work.busy.waiting > work.busy.total() / 10;
     let is_complete = model.steps_timed() == model.steps_ended();

@@ -1,6 +1,6 @@
-//! The report as a page: one HTML file that needs nothing else, to look at, to print and to pass on.
+//! The report as one self-contained HTML file, for viewing, printing and sharing.
 //!
-//! Names are cut to a length, tables and pictures are capped.
+//! Names are cut to a length; tables and pictures are capped.
 
 mod advice;
 mod at;

@@ -1,4 +1,4 @@
-//! The report on a job: its ranks side by side, as text, as a web page and as JSON.
+//! The report on a job, with its ranks side by side, as text, as a web page and as JSON.
 
 mod findings;
 mod heat;

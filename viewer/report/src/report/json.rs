@@ -1,4 +1,4 @@
-//! The report as JSON: a contract with scripts. Keys are added, never renamed or taken away.
+//! The report as JSON: a contract with scripts. Keys are added, never renamed or removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ struct Report {
     lines: Vec<Row<CodeLine, LineFigures>>,
     /// The same memory by the innermost lines of the user's code or of a library.
     library_lines: Vec<Row<CodeLine, LineFigures>>,
-    /// Which of the two the text shows.
+    /// The list that the text shows: `lines` or `library_lines`.
     lines_shown: &'static str,
     layers: Vec<Row<Layer, LayerFigures>>,
     ranges: Vec<Row<Range, RangeFigures>>,
@@ -36,7 +36,7 @@ struct Report {
     ooms: Vec<OomRow>,
     private_pools: Vec<PrivatePoolRow>,
     driver: Vec<Row<DriverCall, DriverFigures>>,
-    /// What ran on the GPUs; empty if that was not recorded.
+    /// GPU work by kernel; empty if not recorded.
     kernels: Vec<KernelRow>,
     copies: Vec<CopyRow>,
     gpu_steps: Vec<GpuStepRow>,
@@ -50,7 +50,7 @@ struct FindingRow {
     kind: &'static str,
     device: i32,
     bytes: u64,
-    /// In words, with what to do next.
+    /// Description, followed by the next action.
     what: String,
     next: String,
 }
@@ -77,17 +77,17 @@ struct Device {
     allocated_bytes: u64,
     reserved_bytes: u64,
     used_bytes: u64,
-    /// The part of its device memory that is in host memory.
+    /// Part of its device memory that is in host memory.
     host_bytes: u64,
     host_bytes_at_peak: u64,
     peak_host_bytes: u64,
-    /// Of its link to the host, in one direction; null: not known.
+    /// Speed of its link to the host, in one direction; null: not known.
     link_bytes_per_second: Option<u64>,
-    /// The limit kept for the process; null: none.
+    /// Limit of the process; null: none.
     limit_bytes: Option<u64>,
-    /// What happens beyond it: `oom` or `spill`.
+    /// Action beyond the limit: `oom` or `spill`.
     on_limit: Option<&'static str>,
-    /// Other processes that were seen on it, and the most that each held.
+    /// Other processes on the device, and the maximum of each.
     other_processes: Vec<OtherRow>,
     used_is_known: bool,
     process_is_known: bool,
@@ -95,32 +95,33 @@ struct Device {
     peak_steps_ended: u64,
     reserved_bytes_at_peak: u64,
     used_bytes_at_peak: u64,
-    /// In private pools of CUDA graphs: of `reserved_bytes_at_peak`, and of `peak_allocated_bytes`.
+    /// Parts of `reserved_bytes_at_peak` and `peak_allocated_bytes` in private pools of CUDA graphs.
     private_reserved_bytes_at_peak: u64,
     private_allocated_bytes_at_peak: u64,
     allocations: u64,
     async_allocations: u64,
     segments: u64,
     free_bytes_in_segments: u64,
-    /// Of these, those in private pools of CUDA graphs.
+    /// Part of the free bytes in private pools of CUDA graphs.
     free_bytes_in_private_pools: u64,
     largest_free_block_bytes: u64,
     fragmentation_percent: f64,
-    /// What was allocated outside any layer: a row of `layers`, too.
+    /// Bytes allocated outside any layer, also a row of `layers`.
     outside_layers_bytes_at_peak: u64,
     outside_layers_bytes_at_end: u64,
-    /// How long kernels, copies and fills took together; null: that was not recorded.
+    /// Total time of kernels, copies and fills; null: not recorded.
     gpu_time_ns: Option<u64>,
     outside_layers_gpu_time_ns: Option<u64>,
-    /// Of the time from the first piece of work to the last: something ran; nothing did and the next was not launched yet; else.
+    /// Time from the first piece of work to the last, in three parts: busy, waiting for the next launch, otherwise
+    /// idle.
     gpu_busy_ns: Option<u64>,
     gpu_waits_for_host_ns: Option<u64>,
     gpu_idle_ns: Option<u64>,
-    /// The optimizer steps that have ended of which these times are.
+    /// Number of ended optimizer steps that these times cover.
     gpu_timed_steps: Option<u64>,
 }
 
-/// What ran that was launched in an optimizer step, or in some.
+/// GPU work launched in an optimizer step, or in several.
 #[derive(Serialize)]
 struct GpuStepRow {
     device: i32,
@@ -155,7 +156,7 @@ struct CopyRow {
     bytes: u64,
 }
 
-/// Another process, as the driver reports it.
+/// Another process, as reported by the driver.
 #[derive(Serialize)]
 struct OtherRow {
     pid: u32,
@@ -168,9 +169,9 @@ fn others(processes: &[(u32, u64)]) -> Vec<OtherRow> {
 
 #[derive(Serialize)]
 struct LineFigures {
-    /// Whose code it is: `user`, `library`, `torch`, `standard_library`, `generated`; null: no Python frame.
+    /// Origin of the code: `user`, `library`, `torch`, `standard_library`, `generated`; null: no Python frame.
     whose: Option<&'static str>,
-    /// Whether torch.compile's code runs in its place.
+    /// True if torch.compile's code runs in its place.
     compiled: bool,
     allocations: u64,
     allocated_bytes: u64,
@@ -179,7 +180,7 @@ struct LineFigures {
     live_bytes_at_end: u64,
     backward_bytes_at_peak: u64,
     backward_bytes_at_end: u64,
-    /// With the other lines it sums to that of the device; null: it was not recorded.
+    /// With the other lines, it sums to the device's time; null: not recorded.
     gpu_time_ns: Option<u64>,
     backward_gpu_time_ns: Option<u64>,
 }
@@ -195,7 +196,7 @@ struct LayerFigures {
     optimizer_state_bytes: u64,
     buffer_bytes: u64,
     activation_bytes: u64,
-    /// With the other rows it sums to that of the device; null: it was not recorded.
+    /// With the other rows, it sums to the device's time; null: not recorded.
     gpu_time_ns: Option<u64>,
     backward_gpu_time_ns: Option<u64>,
 }
@@ -227,7 +228,7 @@ struct GrowthRow {
     from_bytes: u64,
     to_bytes: u64,
     bytes_per_step: f64,
-    /// Whether it went up time and again, rather than at once or by chance.
+    /// True if it grew repeatedly, rather than once or by chance.
     is_steady: bool,
 }
 
@@ -278,31 +279,31 @@ struct HeldBy {
 #[derive(Serialize)]
 struct PrivatePoolRow {
     device: i32,
-    /// PyTorch's id of it; null: its capture has not ended, or failed.
+    /// PyTorch's id; null: its capture has not ended, or failed.
     id: Option<(u64, u64)>,
-    /// Graphs that are there.
+    /// Live graphs.
     graphs: u64,
-    /// Graphs that were captured with it.
+    /// Graphs captured with it.
     graphs_captured: u64,
     segments: u64,
     reserved_bytes: u64,
-    /// Bytes of it that no tensor has.
+    /// Bytes without tensors.
     free_bytes: u64,
     captured_by: Vec<CodeLine>,
 }
 
-/// Of driver memory held at the end.
+/// Figures of driver memory held at the end.
 #[derive(Serialize)]
 struct DriverFigures {
     live_bytes_at_end: u64,
     live_allocations_at_end: u64,
 }
 
-/// Writes the report of a trace as JSON. Control characters in its texts come as escapes.
+/// Writes the report of a trace as JSON. Control characters in its texts are escaped.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_json(out: &mut impl Write, path: &Path, run: &AdvisedTrace) -> io::Result<()> {
     json::write_pretty(out, &report(path, run))
 }
@@ -337,7 +338,7 @@ fn report(path: &Path, run: &AdvisedTrace) -> Report {
     }
 }
 
-/// What ran on each device, if that was recorded.
+/// GPU work of each device, if recorded.
 type Works = BTreeMap<i32, GpuWorkView>;
 
 fn devices(model: &Model, works: &Works) -> Vec<Device> {
@@ -428,7 +429,7 @@ fn copies(device: i32, work: Option<&GpuWorkView>) -> Vec<CopyRow> {
     work.into_iter().flat_map(|work| &work.kernels).filter_map(row).collect()
 }
 
-/// Lines by what they hold, and then those that only had the GPU do something.
+/// Lines with memory, followed by lines with GPU work only.
 fn lines(model: &Model, device: i32, scope: Scope, resolver: &LineResolver) -> Vec<Row<CodeLine, LineFigures>> {
     let work = model.gpu_work_in(device, scope);
     let is_recorded = work.is_some();
@@ -466,7 +467,7 @@ fn lines(model: &Model, device: i32, scope: Scope, resolver: &LineResolver) -> V
     rows
 }
 
-/// Layers by what they hold, then those that only had the GPU do something, and last what is outside any.
+/// Layers with memory, then layers with GPU work only, and last the row outside any layer.
 fn layers(model: &Model, device: i32, work: Option<&GpuWorkView>) -> Vec<Row<Layer, LayerFigures>> {
     let mut views = model.layers(device);
     let holding: HashSet<(u32, Option<Arc<str>>)> = views.iter().map(|view| (view.root, view.name.clone())).collect();
@@ -519,8 +520,8 @@ fn ranges(model: &Model, device: i32) -> Vec<Row<Range, RangeFigures>> {
 
 fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {
     let views = model.categories(device).into_iter();
-    // These are there only if they hold something: what no rule knows, what is older than memlab in the process, and what
-    // compilers measure with.
+    // These rare categories appear only if they hold memory: unclassified, older than memlab in the process, and
+    // benchmarks of compilers.
     let rare = |category| matches!(category, Category::Other | Category::BeforeMemlab | Category::Benchmark);
     let views = views.filter(|view| !rare(view.category) || view.bytes > 0 || view.bytes_at_peak > 0);
     let row = |view: memlab_trace::CategoryView| CategoryRow {

@@ -1,4 +1,4 @@
-//! What the lines and layers of a trace are called in its report.
+//! Names of the lines and layers of a trace in its report.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use memlab_trace::{LayerView, Line, Model};
 
 use memlab_base::text::{COMPILED, NO_LAYER, NO_LINE, clean, place};
 
-/// Names things of one trace.
+/// Names for one trace.
 pub(crate) struct ReportNames<'m> {
     pub(crate) model: &'m Model,
-    /// What the tables call the model's latest state: `at the end`, `now`, `then`.
+    /// Label of the model's latest state in the tables: `at the end`, `now`, `then`.
     pub latest: &'static str,
     directory: &'m str,
     several_roots: bool,
 }
 
 impl<'m> ReportNames<'m> {
-    /// Of a run that has ended.
+    /// Makes the names of a run that has ended.
     pub(crate) fn new(model: &'m Model) -> Self {
         Self::until(model, "at the end")
     }
 
-    /// Of a run up to a moment, which the tables call `latest`.
+    /// Makes the names of a run up to a moment, which the tables call `latest`.
     pub(crate) fn until(model: &'m Model, latest: &'static str) -> Self {
         let directory = model.header().map_or("", |header| header.directory.as_str());
         let mut roots: Vec<u32> = model
@@ -36,7 +36,7 @@ impl<'m> ReportNames<'m> {
         Self { model, latest, directory, several_roots: roots.len() > 1 }
     }
 
-    /// `train.py:31  main`, and behind it whether it runs compiled.
+    /// `train.py:31  main`, followed by a mark if it runs compiled.
     pub(crate) fn line(&self, line: Option<&Arc<Line>>) -> String {
         let Some(line) = line else { return NO_LINE.to_owned() };
         let place = place(line, self.directory);

@@ -1,4 +1,4 @@
-//! The parts of the report on one device.
+//! Sections of the report on one device.
 
 use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
 
@@ -11,19 +11,19 @@ use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean};
 use memlab_units::format::{self, size};
 
-/// How many lines and layers are shown.
+/// Maximum number of lines and of layers shown.
 const MAX_ROWS: usize = 12;
 
-/// How many lines that grow.
+/// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
 
-/// The widest that sentences are set: longer lines are hard to read.
+/// Maximum width of sentences: longer lines are hard to read.
 const MAX_PROSE_COLUMNS: usize = 110;
 
-/// How many out-of-memory events are shown in full.
+/// Maximum number of out-of-memory events shown in full.
 const OOMS: usize = 3;
 
-/// The peak, and when.
+/// The peak and its time.
 pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     if device.allocations == 0 {
         let mut lines = vec!["Peak: nothing was allocated".to_owned()];
@@ -66,14 +66,14 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     lines
 }
 
-/// The limit that the run was kept to.
+/// Limit of the run.
 fn limit(device: &DeviceView) -> Option<String> {
     let limit = size(device.limit_bytes?);
     let beyond = if device.spills { "what goes beyond it is put in host memory" } else { "allocations beyond it fail" };
     Some(format!("  a limit of {limit} was set: {beyond}"))
 }
 
-/// Where the device's memory was.
+/// Memory of the device at the peak.
 pub(super) fn memory(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut lines = vec!["Where the memory was at the peak".to_owned()];
     let held = names.model.categories(device.index).map(|view| (view.category, view.bytes_at_peak));
@@ -87,12 +87,12 @@ pub(super) fn memory(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     lines
 }
 
-/// The heading of shares of what lines hold together: of what PyTorch allocated, unless other arrays are among it.
+/// Heading of the shares in the lines' sum: `of allocated`, unless other arrays are included.
 pub(super) fn share_title(allocated: u64, attributed: u64) -> &'static str {
     if allocated == attributed { "of allocated" } else { "of held" }
 }
 
-/// The lines that held most at the peak.
+/// Lines that held most at the peak.
 pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let lines = names.model.lines(device.index);
     let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
@@ -134,7 +134,7 @@ pub(super) fn lines_section(
     lines
 }
 
-/// The heading of the lines: whose lines they are, and in a second line why, where that is not obvious.
+/// Heading of the lines with their scope, and a second line with the reason, where it is not obvious.
 fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
     let what = "Lines that held most";
     if names.model.scope() == Scope::Users {
@@ -151,7 +151,7 @@ fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
     [format!("{what}, libraries' too"), why]
 }
 
-/// The layers that held most at the peak.
+/// Layers that held most at the peak.
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut layers = names.model.layers(device.index);
     layers.retain(|layer| layer.live_bytes_at_peak > 0);
@@ -171,7 +171,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     ])
     .sparing(&[6, 4, 3, 2, 5]);
     for layer in layers.iter().take(MAX_ROWS) {
-        // All at the peak, so that a row adds up.
+        // All figures are at the peak, so that a row adds up.
         let at_peak = |category: Category| layer.categories_at_peak[category as usize];
         let shown =
             [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Activation].map(at_peak);
@@ -189,7 +189,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
 }
 
-/// The ranges that the program names: what was allocated in each.
+/// Ranges that the program names, with their memory.
 pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut ranges = ranges::nodes(&names.model.ranges(device.index));
     ranges.sort_by(|a, b| {
@@ -241,7 +241,7 @@ pub(super) fn section(title: &str, table: &Table, rest: Option<String>, columns:
     lines
 }
 
-/// What leaks: the lines that hold more after every step.
+/// Leaks: lines that hold more after every step.
 pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let steps = names.model.device_steps(device.index);
     let ended: u64 = steps.iter().map(|step| step.steps).sum();
@@ -273,7 +273,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     section(&title, &table, None, columns)
 }
 
-/// How much of what PyTorch reserves is not handed out, and how large the holes are.
+/// Reserved memory that is not handed out, and the size of the holes.
 pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec<String> {
     let map = names.model.segments(device.index);
     if map.segments.is_empty() && device.reserved_bytes_at_peak == 0 {
@@ -286,7 +286,7 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
         size(device.reserved_bytes_at_peak),
         format::percent(idle, device.reserved_bytes_at_peak)
     )];
-    // Where nothing is handed out any more, holes are only what segments happen to be.
+    // Once nothing is handed out, the holes are just the segments.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
             "  {} {} of {} ({}), in {} segments; the largest free block is {}",
@@ -311,7 +311,7 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
     lines
 }
 
-/// What private pools of CUDA graphs hold, and the lines that captured the graphs.
+/// Memory in private pools of CUDA graphs, and the lines that captured the graphs.
 pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let groups = findings::graph_pools_by_line(names.model, device.index);
     let sum = |of: fn(&PoolsOfLine) -> u64| groups.iter().map(of).fold(0_u64, u64::saturating_add);
@@ -335,7 +335,7 @@ pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns:
     section(&title, &table, None, columns)
 }
 
-/// Driver memory that is not PyTorch's.
+/// Driver memory outside PyTorch's allocator.
 pub(super) fn driver(names: &ReportNames<'_>, device: i32, title: &str, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["at the end", "kind", "taken by"]);
     for held in names.model.driver_memory(device).iter().take(MAX_GROWING_LINES) {
@@ -349,7 +349,7 @@ pub(super) fn driver(names: &ReportNames<'_>, device: i32, title: &str, columns:
     section(title, &table, None, columns)
 }
 
-/// The out-of-memory events of a device.
+/// Out-of-memory events of a device.
 pub(super) fn ooms(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let ooms: Vec<OomView> = names.model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
     let grows = findings::grows(names.model, device);
@@ -434,7 +434,7 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
     lines
 }
 
-/// The findings, each with what to do next, and what the memory was used for.
+/// The findings, each with its next step, and the headline on the memory at the peak.
 pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     let mut lines = vec!["What to look at".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };
@@ -450,7 +450,7 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Text in lines of at most so many columns, the first after `mark`, the others as far in.
+/// Wraps text to a width. The first line starts with `mark`; the others are indented equally.
 pub(super) fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
     let columns = columns.min(MAX_PROSE_COLUMNS);
     let indent = " ".repeat(memlab_base::text::width(mark) + 1);

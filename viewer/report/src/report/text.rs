@@ -1,4 +1,4 @@
-//! The report as text: what a person wants to know, in the order in which they ask.
+//! The report as text, in the order of a reader's questions.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,11 +14,11 @@ use memlab_base::text::{Color, Style, clean, missing_events, short_command};
 use memlab_base::{parallel, signals};
 use memlab_units::format::{self, size};
 
-/// Writes the report of a trace. No character in it steers a terminal, but for the colours.
+/// Writes the report of a trace. No character in it controls the terminal, except the colours.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: Style) -> io::Result<()> {
     let columns = style.columns;
     let model = &run.trace.model;
@@ -52,16 +52,16 @@ pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: 
     write_parts(out, parts, style)
 }
 
-/// Writes what to change.
+/// Writes the advice.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_advice(out: &mut impl Write, advices: &AdviceReport, style: Style) -> io::Result<()> {
     write_parts(out, vec![advice::advised(advices, style.columns), advice::tried(advices, style.columns)], style)
 }
 
-/// The line that a device's part begins with.
+/// First line of a device's part.
 pub(super) fn device_title(device: &DeviceView, columns: usize) -> String {
     let memory = if device.total_bytes > 0 { format!(", {}", size(device.total_bytes)) } else { String::new() };
     let name = if device.name.is_empty() { "unknown" } else { &device.name };
@@ -70,7 +70,7 @@ pub(super) fn device_title(device: &DeviceView, columns: usize) -> String {
     format!("{title}{rule}")
 }
 
-/// Writes the parts that there are, with an empty line between them.
+/// Writes the non-empty parts, separated by empty lines.
 pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Vec<String>>, style: Style) -> io::Result<()> {
     parts.retain(|part| !part.is_empty());
     for (index, part) in parts.iter().enumerate() {
@@ -85,13 +85,13 @@ pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Vec<String>>, sty
     Ok(())
 }
 
-/// A line of the report in colour: titles, and in a stronger colour problems.
+/// Colours a line of the report: titles, and problems in a stronger colour.
 fn colored(line: &str) -> String {
     if line.starts_with("OUT OF MEMORY") {
         return Color::Bad.paint(line);
     }
     if let Some(found) = line.strip_prefix("  ! ") {
-        // What it is about, up to the colon or the verb.
+        // Subject, up to the colon or the verb.
         let end = Kind::ALL.iter().find_map(|kind| found.starts_with(kind.title()).then(|| kind.title().len()));
         let (title, rest) = found.split_at(end.unwrap_or(0));
         let color = if title == Kind::OutOfMemory.title() { Color::Bad } else { Color::Warn };
@@ -104,7 +104,7 @@ fn colored(line: &str) -> String {
     }
 }
 
-/// Which process this is, and how it ended.
+/// Description of the process, and its end.
 pub(super) fn process(model: &Model) -> Vec<String> {
     let header = model.header().cloned().unwrap_or_default();
     let mut facts = vec![format!("pid {}", header.pid)];
@@ -131,7 +131,7 @@ pub(super) fn process(model: &Model) -> Vec<String> {
     ]
 }
 
-/// How the process ended.
+/// End of the process.
 pub(super) fn ending(model: &Model) -> String {
     match model.end().map(|end| (end.code, end.signal)) {
         None => "no end was recorded: it still runs, or was killed".to_owned(),
@@ -141,7 +141,7 @@ pub(super) fn ending(model: &Model) -> String {
     }
 }
 
-/// What the reader should know of the trace itself.
+/// Notes on the trace itself.
 fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
     let mut lines = Vec::new();
     for note in notes_on(loaded) {
@@ -155,12 +155,12 @@ fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
     lines
 }
 
-/// What the reader should know of the trace itself: notes, each with what belongs to it.
+/// Notes on the trace itself, each with its details.
 pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
     notes_of(&loaded.model, &loaded.skipped, loaded.truncated)
 }
 
-/// The same of what was met while reading.
+/// Notes on the trace from the summary of its reading.
 pub(super) fn notes_of(model: &Model, skipped: &Skipped, truncated: bool) -> Vec<Vec<String>> {
     let mut notes: Vec<Vec<String>> =
         model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
@@ -188,7 +188,7 @@ pub(super) fn notes_of(model: &Model, skipped: &Skipped, truncated: bool) -> Vec
     notes
 }
 
-/// What there is to say of stacks that are too deep to be shown whole.
+/// Note on stacks that are too deep to be shown whole.
 pub fn deep_stacks(model: &Model) -> Option<String> {
     let count = model.deep_stacks();
     let stacks = if count == 1 { "stack is" } else { "stacks are" };

@@ -1,4 +1,4 @@
-//! What a training says of its steps.
+//! Figures that a training run reports for its steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use memlab_base::table::Table;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 
-/// The most epochs shown: the last ones.
+/// Maximum number of epochs shown: the last ones.
 const EPOCHS: usize = 10;
 
-/// The steps of an epoch together.
+/// Sum of an epoch's steps.
 #[derive(Default)]
 struct Epoch {
     steps: u64,
     samples: u64,
     duration: u64,
-    /// The sum of the losses that are known, each as often as it has samples.
+    /// Sum of the known losses, weighted by samples.
     loss: f64,
     loss_samples: u64,
     offloaded_bytes: u64,
@@ -44,7 +44,7 @@ impl Epoch {
     }
 }
 
-/// How the training went, epoch by epoch; nothing, if it says nothing.
+/// Progress of the training by epoch; empty without reports.
 pub(super) fn epochs(model: &Model, columns: usize) -> Vec<String> {
     let mut epochs: BTreeMap<(u64, Option<Arc<str>>), Epoch> = BTreeMap::new();
     for step in model.steps() {
@@ -70,7 +70,7 @@ pub(super) fn epochs(model: &Model, columns: usize) -> Vec<String> {
     section("The training, by epoch", &table, rest, columns)
 }
 
-/// How the gradients were computed: `8 pieces, micro-batches`.
+/// Method of the gradient computation: `8 pieces, micro-batches`.
 pub(super) fn computed(training: &TrainingView) -> String {
     let pieces = (training.pieces > 1).then(|| format!("{} pieces", format::grouped(training.pieces)));
     let texts = [training.phase.as_deref().map(clean), pieces.map(Into::into), training.way.as_deref().map(clean)];

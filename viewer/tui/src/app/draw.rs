@@ -10,11 +10,11 @@ use crate::screens::output::inner;
 use crate::screens::overview::OverviewParts;
 use memlab_base::text;
 
-/// On smaller terminals some figures are shown instead of the dashboard.
+/// Smaller terminals show some figures instead of the dashboard.
 const MIN_COLUMNS: u16 = 30;
 const MIN_ROWS: u16 = 8;
 
-/// Where things are on a screen of a given size.
+/// Areas of a screen of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Areas {
     header: Rect,
@@ -55,7 +55,7 @@ pub fn draw(buffer: &mut Buffer, app: &mut App) {
     replace_unsafe(buffer, app.context.theme.glyphs.unicode);
 }
 
-/// Draws the screen in front, or what there is to say before there is a device.
+/// Draws the screen in front, or a message before the first device appears.
 fn draw_body(buffer: &mut Buffer, body: Rect, app: &mut App) {
     let context = &app.context;
     match app.screen {
@@ -78,7 +78,7 @@ fn draw_body(buffer: &mut Buffer, body: Rect, app: &mut App) {
     }
 }
 
-/// Replaces characters that a terminal would obey, and those it cannot show, whatever drew them.
+/// Replaces characters that a terminal would obey or cannot show, whoever drew them.
 fn replace_unsafe(buffer: &mut Buffer, unicode: bool) {
     for cell in &mut buffer.content {
         if cell.symbol().chars().any(text::is_unsafe) {
@@ -97,7 +97,7 @@ fn replace_unsafe(buffer: &mut Buffer, unicode: bool) {
     }
 }
 
-/// The size of the pane that shows what the program prints, on a terminal of this size: rows, columns.
+/// Size of the output pane on a terminal of this size: rows, columns.
 pub fn output_size(columns: u16, rows: u16) -> (u16, u16) {
     let inner = inner(areas(Rect::new(0, 0, columns, rows), false).body);
     (inner.height.max(1), inner.width.max(1))

@@ -1,4 +1,4 @@
-//! The last line: what can be pressed, the filter as it is typed, and messages.
+//! The last line: keys, the filter being typed, and messages.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use crate::widgets::pane::put_spans;
 use memlab_base::category::category_list;
 use memlab_base::text::{self, place};
 
-/// Draws it.
+/// Draws the footer.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     if let Some(prompt) = &app.prompt {
@@ -72,7 +72,7 @@ fn draw_prompt(buffer: &mut Buffer, area: Rect, app: &App, prompt: &Prompt) {
     put_spans(buffer, area.x, area.y, area.right(), &spans, theme);
 }
 
-/// Whether a category is being typed.
+/// True while a category is being typed.
 fn is_category(prompt: &Prompt) -> bool {
     let word = prompt.text.split_whitespace().last().unwrap_or_default();
     prompt.kind == PromptKind::Filter && word.trim_start_matches('!').starts_with("category:")
@@ -106,7 +106,7 @@ fn keys(app: &App) -> Vec<FooterKey> {
     keys
 }
 
-/// A key as a terminal without Unicode shows it.
+/// Name of a key on a terminal without Unicode.
 fn ascii(key: &'static str) -> &'static str {
     match key {
         "↑↓" => "j/k",
@@ -116,7 +116,7 @@ fn ascii(key: &'static str) -> &'static str {
     }
 }
 
-/// The filter in force, or what did not go well.
+/// The notice, the active filter, or the warnings.
 fn notice(app: &App) -> Vec<Span<'static>> {
     let theme = &app.context.theme;
     if let Some(notice) = &app.context.notice {
@@ -142,7 +142,7 @@ fn notice(app: &App) -> Vec<Span<'static>> {
         notices.push(warning.clone());
     }
     let words = notices.join(theme.glyphs.separator);
-    // The keys stay readable next to a long warning: it is in full in the help.
+    // Keeps the keys readable next to a long warning, which the help shows in full.
     let words = text::fit(&text::clean(&words), 60, theme.glyphs.ellipsis).into_owned();
     vec![Span::styled(words, theme.warn)]
 }

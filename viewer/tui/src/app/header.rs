@@ -1,4 +1,4 @@
-//! The two lines on top: which process runs, on what, in which state; the tabs and the steps.
+//! The top two lines: process, device and state; tabs and steps.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,7 +14,7 @@ use memlab_base::text;
 use memlab_follow::snapshot::ProcessState;
 use memlab_units::format;
 
-/// Draws both lines. The moment is always shown: beside the state where the tabs leave no room for it.
+/// Draws both lines. The moment is always shown: beside the state if the tabs leave no room.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     let tabs = tab_spans(app, area.width);
@@ -69,11 +69,11 @@ fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
     app.screens().iter().enumerate().map(tab).collect()
 }
 
-/// What fits on a screen too small for a dashboard.
+/// Draws the figures that fit on a screen too small for the dashboard.
 pub fn draw_minimal(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     let lines = match app.context.device() {
-        // The peak has its own line.
+        // The peak has a separate line.
         Some(device) => vec![
             (app.context.size(device.totals.allocated_bytes) + &cursor_text(app), theme.accent),
             (format!("peak {}", app.context.size(device.totals.peak_allocated_bytes)), theme.text),
@@ -88,7 +88,7 @@ pub fn draw_minimal(buffer: &mut Buffer, area: Rect, app: &App) {
     }
 }
 
-/// Of which moment the figures are, if it was chosen.
+/// Time of the figures, if the user chose a moment.
 fn cursor_text(app: &App) -> String {
     app.context.cursor_time().map(|time| format!(" at {}", format::duration(time))).unwrap_or_default()
 }
@@ -119,7 +119,7 @@ fn who_spans(app: &App) -> Vec<Span<'static>> {
     spans
 }
 
-/// The state of the process in words, and how it looks.
+/// State of the process in words, with its style.
 fn state_of(app: &App) -> (String, Style) {
     let theme = &app.context.theme;
     if let Some(process) = app.context.process()
@@ -156,7 +156,7 @@ fn state_spans(app: &App) -> Vec<Span<'static>> {
     }
     spans.push(Span::styled(format!("{} ", theme.glyphs.dot), style));
     if app.context.process().is_some_and(|process| app.context.is_offloaded(process)) {
-        // The program waits: made conspicuous, since that is easily forgotten.
+        // A waiting program is easily overlooked: make it conspicuous.
         let (state, how_much) = words.split_at(words.find(' ').unwrap_or(words.len()));
         spans.push(Span::styled(state.to_uppercase() + how_much, style));
         spans.push(Span::styled(" – ", theme.dim));
@@ -171,7 +171,7 @@ fn state_spans(app: &App) -> Vec<Span<'static>> {
     spans
 }
 
-/// The moment shown, if it is not the latest; and whether it still has to be found.
+/// The displayed moment, unless it is the latest.
 fn moment_spans(app: &App) -> Vec<Span<'static>> {
     let theme = &app.context.theme;
     let mut spans = Vec::new();
@@ -189,7 +189,7 @@ fn moment_words(app: &App) -> Option<String> {
     }
 }
 
-/// What else is known of it, the most important first.
+/// Other known facts, most important first.
 fn fact_spans(app: &App) -> Vec<Vec<Span<'static>>> {
     let theme = &app.context.theme;
     let Some(process) = app.context.process() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What each key does: the overlay and the prompt get keys first, then the dashboard, then the screen in front.
+//! Handles keys. The overlay and the prompt come first, then the dashboard, then the screen in front.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -10,14 +10,14 @@ use crate::screen::Screen;
 use crate::screens::screen_state::Action;
 use memlab_follow::request::UiRequest;
 
-/// Columns that Shift moves the cursor at once.
+/// Number of columns that the cursor moves with Shift.
 const SHIFT_COLUMNS: i64 = 10;
 
 /// More rows than any table has.
 const ALL_ROWS: isize = isize::MAX / 2;
 
 impl App {
-    /// A key was pressed.
+    /// Handles a key press.
     pub fn on_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
         if key.kind == KeyEventKind::Release {
             return None;
@@ -54,7 +54,7 @@ impl App {
         self.on_plain_key(key)
     }
 
-    /// Whether keys go to the program.
+    /// True while keys go to the program.
     pub fn is_typing(&self) -> bool {
         self.screen == Screen::Output && self.output.is_typing() && self.overlay.is_none()
     }
@@ -80,7 +80,7 @@ impl App {
             KeyCode::Char('d') => self.context.turn_target(1),
             KeyCode::Char('D') => self.context.turn_target(self.context.target_count().saturating_sub(1)),
             KeyCode::Char('e') => {
-                // The overview and the output are no tables.
+                // The overview and the output are not tables.
                 let has_rows = !matches!(self.screen, Screen::Overview | Screen::Output);
                 self.overlay = Some(Overlay::Export(ExportMenu { has_rows }));
             }
@@ -128,7 +128,7 @@ impl App {
         None
     }
 
-    /// The row under the cursor is chosen.
+    /// Handles Enter on the row under the cursor.
     pub(super) fn on_enter(&mut self) {
         let (screen, context) = self.screen_mut(self.screen);
         match screen.on_enter(context) {
@@ -150,7 +150,8 @@ impl App {
         }
     }
 
-    /// Ctrl-C: leaves if no program runs that was started here; else asks, and the second time interrupts the program.
+    /// Ctrl-C: leaves unless a program started here still runs. Otherwise asks, and the second time interrupts the
+    /// program.
     fn on_interrupt(&mut self) -> Option<UiRequest> {
         if !self.output.program_runs() {
             return Some(UiRequest::Quit);
@@ -169,7 +170,7 @@ impl App {
         self.screen = screens[(index + by) % screens.len()];
     }
 
-    /// Moves the cursor of the screen in front by some rows; `by` takes the rows of a page.
+    /// Moves the cursor of the screen in front by rows; `by` receives the number of rows on a page.
     pub(super) fn scroll(&mut self, by: &dyn Fn(isize) -> isize) {
         let (screen, context) = self.screen_mut(self.table_screen());
         screen.scroll(by, context);

@@ -1,4 +1,4 @@
-//! What clicks, the wheel and drags do.
+//! Handles clicks, the wheel and drags.
 
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 
@@ -6,11 +6,11 @@ use super::state::App;
 use crate::context::HitTarget;
 use crate::screen::TablePane;
 
-/// Rows that one notch of the wheel moves.
+/// Number of rows per notch of the wheel.
 const WHEEL_ROWS: isize = 3;
 
 impl App {
-    /// The mouse was used.
+    /// Handles a mouse event.
     pub fn on_mouse(&mut self, event: MouseEvent) {
         let target = self.context.hit_targets.at(event.column, event.row);
         self.change_moment(|app| match event.kind {
@@ -72,7 +72,7 @@ impl App {
         }
     }
 
-    /// The keys go to a table; returns whether they did already.
+    /// Directs the keys to a table; returns true if they went there already.
     fn focus_on(&mut self, pane: TablePane) -> bool {
         match pane {
             TablePane::Overview(table) => std::mem::replace(&mut self.overview.focus, table) == table,
@@ -80,7 +80,7 @@ impl App {
         }
     }
 
-    /// Puts the cursor on a row; returns whether it was there already.
+    /// Puts the cursor on a row; returns true if it has not moved.
     fn select(&mut self, row: usize) -> bool {
         self.screen_mut(self.table_screen()).0.table().is_some_and(|table| table.select(row))
     }

@@ -1,4 +1,4 @@
-//! Moving a program's memory to the host and back: what the keys ask for, and how far it is.
+//! Moves a program's memory to the host and back: requests by key, and their progress.
 
 use super::state::App;
 use crate::overlays::{OffloadQuestion, Overlay};
@@ -10,7 +10,7 @@ use memlab_follow::request::UiRequest;
 use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_protocol::status::{MoveState, OperationKind};
 
-/// Up to this many processes are all asked where their memory is.
+/// Up to this many processes are all asked for the location of their memory.
 const MAX_WATCHED_PROCESSES: usize = 16;
 
 fn watched(process: &ProcessSnapshot) -> WatchedProcess {
@@ -20,13 +20,13 @@ fn watched(process: &ProcessSnapshot) -> WatchedProcess {
 /// A process in words: `train.py (PID 42)`.
 fn who(process: &ProcessSnapshot) -> String {
     let command = text::short_command(&process.header.command);
-    // Its options matter less here than its name.
+    // The options matter less here than the name.
     let name = command.split(' ').next().unwrap_or_default();
     format!("{name} (PID {})", process.header.pid)
 }
 
 impl App {
-    /// The processes to ask where their memory is: those that run, or of many those on the screen.
+    /// Processes to ask for the location of their memory: the running ones or, if there are many, those on the screen.
     pub fn watched(&self) -> Vec<WatchedProcess> {
         let runs = |process: &&ProcessSnapshot| !process.state.is_over();
         let all = &self.latest.processes;
@@ -40,7 +40,7 @@ impl App {
         seen
     }
 
-    /// The process that the keys move: the one shown, or the one under the cursor of its table.
+    /// The process that the keys act on: the one shown, or the one under the cursor of its table.
     pub fn moved_process(&self) -> Option<&ProcessSnapshot> {
         match self.screen {
             Screen::Ranks => self.ranks.selected_process(&self.context),
@@ -48,7 +48,7 @@ impl App {
         }
     }
 
-    /// `o`: asks whether to offload.
+    /// `o`: asks for confirmation before offloading.
     pub(super) fn confirm_offload(&mut self) {
         match self.offload_question() {
             Ok(question) => self.overlay = Some(Overlay::Offload(question)),
@@ -70,7 +70,7 @@ impl App {
         }
     }
 
-    /// `r`: restores. It does not ask, since nothing is lost.
+    /// `r`: restores, without confirmation, because nothing is lost.
     pub(super) fn restore(&mut self) -> Option<UiRequest> {
         match self.restore_order() {
             Ok(order) => Some(UiRequest::Move(order)),
@@ -92,7 +92,7 @@ impl App {
         Ok(MoveOrder { of, who, kind: OperationKind::Restore, by_driver: state == MoveState::Checkpointed })
     }
 
-    /// The process that the keys move, if it can be asked and nothing moves yet.
+    /// The process that the keys act on, if it accepts requests and no memory is moving yet.
     fn movable(&self) -> Result<(&ProcessSnapshot, &MemoryLocation), String> {
         let process = self.moved_process().ok_or("there is no process yet")?;
         let who = who(process);
@@ -112,7 +112,7 @@ impl App {
         Ok((process, about))
     }
 
-    /// What the footer says while memory moves.
+    /// Message of the footer while memory moves.
     pub(super) fn move_progress(&self, columns: u16) -> Option<String> {
         let process = self.moved_process()?;
         let location = self.context.memory_location(process).filter(|location| location.is_busy())?;

@@ -1,21 +1,21 @@
-//! A line that is typed at the bottom of the screen: a filter, or a moment to go to.
+//! A line typed at the bottom of the screen: a filter, or a moment to go to.
 
-/// What a line is typed for.
+/// Purpose of a typed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptKind {
-    /// Which rows to show.
+    /// Filter for the rows.
     Filter,
-    /// Which moment to go to.
+    /// Moment to go to.
     GoTo,
 }
 
 /// A line being typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// What for.
+    /// Purpose.
     pub kind: PromptKind,
-    /// So far.
+    /// Text so far.
     pub text: String,
-    /// What is wrong with it.
+    /// Error in the text.
     pub error: Option<String>,
 }

@@ -6,7 +6,7 @@ use super::prompt::{Prompt, PromptKind};
 use super::state::App;
 use memlab_base::text;
 
-/// The longest text that can be typed.
+/// Maximum length of typed text.
 const MAX_LENGTH: usize = 256;
 
 impl App {
@@ -34,7 +34,7 @@ impl App {
             }
             _ => return,
         }
-        // A filter applies while it is typed, as far as it can be parsed.
+        // A filter applies while it is typed, whenever it can be parsed.
         if prompt.kind == PromptKind::Filter {
             let text = prompt.text.clone();
             let error = self.context.set_filter(&text).err();

@@ -1,4 +1,4 @@
-//! Writes what is on the screen to a file: the rows as CSV or JSON, or the screen as a picture.
+//! Writes the content of the screen to a file: rows as CSV or JSON, or the screen as a picture.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use super::state::App;
 use memlab_follow::request::ExportKind;
 use memlab_report::export::svg;
 
-/// Writes the screen to a file in the working directory; returns the words for the status line.
+/// Writes the screen to a file in the working directory; returns a message for the status line.
 pub fn save(app: &mut App, kind: ExportKind, (columns, rows): (u16, u16)) -> String {
     let (content, extension) = match kind {
         ExportKind::Svg => {
@@ -38,7 +38,7 @@ pub fn save(app: &mut App, kind: ExportKind, (columns, rows): (u16, u16)) -> Str
     }
 }
 
-/// Makes a file under a name that is still free.
+/// Creates a file under an unused name.
 fn create(name: &str, extension: &str, content: &str) -> io::Result<PathBuf> {
     for number in 0..1000 {
         let suffix = if number == 0 { String::new() } else { format!("-{number}") };

@@ -1,4 +1,4 @@
-//! The state of the dashboard, and the data that comes in.
+//! State of the dashboard, and its incoming data.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,12 +23,12 @@ use memlab_base::theme::Theme;
 use memlab_follow::offload::mover::MoverUpdate;
 use memlab_follow::snapshot::{ProcessState, Snapshot};
 
-/// The screen is drawn again when the time shown has advanced by so much.
+/// Minimum advance of the displayed time before the screen is redrawn.
 const CLOCK_RESOLUTION_NS: u64 = 250_000_000;
 
 /// The dashboard.
 pub struct App {
-    /// What all screens share.
+    /// State shared by all screens.
     pub context: Context,
     /// The screen in front.
     pub screen: Screen,
@@ -41,22 +41,22 @@ pub struct App {
     pub ranks: RanksScreen,
     pub time: TimeScreen,
     pub output: OutputScreen,
-    /// What is drawn over the screen.
+    /// Overlay drawn over the screen.
     pub overlay: Option<Overlay>,
     /// The line being typed.
     pub prompt: Option<Prompt>,
-    /// Whether the dashboard uses the mouse.
+    /// True if the dashboard uses the mouse.
     pub uses_mouse: bool,
-    /// What to say while there is no trace yet.
+    /// Message while no trace exists yet.
     pub waiting_for: String,
     pub latest: Arc<Snapshot>,
-    /// The latest moment when the display was paused.
+    /// Latest moment at the time of the pause.
     paused_at: Option<Cursor>,
-    /// The moment to go to when the first data comes.
+    /// Moment to go to when the first data arrives.
     start_moment: Option<String>,
 }
 
-/// The state of a screen of `$app`, borrowed as `&dyn ScreenState` or, with `mut`, as `&mut dyn ScreenState`.
+/// State of a screen of `$app`, borrowed as `&dyn ScreenState` or, with `mut`, as `&mut dyn ScreenState`.
 macro_rules! screen_state {
     ($app:ident, $screen:expr $(, $mutable:tt)?) => {{
         let state: &$($mutable)? dyn ScreenState = match $screen {
@@ -75,7 +75,7 @@ macro_rules! screen_state {
 }
 
 impl App {
-    /// A dashboard that waits for its first snapshot.
+    /// Makes a dashboard that waits for its first snapshot.
     pub fn new(theme: Theme, waiting_for: impl Into<String>) -> Self {
         Self {
             context: Context::new(theme),
@@ -99,7 +99,7 @@ impl App {
         }
     }
 
-    /// The same with a screen for what the program prints to `terminal`.
+    /// Adds a screen for the output that the program prints to `terminal`.
     pub fn with_program(mut self, terminal: Arc<Mutex<ProgramTerminal>>) -> Self {
         self.output = OutputScreen::of_program(terminal);
         self
@@ -117,23 +117,23 @@ impl App {
         self.uses_mouse = config.mouse;
     }
 
-    /// The screens there are.
+    /// Available screens.
     pub fn screens(&self) -> Vec<Screen> {
         let has_program = self.output.has_program();
         Screen::ALL.into_iter().filter(|screen| *screen != Screen::Output || has_program).collect()
     }
 
-    /// The state of a screen, and the context.
+    /// State of a screen, and the context.
     pub(super) fn screen_mut(&mut self, screen: Screen) -> (&mut dyn ScreenState, &mut Context) {
         (screen_state!(self, screen, mut), &mut self.context)
     }
 
-    /// The state of the screen in front.
+    /// State of the screen in front.
     pub(super) fn current_screen(&self) -> &dyn ScreenState {
         screen_state!(self, self.screen)
     }
 
-    /// The screen whose rows the keys move: on the overview that of the table with the focus.
+    /// The screen whose rows the keys move; on the overview, the screen of the table with the focus.
     pub(super) fn table_screen(&self) -> Screen {
         match (self.screen, self.overview.focus) {
             (Screen::Overview, OverviewTable::Lines) => Screen::Lines,
@@ -142,7 +142,7 @@ impl App {
         }
     }
 
-    /// New data. While paused it is kept for later, unless it answers a query made since.
+    /// Takes new data. While paused, data is kept for later, unless it answers a newer query.
     pub fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         self.latest = snapshot;
         let (new, old) = (&self.latest, &self.context.snapshot);
@@ -158,7 +158,7 @@ impl App {
         }
     }
 
-    /// Advances the clock; returns whether to redraw.
+    /// Advances the clock; returns true if the screen must be redrawn.
     pub fn on_tick(&mut self, now_unix_ns: u64) -> bool {
         let is_tried = matches!(&self.overlay, Some(Overlay::Advice(view)) if view.is_waiting());
         if self.context.paused {
@@ -170,7 +170,7 @@ impl App {
         changed || is_tried
     }
 
-    /// The program ended.
+    /// Handles the end of the program.
     pub fn on_program_end(&mut self, how: String) {
         self.output.on_program_end(how);
         if self.overlay == Some(Overlay::Leave) {
@@ -178,12 +178,12 @@ impl App {
         }
     }
 
-    /// Where the memory of the processes is, and how orders ended.
+    /// Takes the locations of the processes' memory, and the results of orders.
     pub fn on_mover_update(&mut self, update: MoverUpdate) {
         self.context.memory_locations = update.known;
         for outcome in update.outcomes {
             match outcome {
-                // A long text, which says what to do.
+                // The error is long and contains the next step.
                 Err(error) if self.overlay.is_none() && self.prompt.is_none() => {
                     self.overlay = Some(Overlay::Message(error));
                 }
@@ -192,14 +192,14 @@ impl App {
         }
     }
 
-    /// The query for the next snapshot.
+    /// Query for the next snapshot.
     pub fn query(&self) -> Query {
         let context = &self.context;
         let detail = match self.screen.detail() {
             Detail::None if context.filter.asks_for_relations() => Detail::Relations,
             detail => detail,
         };
-        // Only some figures of the peak are in every snapshot; the rest is looked up at that moment.
+        // Snapshots contain only some figures of the peak; the others require a lookup at that moment.
         let peak = (context.moment == ShownMoment::Peak && matches!(detail, Detail::Segments | Detail::Events))
             .then(|| context.peak_cursor())
             .flatten();
@@ -207,7 +207,7 @@ impl App {
         let cursor = context.cursor().cloned().or(peak).or_else(|| {
             let shown = &context.snapshot;
             let is_there = (detail, trace.as_ref()) == (shown.detail, shown.trace.as_ref());
-            // The moment of the pause, for figures that the snapshot shown does not have.
+            // The moment of the pause, for figures that the displayed snapshot lacks.
             self.paused_at.clone().filter(|_| !is_there || shown.cursor.is_some())
         });
         let front = context.process().map(|process| process.path.clone());
@@ -218,17 +218,17 @@ impl App {
         if self.screen == Screen::Steps { self.steps.comparison_query(&self.context) } else { None }
     }
 
-    /// Whether a comparison is to come.
+    /// True while a comparison is outstanding.
     pub fn awaits_comparison(&self) -> bool {
         self.screen == Screen::Steps && self.steps.awaits_comparison(&self.context)
     }
 
-    /// Whether the snapshot shown is not yet of the moment asked for.
+    /// True until the displayed snapshot is of the requested moment.
     pub fn is_seeking(&self) -> bool {
         !self.context.snapshot.processes.is_empty() && self.query().cursor != self.context.snapshot.cursor
     }
 
-    /// Goes to a moment as soon as there is a trace; see [`Context::go_to`].
+    /// Goes to a moment as soon as a trace exists; see [`Context::go_to`].
     pub fn start_at(&mut self, text: &str) {
         self.start_moment = Some(text.to_owned());
     }
@@ -245,8 +245,9 @@ impl App {
         }
     }
 
-    /// Runs what may change the moment shown. Tables sorted by the figure of the old moment are then sorted by that of
-    /// the new one.
+    /// Runs an action that may change the displayed moment.
+    ///
+    /// Tables sorted by the old moment's figure are then sorted by the new one's.
     pub fn change_moment<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.context.moment;
         let result = change(self);
@@ -258,7 +259,7 @@ impl App {
         result
     }
 
-    /// Stops the display, or lets it go on.
+    /// Pauses or resumes the display.
     pub(super) fn toggle_pause(&mut self) {
         self.context.paused = !self.context.paused;
         self.paused_at = if self.context.paused { self.context.latest_cursor() } else { None };

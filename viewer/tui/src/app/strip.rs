@@ -1,4 +1,4 @@
-//! The run in one row, with the moment shown: below every screen that has no chart, to click and drag in.
+//! The run in one row with the displayed moment, for clicks and drags. It is below every screen without a chart.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,7 +12,7 @@ use memlab_units::format;
 const HEIGHTS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII_HEIGHTS: [&str; 4] = [".", ":", "|", "#"];
 
-/// Draws it.
+/// Draws the strip.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let (Some(process), Some(device)) = (context.process(), context.device()) else { return };
     if area.height == 0 || area.width < 30 {

@@ -1,4 +1,4 @@
-//! Before there is anything to show: what is being waited for, or how far the opening of the trace is.
+//! The screen before the first data: a message, or the progress of opening the trace.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -10,13 +10,13 @@ use memlab_base::text;
 use memlab_follow::snapshot::ProcessState;
 use memlab_units::format::size;
 
-/// Draws it in the middle.
+/// Draws the message in the middle.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     let mut lines = Vec::new();
     match app.context.process() {
         Some(process) => match process.state {
-            // Another rank was looked at: a model of this one is made first.
+            // The displayed rank has changed: its model is built first.
             _ if process.is_summary => {
                 lines.push((format!("opening {}", process.path.display()), theme.title));
                 lines.extend(process.failure.iter().map(|failure| (failure.clone(), theme.bad)));

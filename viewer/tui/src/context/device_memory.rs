@@ -1,4 +1,4 @@
-//! Where the GPU memory of the processes is: on the devices, or moved to host memory.
+//! Location of the processes' GPU memory: on the devices, or moved to host memory.
 
 use super::state::Context;
 use memlab_follow::offload::mover::MemoryLocation;
@@ -7,12 +7,12 @@ use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_protocol::status::{MoveState, OperationKind};
 
 impl Context {
-    /// What is known of where a process's memory is, while it runs.
+    /// Known location of a process's memory, while it runs.
     pub fn memory_location(&self, process: &ProcessSnapshot) -> Option<&MemoryLocation> {
         self.memory_locations.get(&process.header.pid).filter(|_| !process.state.is_over())
     }
 
-    /// Where a process's memory is, in a few words; `None`: on the devices, or not known.
+    /// Location of a process's memory in a few words; `None`: on the devices, or unknown.
     pub fn memory_location_words(&self, process: &ProcessSnapshot) -> Option<String> {
         let location = self.memory_location(process)?;
         match location.by_driver {
@@ -22,7 +22,7 @@ impl Context {
         }
     }
 
-    /// The same in a word.
+    /// Location of a process's memory in one word.
     pub fn memory_location_word(&self, process: &ProcessSnapshot) -> Option<&'static str> {
         let location = self.memory_location(process)?;
         match (location.by_driver, location.moving.as_ref().map(|moving| moving.state)) {
@@ -33,7 +33,7 @@ impl Context {
         }
     }
 
-    /// Whether a process waits for its memory.
+    /// True if a process waits for its memory.
     pub fn is_offloaded(&self, process: &ProcessSnapshot) -> bool {
         let moving = self.memory_location(process).and_then(|location| location.moving.as_ref());
         moving.is_some_and(|moving| matches!(moving.state, MoveState::Offloaded | MoveState::Checkpointed))

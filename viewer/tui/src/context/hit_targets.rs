@@ -1,4 +1,4 @@
-//! What the mouse hits where on the screen.
+//! Targets of the mouse on the screen.
 
 use std::cell::{Cell, RefCell};
 
@@ -6,53 +6,53 @@ use ratatui::layout::{Position, Rect};
 
 use crate::screen::{Screen, TablePane};
 
-/// Something on the screen that takes the mouse.
+/// A target of the mouse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HitTarget {
-    /// A screen's tab.
+    /// Tab of a screen.
     Tab(Screen),
-    /// The heading of a table's column, by its index among the columns of that table.
+    /// Heading of a table's column, by its index among the columns of that table.
     Heading(Option<TablePane>, usize),
-    /// A row of the table of the screen in front, by its index.
+    /// Row of the table of the screen in front, by its index.
     Row(usize),
     /// A table beside others.
     Pane(TablePane),
-    /// A row of such a table.
+    /// Row of such a table.
     PaneRow(TablePane, usize),
-    /// A point in time: the scale is [`HitTargets::time_scale`].
+    /// A point in time, on the scale [`HitTargets::time_scale`].
     Time,
-    /// One moment: nanoseconds since the trace's start.
+    /// A moment: nanoseconds since the trace's start.
     Moment(u64),
     /// A device of a process, by its index in [`super::Context::targets`].
     Device(usize),
-    /// A piece of the memory map: the addresses of the segment and of the piece.
+    /// A piece of the memory map: the addresses of its segment and of the piece.
     Block(u64, u64),
     /// The overlay.
     Overlay,
 }
 
-/// Which time is drawn in which column.
+/// Times of the columns of a time axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeScale {
-    /// The first column.
+    /// First column.
     pub left: u16,
-    /// Its time: nanoseconds since the trace's start.
+    /// Start of the first column: nanoseconds since the trace's start.
     pub start: u64,
-    /// The length of a column, in nanoseconds.
+    /// Length of a column, in nanoseconds.
     pub width: u64,
 }
 
 impl TimeScale {
-    /// The time at the end of a column.
+    /// Time at the end of a column.
     pub fn time_at(&self, column: u16) -> u64 {
         let columns = u64::from(column.saturating_sub(self.left)) + 1;
         self.start.saturating_add(self.width.saturating_mul(columns)).saturating_sub(1)
     }
 }
 
-/// The targets of one frame. A target drawn later covers those drawn before.
+/// Targets of one frame. A target drawn later covers those drawn before.
 ///
-/// Drawing borrows the context immutably and fills this: hence the cells.
+/// Cells, because drawing fills them through an immutable borrow of the context.
 #[derive(Debug, Default)]
 pub struct HitTargets {
     targets: RefCell<Vec<(Rect, HitTarget)>>,
@@ -60,7 +60,7 @@ pub struct HitTargets {
 }
 
 impl HitTargets {
-    /// Removes all targets, before a new frame is drawn.
+    /// Removes all targets before a new frame.
     pub fn clear(&self) {
         self.targets.borrow_mut().clear();
     }
@@ -78,12 +78,12 @@ impl HitTargets {
         self.put(area, HitTarget::Time);
     }
 
-    /// The scale of the time axis drawn last.
+    /// Scale of the time axis drawn last.
     pub fn time_scale(&self) -> Option<TimeScale> {
         self.time_scale.get()
     }
 
-    /// The topmost target at a position.
+    /// Topmost target at a position.
     pub fn at(&self, column: u16, row: u16) -> Option<HitTarget> {
         let targets = self.targets.borrow();
         targets.iter().rev().find(|(area, _)| area.contains(Position::new(column, row))).map(|(_, target)| *target)

@@ -1,31 +1,31 @@
-//! Which moment is shown, and how much of the past.
+//! The displayed moment, and the displayed part of the past.
 
-/// Which moment the tables and the categories show.
+/// Moment of the tables and the categories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShownMoment {
     /// The latest.
     #[default]
     Now,
-    /// When the most was allocated.
+    /// The moment of most allocated memory.
     Peak,
-    /// One that was chosen with the cursor.
+    /// A moment chosen with the cursor.
     Cursor,
 }
 
-/// How much of the past the chart shows.
+/// Part of the past in the chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChartWindow {
     /// The whole run.
     #[default]
     Run,
-    /// The last so many seconds.
+    /// The last seconds; the number.
     Last(u64),
-    /// So many nanoseconds around a moment, in nanoseconds since the trace's start; `None`: up to the end.
+    /// A length in nanoseconds around a moment, in nanoseconds since the trace's start; `None`: up to the end.
     Around(Option<u64>, u64),
 }
 
 impl ChartWindow {
-    /// The next of the four.
+    /// The next window, in a cycle of four.
     pub fn next(self) -> Self {
         match self {
             Self::Run => Self::Last(300),

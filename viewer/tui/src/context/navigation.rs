@@ -1,4 +1,4 @@
-//! Which moment is shown: the latest, the peak, or one chosen by time, step or out-of-memory.
+//! Choice of the displayed moment: the latest, the peak, or one given by time, step or out-of-memory error.
 
 use memlab_trace::SeekTarget;
 
@@ -10,12 +10,13 @@ use memlab_base::query::Cursor;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
 use memlab_units::format;
 
-/// The shortest time the chart shows, in nanoseconds: a point of it is some microseconds long at best.
+/// Shortest time in the chart, in nanoseconds: a point is at least some microseconds long.
 const MIN_WINDOW_NS: u64 = 1_000_000;
 
 impl Context {
-    /// Shows the peak of a program that gave its memory back before it ended, unless the user chose a moment: its end
-    /// would be empty.
+    /// Shows the peak of a program that freed its memory before its end, which would look empty.
+    ///
+    /// A moment that the user chose is kept.
     pub fn leave_an_empty_end(&mut self) {
         let is_over = self.process().is_some_and(|process| process.state.is_over());
         let is_empty =
@@ -32,7 +33,7 @@ impl Context {
         self.set_moment(moment);
     }
 
-    /// The latest moment, or back from it to the peak.
+    /// Switches between the latest moment and the peak.
     pub fn toggle_peak(&mut self) {
         self.show(if self.moment == ShownMoment::Peak { ShownMoment::Now } else { ShownMoment::Peak });
     }
@@ -42,19 +43,19 @@ impl Context {
         self.moment_was_chosen = true;
     }
 
-    /// The chosen moment; `None`: the latest or the peak.
+    /// Chosen moment; `None`: the latest or the peak.
     pub fn cursor(&self) -> Option<&Cursor> {
         self.cursor.as_ref()
     }
 
-    /// The moment the cursor is at, in nanoseconds since the start of the trace shown; `None`: the latest or the peak.
+    /// Time of the cursor, in nanoseconds since the start of the displayed trace; `None`: the latest or the peak.
     pub fn cursor_time(&self) -> Option<u64> {
         let cursor = self.cursor.as_ref()?;
         let start = self.process()?.header.start_unix_ns;
         Some(cursor.unix_ns.saturating_sub(start))
     }
 
-    /// Puts the cursor at a time of the trace shown.
+    /// Puts the cursor at a time of the displayed trace.
     pub fn go_to_time(&mut self, time: u64) {
         let Some(process) = self.process() else { return };
         let time = time.min(process.until(self.now_unix_ns));
@@ -62,15 +63,16 @@ impl Context {
         self.set_moment(ShownMoment::Cursor);
     }
 
-    /// Puts the cursor right after an event of the trace shown. Times of different threads are not quite in order, so
-    /// that where the number of an event is known the time would be less than exact.
+    /// Puts the cursor right after an event of the displayed trace.
+    ///
+    /// Times of different threads are not strictly ordered, so the number of an event is more exact than its time.
     pub fn go_to_event(&mut self, number: u64, time: u64) {
         let Some(process) = self.process() else { return };
         self.cursor = Some(cursor_at(process, SeekTarget::event(number, time), time));
         self.set_moment(ShownMoment::Cursor);
     }
 
-    /// When the chart begins and ends, if it does not show the whole run. A moment chosen outside it draws it along.
+    /// Start and end of the chart, unless it shows the whole run. It moves to include a chosen moment.
     pub fn chart_span(&self) -> Option<(u64, u64)> {
         let end = self.process()?.until(self.now_unix_ns);
         let (centre, length) = match self.window {
@@ -89,17 +91,17 @@ impl Context {
         Some((start, start.saturating_add(length)))
     }
 
-    /// Halves what the chart shows, around the moment shown; or doubles it.
+    /// Halves the chart's time around the displayed moment, or doubles it.
     pub fn zoom(&mut self, nearer: bool) {
         let Some(end) = self.process().map(|process| process.until(self.now_unix_ns)) else { return };
         let length = self.chart_span().map_or(end, |(start, end)| end - start);
         let length = if nearer { (length / 2).max(MIN_WINDOW_NS) } else { length.saturating_mul(2) };
         let centre = if self.moment == ShownMoment::Now { None } else { self.moment_time() };
-        // Halved and doubled again it may be a little shorter than the run.
+        // Halving and doubling may leave it slightly shorter than the run.
         self.window = if length > end - end / 8 { ChartWindow::Run } else { ChartWindow::Around(centre, length) };
     }
 
-    /// Moves the cursor by columns of the chart, from the latest moment or the peak if it is there.
+    /// Moves the cursor by columns of the chart, starting from the displayed moment.
     pub fn move_cursor(&mut self, columns: i64) {
         let (Some(process), Some(device)) = (self.process(), self.device()) else { return };
         let end = process.until(self.now_unix_ns);
@@ -113,7 +115,7 @@ impl Context {
         self.go_to_time(from.saturating_add_signed(by));
     }
 
-    /// Puts the cursor at the end of the next step (`forward`) or the one before.
+    /// Puts the cursor at the end of the next step (`forward`) or the previous one.
     pub fn go_to_next_step(&mut self, forward: bool) {
         let (Some(device), Some(now)) = (self.device(), self.moment_time()) else { return };
         let mut steps = device.steps.iter();
@@ -127,11 +129,11 @@ impl Context {
         }
     }
 
-    /// Puts the cursor at the next out-of-memory, and after the last at the first.
+    /// Puts the cursor at the next out-of-memory error; after the last, at the first.
     ///
     /// # Errors
     ///
-    /// If there was none.
+    /// If none occurred.
     pub fn go_to_next_oom(&mut self) -> Result<(), String> {
         let now = self.cursor_time();
         let ooms = || self.process().into_iter().flat_map(|process| &process.ooms);
@@ -141,16 +143,16 @@ impl Context {
         Ok(())
     }
 
-    /// Puts the cursor at what a person typed: a time, `step 12`, `peak`, `oom`, `end`.
+    /// Puts the cursor at a typed moment: a time, `step 12`, `peak`, `oom`, `end`.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the user.
+    /// A message for the user about the mistake.
     pub fn go_to(&mut self, text: &str) -> Result<(), String> {
         let moment = match text.trim().to_lowercase() {
             text if text == "now" => NamedMoment::End,
             text if text == "oom" => return self.go_to_next_oom(),
-            // As one types in a hurry: `step 12` for `step:12`, `12.5` for `12.5s`.
+            // Accepts hasty forms: `step 12` for `step:12`, `12.5` for `12.5s`.
             text if text.starts_with("step ") => text.replacen("step ", "step:", 1).parse()?,
             text if text.parse::<f64>().is_ok() => format!("{text}s").parse()?,
             text => text.parse()?,
@@ -186,7 +188,7 @@ impl Context {
         Ok(())
     }
 
-    /// The moment shown, in nanoseconds since the trace's start.
+    /// Time of the displayed moment, in nanoseconds since the trace's start.
     pub fn moment_time(&self) -> Option<u64> {
         let (process, device) = (self.process()?, self.device()?);
         Some(match self.moment {
@@ -196,7 +198,7 @@ impl Context {
         })
     }
 
-    /// The latest moment of the process shown.
+    /// Latest moment of the displayed process.
     pub fn latest_cursor(&self) -> Option<Cursor> {
         let process = self.process()?;
         Some(cursor_at(process, SeekTarget::Event(process.events_read), process.time))

@@ -1,4 +1,4 @@
-//! The context, and the process and device it shows.
+//! The context, with its displayed process and device.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,54 +17,54 @@ use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 /// A device of a process, or a process without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// An index into [`Snapshot::processes`].
+    /// Index into [`Snapshot::processes`].
     pub process: usize,
-    /// An index into [`ProcessSnapshot::devices`]; `None`: it has none.
+    /// Index into [`ProcessSnapshot::devices`]; `None`: the process has no device.
     pub device: Option<usize>,
 }
 
-/// What all screens share.
+/// State shared by all screens.
 pub struct Context {
-    /// What is on the screen.
+    /// Snapshot on the screen.
     pub snapshot: Arc<Snapshot>,
-    /// Whether `snapshot` is kept while the program continues.
+    /// True if `snapshot` is kept while the program continues.
     pub paused: bool,
-    /// The device shown: an index into [`Context::targets`].
+    /// Displayed device: an index into [`Context::targets`].
     pub(super) target: usize,
-    /// The moment of tables and categories.
+    /// Moment of tables and categories.
     pub moment: ShownMoment,
-    /// Whether the user chose it.
+    /// True if the user chose the moment.
     pub(super) moment_was_chosen: bool,
-    /// The chosen moment, where `moment` is [`ShownMoment::Cursor`].
+    /// Chosen moment, if `moment` is [`ShownMoment::Cursor`].
     pub(super) cursor: Option<Cursor>,
-    /// How much of the past the chart shows.
+    /// Part of the past in the chart.
     pub window: ChartWindow,
-    /// How sizes are written.
+    /// Format of sizes.
     pub units: Units,
-    /// Whether what a line or layer holds includes what those it calls hold.
+    /// True if the figures of a line or layer include those of called lines or inner layers.
     pub inclusive: bool,
-    /// Whose lines are shown, if the user chose.
+    /// Scope of the displayed lines, if the user chose one.
     pub scope: Option<Scope>,
-    /// Which rows are shown.
+    /// Filter of the rows.
     pub filter: Filter,
-    /// The filter as it was typed.
+    /// The filter as typed.
     pub filter_text: String,
-    /// Whether `snapshot` is not yet of the moment asked for; set before drawing.
+    /// True until `snapshot` is of the requested moment; set before drawing.
     pub is_seeking: bool,
-    /// A message for the status line, until the next key.
+    /// Message for the status line, until the next key.
     pub notice: Option<String>,
     /// Colours and glyphs.
     pub theme: Theme,
-    /// What the mouse hits where; filled as the screen is drawn.
+    /// Targets of the mouse; filled while the screen is drawn.
     pub hit_targets: HitTargets,
-    /// The present: nanoseconds since 1970.
+    /// Present time: nanoseconds since 1970.
     pub now_unix_ns: u64,
-    /// Where the memory of each process is, by its pid.
+    /// Location of each process's memory, by pid.
     pub memory_locations: HashMap<u32, MemoryLocation>,
 }
 
 impl Context {
-    /// A context without a snapshot.
+    /// Makes a context without a snapshot.
     pub fn new(theme: Theme) -> Self {
         Self {
             snapshot: Arc::default(),
@@ -88,17 +88,17 @@ impl Context {
         }
     }
 
-    /// A size in the units that the user chose.
+    /// Formats a size in the user's units.
     pub fn size(&self, bytes: u64) -> String {
         self.units.size(bytes)
     }
 
-    /// By how much a size changed, in these units.
+    /// Formats the change of a size in the user's units.
     pub fn change(&self, change: i64) -> String {
         self.units.change(change)
     }
 
-    /// All devices of all processes, and the processes without one.
+    /// All devices of all processes, and the processes without a device.
     pub fn targets(&self) -> Vec<Target> {
         let of_process = |(process, snapshot): (usize, &ProcessSnapshot)| {
             let count = snapshot.devices.len();
@@ -107,12 +107,12 @@ impl Context {
         self.snapshot.processes.iter().enumerate().flat_map(of_process).collect()
     }
 
-    /// How many [`Context::targets`] there are.
+    /// Number of [`Context::targets`].
     pub fn target_count(&self) -> usize {
         self.snapshot.processes.iter().map(|process| process.devices.len().max(1)).sum()
     }
 
-    /// Takes over new data. The device shown stays the one shown, also where others come before it now.
+    /// Takes new data. The displayed device stays the same, even if others now come before it.
     pub fn set_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         let shown = self.process().map(|process| (process.path.clone(), process.header.pid));
         let device = self.device().map(|device| device.totals.index);
@@ -126,7 +126,7 @@ impl Context {
         self.target = before + devices.iter().position(|found| Some(found.totals.index) == device).unwrap_or(0);
     }
 
-    /// Which of [`Context::targets`] is shown.
+    /// Index of the displayed target in [`Context::targets`].
     pub fn target(&self) -> usize {
         self.target.min(self.target_count().saturating_sub(1))
     }
@@ -136,7 +136,7 @@ impl Context {
         self.target = target;
     }
 
-    /// Shows the next device, or one further on; after the last one the first.
+    /// Shows the next device, or one further on, and wraps around.
     pub fn turn_target(&mut self, by: usize) {
         let targets = self.target_count();
         if targets > 0 {
@@ -144,7 +144,7 @@ impl Context {
         }
     }
 
-    /// The target shown.
+    /// The displayed target.
     fn place(&self) -> Option<Target> {
         let mut left = self.target();
         for (process, snapshot) in self.snapshot.processes.iter().enumerate() {
@@ -157,33 +157,33 @@ impl Context {
         None
     }
 
-    /// The process shown.
+    /// The displayed process.
     pub fn process(&self) -> Option<&ProcessSnapshot> {
         self.snapshot.processes.get(self.place()?.process)
     }
 
-    /// The device shown.
+    /// The displayed device.
     pub fn device(&self) -> Option<&DeviceSnapshot> {
         let Target { process, device } = self.place()?;
         self.snapshot.processes.get(process)?.devices.get(device?)
     }
 
-    /// Whether it was recorded what ran on the device shown.
+    /// True if the GPU work of the displayed device was recorded.
     pub fn has_gpu_time(&self) -> bool {
         self.device().is_some_and(|device| device.times.is_some())
     }
 
-    /// The memory map of the device shown, if the snapshot has it.
+    /// Memory map of the displayed device, if the snapshot has it.
     pub fn segment_map(&self) -> Option<&SegmentMap> {
         self.device()?.segments.as_deref()
     }
 
-    /// The working directory of the process shown, from which paths are shortened.
+    /// Working directory of the displayed process, to shorten paths.
     pub fn directory(&self) -> &str {
         self.process().map_or("", |process| &process.header.directory)
     }
 
-    /// The sum of the lines, and of the layers, of the device shown.
+    /// Sum of the lines, and of the layers, of the displayed device.
     pub fn allocated_bytes(&self) -> u64 {
         self.device().map_or(0, |device| match self.moment {
             ShownMoment::Now | ShownMoment::Cursor => device.totals.allocated_bytes,
@@ -191,16 +191,16 @@ impl Context {
         })
     }
 
-    /// The text of a line, if the trace has it.
+    /// Text of a line, if the trace has it.
     pub fn recorded_text(&self, line: &Line) -> Option<&Arc<str>> {
         self.process()?.sources.line(&line.file, line.line?)
     }
 
-    /// Sets the filter.
+    /// Sets the filter. A filter that cannot be parsed leaves the previous one unchanged.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the user, if it cannot be parsed; the filter then stays as it was.
+    /// A message for the user about the mistake.
     pub fn set_filter(&mut self, text: &str) -> Result<(), String> {
         self.filter = Filter::parse(text)?;
         self.filter_text = text.to_owned();
@@ -213,7 +213,7 @@ impl Context {
         self.filter_text.clear();
     }
 
-    /// Shows the lines of libraries too, or the user's alone.
+    /// Switches library lines on or off.
     pub fn toggle_libraries(&mut self) {
         self.scope = Some(match self.process().map(|process| process.scope) {
             Some(Scope::Libraries) => Scope::Users,

@@ -1,4 +1,4 @@
-//! What to change in the program: tried by a thread of its own, and shown when it is done.
+//! Advice on the program: computed by a separate thread, and shown when it is ready.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -18,17 +18,17 @@ use memlab_report::report::{advised, tried};
 /// Advice on a process, scrolled to a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdviceView {
-    /// What came of it, once it is there; or why there is nothing to say.
+    /// The advice once it is ready, or the reason for its absence.
     result: Arc<OnceLock<Result<AdviceReport, String>>>,
-    /// Whether that was drawn.
+    /// True once the result has been drawn.
     is_shown: bool,
     row: usize,
-    /// How many rows did not fit when it was drawn last.
+    /// Number of rows that did not fit in the last frame.
     hidden_rows: usize,
 }
 
 impl AdviceView {
-    /// Begins to try changes on the run in a trace.
+    /// Starts to try changes on the run in a trace.
     pub fn open(trace: &Path) -> Self {
         let result = Arc::new(OnceLock::new());
         let (trace, told) = (trace.to_owned(), Arc::clone(&result));
@@ -38,17 +38,17 @@ impl AdviceView {
         Self::of(result)
     }
 
-    /// Shows what is, or will be, there.
+    /// Shows a result, once it is ready.
     pub fn of(result: Arc<OnceLock<Result<AdviceReport, String>>>) -> Self {
         Self { result, is_shown: false, row: 0, hidden_rows: 0 }
     }
 
-    /// Whether it has to be drawn again: what came of it is not on the screen yet.
+    /// True if it must be redrawn because the result is not on the screen yet.
     pub fn is_waiting(&self) -> bool {
         !self.is_shown
     }
 
-    /// Scrolls; any other key closes it.
+    /// Scrolls; any other key closes the overlay.
     pub fn on_key(&mut self, key: KeyCode) -> Answer {
         const PAGE: usize = 10;
         let row = match key {
@@ -62,12 +62,12 @@ impl AdviceView {
         Answer::Stay
     }
 
-    /// Scrolls by some rows.
+    /// Scrolls by rows.
     pub fn scroll(&mut self, rows: isize) {
         self.row = self.row.saturating_add_signed(rows).min(self.hidden_rows);
     }
 
-    /// Draws it over the screen.
+    /// Draws the overlay over the screen.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let theme = &context.theme;
         clear(buffer, area, theme);

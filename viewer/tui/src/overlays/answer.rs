@@ -1,14 +1,14 @@
-//! What an overlay does with a key.
+//! Result of a key in an overlay.
 
 use memlab_follow::request::UiRequest;
 
-/// What becomes of an overlay after a key.
+/// Fate of an overlay after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It stays open.
+    /// Stays open.
     Stay,
-    /// It closes.
+    /// Closes.
     Close,
-    /// It closes, and something is to be done.
+    /// Closes and makes a request.
     Request(UiRequest),
 }

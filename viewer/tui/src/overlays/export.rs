@@ -1,4 +1,4 @@
-//! What of the screen to write to a file.
+//! Menu for writing the screen to a file.
 
 use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
@@ -9,14 +9,14 @@ use crate::context::{Context, HitTarget};
 use crate::widgets::pane::{centered, clear, fact, frame, put};
 use memlab_follow::request::{ExportKind, UiRequest};
 
-/// The choice of formats.
+/// Menu of formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportMenu {
-    /// Whether the screen is a table.
+    /// True if the screen is a table.
     pub has_rows: bool,
 }
 
-/// A key was pressed.
+/// Handles a key press.
 pub fn on_key(key: KeyCode) -> Answer {
     match key {
         KeyCode::Char('c') => Answer::Request(UiRequest::Export(ExportKind::Csv)),
@@ -27,7 +27,7 @@ pub fn on_key(key: KeyCode) -> Answer {
 }
 
 impl ExportMenu {
-    /// Draws it.
+    /// Draws the menu.
     pub fn draw(&self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let theme = &context.theme;
         let mut choices = Vec::new();

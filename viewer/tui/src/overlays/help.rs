@@ -1,4 +1,4 @@
-//! The keys: those of the screen in front first, then those of all screens.
+//! The keys: first those of the screen in front, then those of all screens.
 
 use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
@@ -52,14 +52,14 @@ const WORDS: [HelpKey; 3] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Help {
     screen: ScreenHelp,
-    /// The first row shown.
+    /// First visible row.
     row: u16,
-    /// How many rows did not fit when it was drawn last.
+    /// Number of rows that did not fit in the last frame.
     hidden_rows: u16,
 }
 
 impl Help {
-    /// The help of a screen, from the top.
+    /// Help of a screen, from the top.
     pub fn new(screen: ScreenHelp) -> Self {
         Self { screen, row: 0, hidden_rows: 0 }
     }
@@ -80,12 +80,12 @@ impl Help {
         Answer::Stay
     }
 
-    /// Scrolls by some rows.
+    /// Scrolls by rows.
     pub fn scroll(&mut self, rows: isize) {
         self.row = self.row.saturating_add_signed(rows as i16).min(self.hidden_rows);
     }
 
-    /// Draws the keys, from a row on where there is no room for all.
+    /// Draws the keys, scrolled if they do not all fit.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         const COLUMNS: u16 = 108;
         let theme = &context.theme;
@@ -94,7 +94,7 @@ impl Help {
             self.screen.keys,
             usize::from(COLUMNS.min(area.width).saturating_sub(DESCRIPTION_COLUMN + 2)),
         );
-        // Without room for all the blank lines go first.
+        // Blank lines go first if not all rows fit.
         let is_spacious = rows.len() as u16 + 2 <= area.height;
         let rows: Vec<HelpLine> =
             rows.into_iter().filter(|row| is_spacious || !matches!(row, HelpLine::Blank)).collect();
@@ -136,7 +136,7 @@ impl Help {
     }
 }
 
-/// The column of the descriptions.
+/// Column of the descriptions.
 const DESCRIPTION_COLUMN: u16 = 24;
 
 /// One line of the help.
@@ -146,7 +146,7 @@ enum HelpLine {
     Blank,
 }
 
-/// All rows, with texts in so many columns.
+/// All rows, with texts wrapped to `columns`.
 fn rows(context: &Context, own: &'static [HelpKey], columns: usize) -> Vec<HelpLine> {
     let categories = format!("one of {}", category_list());
     let key = |(key, what): &(&'static str, &str)| {

@@ -1,4 +1,4 @@
-//! How to leave while the program still runs.
+//! Question about leaving while the program still runs.
 
 use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
@@ -16,7 +16,7 @@ const CHOICES: [(&str, &str); 4] = [
     ("Esc", "stay"),
 ];
 
-/// A key was pressed.
+/// Handles a key press.
 pub fn on_key(key: KeyCode, program_runs: bool) -> Answer {
     match key {
         KeyCode::Char('i') => Answer::Request(UiRequest::Interrupt),
@@ -28,7 +28,7 @@ pub fn on_key(key: KeyCode, program_runs: bool) -> Answer {
     }
 }
 
-/// Draws it.
+/// Draws the question.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let place = centered(area, 74, CHOICES.len() as u16 + 4);

@@ -1,4 +1,4 @@
-//! A text in a box: what went wrong, or the words of a question.
+//! A text in a box: an error, or a question.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,12 +8,12 @@ use crate::widgets::pane::{centered, clear, fact, frame, put, wrapped};
 
 const COLUMNS: u16 = 76;
 
-/// Draws what went wrong.
+/// Draws an error.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, words: &str) {
     draw_box(buffer, area, context, "It did not work", words, "any key: back", 0);
 }
 
-/// Draws a box with a text and some free rows below it; returns what is inside.
+/// Draws a box with a text and some free rows below it; returns the inner area.
 pub fn draw_box(
     buffer: &mut Buffer,
     area: Rect,

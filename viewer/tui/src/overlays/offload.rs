@@ -1,4 +1,4 @@
-//! Whether to offload a program, and what that means.
+//! Question before offloading a program, with the consequences.
 
 use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
@@ -12,17 +12,17 @@ use crate::widgets::pane::put_spans;
 use memlab_follow::offload::mover::MoveOrder;
 use memlab_follow::request::UiRequest;
 
-/// The question whether to offload a program.
+/// Question before offloading a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffloadQuestion {
-    /// What is done after `y`.
+    /// Order to carry out after `y`.
     pub order: MoveOrder,
-    /// How much would move; `None`: not known.
+    /// Bytes to move; `None`: not known.
     pub bytes: Option<u64>,
 }
 
 impl OffloadQuestion {
-    /// A key was pressed.
+    /// Handles a key press.
     pub fn on_key(&mut self, key: KeyCode) -> Answer {
         match key {
             KeyCode::Char('y') => Answer::Request(UiRequest::Move(self.order.clone())),
@@ -31,7 +31,7 @@ impl OffloadQuestion {
         }
     }
 
-    /// Draws the self.
+    /// Draws the question.
     pub fn draw(&self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let who = &self.order.who;
         let words = if self.order.by_driver {

@@ -13,27 +13,27 @@ use super::source::SourceView;
 use super::{leave, message};
 use crate::context::Context;
 
-/// What is drawn over the screen.
+/// An overlay over the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overlay {
     /// The keys.
     Help(Help),
-    /// How to leave while the program still runs.
+    /// Question about leaving while the program still runs.
     Leave,
-    /// What of the screen to write to a file.
+    /// Menu for writing the screen to a file.
     Export(ExportMenu),
     /// The source around a line.
     Source(SourceView),
-    /// Whether to offload a program.
+    /// Question before offloading a program.
     Offload(OffloadQuestion),
-    /// What to change in the program.
+    /// Advice on the program.
     Advice(AdviceView),
-    /// What went wrong, in full.
+    /// An error in full.
     Message(String),
 }
 
 impl Overlay {
-    /// A key was pressed.
+    /// Handles a key press.
     pub fn on_key(&mut self, key: KeyCode, program_runs: bool) -> Answer {
         match self {
             Self::Help(help) => help.on_key(key),
@@ -46,7 +46,7 @@ impl Overlay {
         }
     }
 
-    /// The wheel was turned.
+    /// Handles a turn of the wheel.
     pub fn scroll(&mut self, rows: isize) {
         match self {
             Self::Help(help) => help.scroll(rows),
@@ -55,12 +55,12 @@ impl Overlay {
         }
     }
 
-    /// Whether a click beside it closes it: it asks nothing.
+    /// True if a click beside it closes it, because it asks nothing.
     pub fn closes_on_click(&self) -> bool {
         !matches!(self, Self::Leave | Self::Offload(_))
     }
 
-    /// Draws it over `area`, or, if it belongs to a screen, over its `body`.
+    /// Draws it over `area`, or over `body` if it belongs to a screen.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, body: Rect, context: &Context) {
         match self {
             Self::Help(help) => help.draw(buffer, area, context),

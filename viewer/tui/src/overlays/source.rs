@@ -1,4 +1,4 @@
-//! The source around a line, with what each line holds in the margin.
+//! The source around a line, with the memory of each line in the margin.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use memlab_follow::snapshot::{LineFigures, ProcessSnapshot};
 /// The source around a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceView {
-    /// The line it was opened at.
+    /// The line at which it was opened.
     pub line: Arc<Line>,
-    /// The number of the first line shown; `None`: so that the line is in the middle.
+    /// Number of the first visible line; `None`: the opened line is in the middle.
     pub top: Option<u32>,
-    /// The file, or why there is nothing to show.
+    /// The file, or the reason why nothing can be shown.
     pub source: Result<Source, String>,
 }
 
@@ -33,7 +33,7 @@ impl SourceView {
         Self { line, top: None, source }
     }
 
-    /// Scrolls; any other key closes it.
+    /// Scrolls; any other key closes the overlay.
     pub fn on_key(&mut self, key: KeyCode) -> Answer {
         let top = self.top.unwrap_or_else(|| self.line.line.unwrap_or(1).saturating_sub(10).max(1));
         let top = match key {
@@ -47,7 +47,7 @@ impl SourceView {
         Answer::Stay
     }
 
-    /// Draws it over the screen.
+    /// Draws the overlay over the screen.
     pub fn draw(&self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let theme = &context.theme;
         let margin = if area.width > 60 { 3 } else { 0 };
@@ -93,7 +93,7 @@ fn draw_lines(buffer: &mut Buffer, area: Rect, context: &Context, view: &SourceV
         let x = area.x + BYTES;
         put_right(buffer, x + NUMBER, y, NUMBER, &line.number.to_string(), theme.dim, theme);
         let x = x + NUMBER + 2;
-        // Lines that may not have run are dim.
+        // Lines that may differ from the code that ran are dim.
         let style = if line.is_sure { theme.text } else { theme.dim };
         put(buffer, x, y, area.right().saturating_sub(x), &line.text.replace('\t', "    "), style, theme);
         if line.number == wanted {
@@ -102,7 +102,7 @@ fn draw_lines(buffer: &mut Buffer, area: Rect, context: &Context, view: &SourceV
     }
 }
 
-/// What the lines of the same file hold at the moment shown.
+/// Memory of the lines of the same file at the displayed moment.
 fn held(context: &Context, line: &Line) -> HashMap<u32, u64> {
     let mut held = HashMap::new();
     for LineFigures { own, inclusive, .. } in context.device().map_or(&[][..], |device| &device.lines) {

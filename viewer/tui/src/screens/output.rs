@@ -1,4 +1,4 @@
-//! What the program prints.
+//! Output of the program.
 
 mod draw;
 mod state;

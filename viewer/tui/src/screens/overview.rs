@@ -1,4 +1,4 @@
-//! All at a glance.
+//! The overview: everything at a glance.
 
 mod categories;
 mod chart;

@@ -1,4 +1,4 @@
-//! The ranks of a job, or other processes, and their devices: side by side and over time.
+//! Ranks of a job, or other processes, and their devices, side by side and over time.
 
 mod columns;
 mod details;

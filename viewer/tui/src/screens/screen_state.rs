@@ -1,4 +1,4 @@
-//! What the dashboard asks of every screen.
+//! Interface of every screen to the dashboard.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::screen::Screen;
 use crate::widgets::columns::TableControl;
 use memlab_report::export::rows::Rows;
 
-/// The state of a screen, as far as all screens have the same.
+/// State of a screen, as far as all screens share it.
 pub trait ScreenState {
-    /// A key that means something on this screen only.
+    /// Handles a key of this screen only.
     fn on_key(&mut self, _key: KeyCode, _context: &mut Context) {}
 
-    /// Enter, or a click on the row under the cursor.
+    /// Handles Enter, or a click on the row under the cursor.
     fn on_enter(&mut self, context: &mut Context) -> Option<Action>;
 
     /// The table that the keys move and sort, if the screen has one.
@@ -23,66 +23,66 @@ pub trait ScreenState {
         None
     }
 
-    /// Moves the cursor by some rows; `by` takes the rows of a page.
+    /// Moves the cursor by rows; `by` receives the number of rows on a page.
     fn scroll(&mut self, by: &dyn Fn(isize) -> isize, _context: &Context) {
         if let Some(table) = self.table() {
             table.scroll(by);
         }
     }
 
-    /// Changes the order of what is shown.
+    /// Changes the order of the rows.
     fn sort_by_next(&mut self, context: &Context) {
         if let Some(table) = self.table() {
             table.sort_by_next(context.has_gpu_time());
         }
     }
 
-    /// The keys of this screen, for the footer.
+    /// Keys of this screen, for the footer.
     fn footer_keys(&self, context: &Context) -> FooterKeys;
 
-    /// The keys of this screen, for the help.
+    /// Keys of this screen, for the help.
     fn help(&self) -> ScreenHelp;
 
-    /// The rows shown, for a file; `None`: the screen is no table.
+    /// Displayed rows, for a file; `None`: the screen is not a table.
     fn rows(&self, _context: &Context) -> Option<Rows> {
         None
     }
 }
 
-/// What a screen asks of the dashboard.
+/// Request of a screen to the dashboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Show a screen.
+    /// Shows a screen.
     Show(Screen),
-    /// Show the source around a line.
+    /// Shows the source around a line.
     OpenSource(Arc<Line>),
 }
 
-/// A key of the footer, and what it does.
+/// A key of the footer, and its effect.
 pub type FooterKey = (&'static str, String);
 
-/// The keys of a screen in the footer.
+/// Keys of a screen in the footer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FooterKeys {
-    /// Before the keys that all screens have.
+    /// Keys before those of all screens.
     pub first: Vec<FooterKey>,
-    /// After those that change moment, filter and order.
+    /// Keys after those that change moment, filter and order.
     pub last: Vec<FooterKey>,
 }
 
-/// Keys of the footer.
+/// Converts keys of the footer.
 pub fn footer_keys(keys: &[(&'static str, &str)]) -> Vec<FooterKey> {
     keys.iter().map(|(key, what)| (*key, (*what).to_owned())).collect()
 }
 
-/// A key of the help, and what it does.
+/// A key of the help, and its effect.
 pub type HelpKey = (&'static str, &'static str);
 
-/// The part of the help that is about one screen.
+/// Part of the help about one screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScreenHelp {
-    /// What the screen shows.
+    /// Title: the content of the screen.
     pub title: &'static str,
-    /// Its keys.
+    /// Keys of the screen.
     pub keys: &'static [HelpKey],
 }

@@ -1,4 +1,4 @@
-//! Where the GPU's time goes: by layer, by kernel, and in copies.
+//! GPU time by layer, by kernel, and in copies.
 
 mod copy_columns;
 mod draw;

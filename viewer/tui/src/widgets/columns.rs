@@ -1,4 +1,4 @@
-//! Tables: their columns, what is sorted by which, and where the cursor is.
+//! Tables: their columns, order and cursor.
 
 use std::cmp::Ordering;
 
@@ -8,43 +8,43 @@ use memlab_units::format;
 
 /// A column of a table whose rows are [`Column::Item`]s.
 pub trait Column: Copy + PartialEq + 'static {
-    /// A row.
+    /// Type of a row.
     type Item;
-    /// All of them, as they are shown from left to right.
+    /// All columns, from left to right.
     const ALL: &'static [Self];
-    /// Its heading.
+    /// Heading.
     fn title(self) -> &'static str;
-    /// Its width; 0: it takes what room is left. One column of a table does.
+    /// Width; 0: the remaining width. Exactly one column of a table has this.
     fn columns(self) -> u16;
-    /// The width of the table from which there is room for it.
+    /// Minimum width of the table that shows the column.
     fn shown_from(self) -> u16;
-    /// What a row is sorted by; `None`: by its name.
+    /// Sort key of a row; `None`: its name.
     fn figure(self, row: &Self::Item) -> Option<f64>;
-    /// The name of a row, for sorting by it and between equals.
+    /// Order of names, for sorting by name and between equal rows.
     fn compare_names(a: &Self::Item, b: &Self::Item) -> Ordering;
-    /// What a row is sorted by that has no figure, before its name.
+    /// Order of rows without a figure, before their names.
     fn compare_texts(self, _a: &Self::Item, _b: &Self::Item) -> Ordering {
         Ordering::Equal
     }
-    /// The figure as it is shown.
+    /// The figure as text.
     fn text(self, row: &Self::Item, units: Units) -> String;
-    /// The column that only a trace with GPU time has, if the table has one.
+    /// The column that requires GPU time, if the table has one.
     const GPU_TIME: Option<Self> = None;
-    /// The column of what is held at a moment, if the table has one.
+    /// The column of the memory at a moment, if the table has one.
     fn of_moment(_moment: ShownMoment) -> Option<Self> {
         None
     }
 }
 
-/// Bytes as a table shows them: nothing is a dash.
+/// Bytes in a table; zero is a dash.
 pub fn bytes_text(bytes: u64, units: Units) -> String {
     if bytes == 0 { "–".to_owned() } else { units.size(bytes) }
 }
 
-/// A column of GPU time is this wide.
+/// Width of a column of GPU time.
 pub const GPU_TIME_COLUMNS: u16 = 15;
 
-/// GPU time with its share, as a table shows them: nothing is a dash.
+/// GPU time with its share in a table; zero is a dash.
 pub fn gpu_time_text(nanoseconds: u64, device_nanoseconds: u64) -> String {
     match nanoseconds {
         0 => "–".to_owned(),
@@ -52,28 +52,28 @@ pub fn gpu_time_text(nanoseconds: u64, device_nanoseconds: u64) -> String {
     }
 }
 
-/// How a table is sorted and where its cursor is.
+/// Order and cursor of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableState<C> {
-    /// The column it is sorted by.
+    /// Column by which it is sorted.
     pub sort: C,
-    /// Whether the smallest comes first.
+    /// True if the smallest comes first.
     pub ascending: bool,
     /// The row under the cursor.
     pub selected: usize,
     /// The first row on the screen.
     pub offset: usize,
-    /// How many rows fit on the screen; set when drawn.
+    /// Number of rows that fit on the screen; set when drawn.
     pub page: usize,
 }
 
 impl<C: Column> TableState<C> {
-    /// A table sorted by `sort`, the largest first.
+    /// Makes a table sorted by `sort`, largest first.
     pub fn new(sort: C) -> Self {
         Self { sort, ascending: false, selected: 0, offset: 0, page: 1 }
     }
 
-    /// Which of two rows comes first.
+    /// Compares two rows in the table's order.
     pub fn compare(&self, a: &C::Item, b: &C::Item, moment: ShownMoment) -> Ordering {
         let names = C::compare_names(a, b);
         let order = match (self.sort.figure(a), self.sort.figure(b)) {
@@ -85,7 +85,7 @@ impl<C: Column> TableState<C> {
         order.then_with(|| of_moment(b).total_cmp(&of_moment(a))).then(names)
     }
 
-    /// Sorts by the new moment's column if it was sorted by the old one's.
+    /// Sorts by the new moment's column if the table was sorted by the old one's.
     pub fn follow(&mut self, old: ShownMoment, new: ShownMoment) {
         if Some(self.sort) == C::of_moment(old)
             && let Some(column) = C::of_moment(new)
@@ -94,7 +94,7 @@ impl<C: Column> TableState<C> {
         }
     }
 
-    /// Keeps the cursor on one of `rows` rows, and the row under it among the `page` ones shown.
+    /// Keeps the cursor on one of `rows` rows, and its row within the displayed page of `page` rows.
     pub fn settle(&mut self, rows: usize, page: usize) {
         self.page = page.max(1);
         self.selected = self.selected.min(rows.saturating_sub(1));
@@ -103,17 +103,17 @@ impl<C: Column> TableState<C> {
     }
 }
 
-/// What the keys and the mouse do with a table, whatever its columns are.
+/// Actions of the keys and the mouse on a table, independent of its columns.
 pub trait TableControl {
-    /// Sorts by the next column there is.
+    /// Sorts by the next displayed column.
     fn sort_by_next(&mut self, has_gpu_time: bool);
-    /// Sorts by a column, in the other direction if it already does.
+    /// Sorts by a column, or reverses the order if it is sorted by it already.
     fn sort_by(&mut self, column: usize);
-    /// Sorts in the other direction.
+    /// Reverses the order.
     fn invert_sort(&mut self);
-    /// Puts the cursor on a row; returns whether it was there already.
+    /// Puts the cursor on a row; returns true if it has not moved.
     fn select(&mut self, row: usize) -> bool;
-    /// Moves the cursor by some rows; `by` takes the rows of a page.
+    /// Moves the cursor by rows; `by` receives the number of rows on a page.
     fn scroll(&mut self, by: &dyn Fn(isize) -> isize);
 }
 

@@ -1,4 +1,4 @@
-//! Facts in running text, and the stack of an allocation: for the panes about one block or event.
+//! Facts in running text, and the stack of an allocation, for the panes about one block or event.
 
 use memlab_trace::{Line, WorkTotals};
 use ratatui::buffer::Buffer;
@@ -15,7 +15,7 @@ use memlab_units::format;
 /// Columns between facts.
 const FACT_GAP: u16 = 3;
 
-/// Where each fact begins: row and column. A fact that does not fit into what is left of a row goes to the next.
+/// Row and column of each fact. A fact that does not fit into the rest of a row moves to the next row.
 fn places(facts: &[Fact], width: u16) -> Vec<(u16, u16)> {
     let mut places = Vec::with_capacity(facts.len());
     let (mut row, mut column) = (0, 0);
@@ -31,12 +31,12 @@ fn places(facts: &[Fact], width: u16) -> Vec<(u16, u16)> {
     places
 }
 
-/// How many rows facts take on this width.
+/// Number of rows that facts need at this width.
 pub fn rows(facts: &[Fact], width: u16) -> u16 {
     places(facts, width).last().map_or(0, |(row, _)| row + 1)
 }
 
-/// Puts facts one after the other, as many as there is room for, with `separator` between those of a row.
+/// Puts facts in sequence, as far as they fit, with `separator` between those of a row.
 pub fn flow(buffer: &mut Buffer, area: Rect, facts: &[Fact], separator: &str, theme: &Theme) {
     for (fact, (row, column)) in facts.iter().zip(places(facts, area.width)) {
         if row >= area.height || column >= area.width {
@@ -50,7 +50,7 @@ pub fn flow(buffer: &mut Buffer, area: Rect, facts: &[Fact], separator: &str, th
     }
 }
 
-/// A fact: what it is about, dim, and what it is.
+/// A fact: a dim label, and its value.
 pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
     vec![
         Span::styled(format!("{label} "), theme.dim),
@@ -58,7 +58,7 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
     ]
 }
 
-/// What a line or layer had the GPU do, in words.
+/// GPU time of a line or layer, in words.
 pub fn gpu_time_words(time: &GpuTime) -> String {
     let WorkTotals { calls, nanoseconds, .. } = time.totals;
     if calls == 0 {
@@ -77,7 +77,7 @@ pub fn gpu_time_words(time: &GpuTime) -> String {
     )
 }
 
-/// The frames to show: those of the scope, from the innermost one out; if there is none, all.
+/// Frames to show: those of the scope, innermost first; if it has none, all frames.
 fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
     let Some(stack) = process.names.stacks.get(&stack) else { return Vec::new() };
     let told: Vec<&Line> =
@@ -88,7 +88,7 @@ fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
 /// From this width on the stack is beside the facts.
 const SIDE_BY_SIDE_COLUMNS: u16 = 110;
 
-/// Draws facts and the stack that asked for what they are about, beside or below them.
+/// Draws facts, with the stack of the allocation beside or below them.
 pub fn draw_with_stack(
     buffer: &mut Buffer,
     area: Rect,
@@ -102,7 +102,7 @@ pub fn draw_with_stack(
         flow(buffer, Rect { width: left, ..area }, facts, theme.glyphs.separator, theme);
         Rect { x: area.x + left + 2, width: area.width - left - 2, ..area }
     } else {
-        // The line that asked has a row in any case.
+        // One row is reserved for the innermost line.
         let rows = rows(facts, area.width).min(area.height.saturating_sub(1));
         flow(buffer, Rect { height: rows, ..area }, facts, theme.glyphs.separator, theme);
         Rect { y: area.y + rows, height: area.height - rows, ..area }
@@ -110,7 +110,7 @@ pub fn draw_with_stack(
     draw_stack(buffer, beside, process, stack, theme);
 }
 
-/// Draws the frames of a stack, the innermost first.
+/// Draws the frames of a stack, innermost first.
 fn draw_stack(buffer: &mut Buffer, area: Rect, process: &ProcessSnapshot, stack: u32, theme: &Theme) {
     if area.height == 0 || area.width < 8 {
         return;

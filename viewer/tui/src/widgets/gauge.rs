@@ -1,4 +1,4 @@
-//! Bands in a row or a column of cells, in eighths of a cell: how far each of several sizes reaches.
+//! Bands of several sizes in a row or a column of cells, with a resolution of an eighth of a cell.
 
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
@@ -9,20 +9,21 @@ use memlab_base::theme::Theme;
 const FROM_LEFT: [&str; 8] = [" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 const FROM_BELOW: [&str; 8] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
-/// What is to be drawn.
+/// Bands to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct Gauge<'a> {
-    /// How far each band reaches, and which of the theme's it is. One that reaches no further than those before it is
-    /// not seen.
+    /// Upper end of each band, and its index in the theme.
+    ///
+    /// A band that ends no further than those before it is invisible.
     pub edges: &'a [(u64, usize)],
-    /// The bytes of the whole length.
+    /// Bytes of the whole length.
     pub whole: u64,
-    /// The glyph where no band is; `None`: the cell is left as it is.
+    /// Glyph beyond the bands; `None`: the cell is unchanged.
     pub rest: Option<&'static str>,
 }
 
 impl Gauge<'_> {
-    /// Draws it from left to right in the row of `area`.
+    /// Draws the bands from left to right in the row of `area`.
     pub fn draw_row(&self, buffer: &mut Buffer, area: Rect, theme: &Theme) {
         for (index, x) in (area.x..area.right()).enumerate() {
             if let Some(cell) = buffer.cell_mut((x, area.y)) {
@@ -31,7 +32,7 @@ impl Gauge<'_> {
         }
     }
 
-    /// Draws it from the ground up in the column of `area` at `x`.
+    /// Draws the bands from the bottom up in the column of `area` at `x`.
     pub fn draw_column(&self, buffer: &mut Buffer, x: u16, area: Rect, theme: &Theme) {
         for (index, y) in (area.y..area.bottom()).rev().enumerate() {
             if let Some(cell) = buffer.cell_mut((x, y)) {
@@ -58,7 +59,7 @@ impl Gauge<'_> {
         if theme.is_mono() || !theme.glyphs.unicode {
             let end = (1..8).find(|eighth| band_at(*eighth).is_none());
             let (symbol, band) = match (end, band_at(4)) {
-                // Where the last band ends, the cell is filled as far as it reaches; else the wider band has it.
+                // The cell at the end of the last band is filled up to that end. Other cells show the wider band.
                 (Some(end), _) if theme.glyphs.unicode => (partial[end], low),
                 (_, Some(band)) => (theme.glyphs.bands[band], band),
                 (_, None) if index == 0 => (theme.glyphs.bands[low], low),
@@ -70,8 +71,8 @@ impl Gauge<'_> {
             }
             return;
         }
-        // A cell shows one edge. Where all ends matters most, in the colour of the band that does; then where the first
-        // band ends.
+        // A cell shows one edge. The end of all bands comes first, in the colour of the last band; then the end of the
+        // first band.
         let end = (1..8).find(|eighth| band_at(*eighth).is_none());
         let split = end.or_else(|| (1..8).find(|eighth| band_at(*eighth) != Some(low)));
         let Some(split) = split else {
@@ -92,13 +93,13 @@ impl Gauge<'_> {
     }
 }
 
-/// Puts a sign over what a band drew, on the band's colour.
+/// Puts a sign over a band, keeping the band's colour as background.
 pub fn mark(cell: &mut Cell, sign: &str, style: Style) {
     let ground = if cell.symbol() == "█" { cell.fg } else { cell.bg };
     cell.set_symbol(sign).set_style(style).set_bg(ground);
 }
 
-/// How many eighths of a cell `bytes` reach; the least size is seen.
+/// Length of `bytes` in eighths of a cell; at least one if not zero.
 fn eighths(bytes: u64, whole: u64, cells: u16) -> usize {
     let all = usize::from(cells) * 8;
     if whole == 0 {
@@ -125,13 +126,13 @@ mod tests {
         let theme = |unicode| Theme::new(Palette::Mono, Depth::Ansi, unicode);
         assert_eq!(drawn(&[(30, 0), (50, 2), (80, 3)], 100, 10, &theme(true)), "███▒▒░░░..");
         assert_eq!(drawn(&[(30, 0), (50, 2), (80, 3)], 100, 10, &theme(false)), "###++.....");
-        // A band that reaches no further than the one before it, and the least of sizes.
+        // A band that ends no further than the one before it, and the smallest size.
         assert_eq!(drawn(&[(30, 0), (20, 2)], 100, 10, &theme(true)), "███.......");
         assert_eq!(drawn(&[(1, 0)], 1000, 10, &theme(true)), "▏.........");
         assert_eq!(drawn(&[(25, 0)], 100, 10, &theme(true)), "██▌.......");
         let dark = Theme::new(Palette::Dark, Depth::True, true);
         assert_eq!(drawn(&[(25, 0)], 100, 10, &dark), "██▌.......");
-        // Two edges in one cell: the outer one is seen.
+        // Two edges in one cell: the outer one is visible.
         assert_eq!(drawn(&[(22, 0), (27, 1)], 100, 10, &dark), "██▊.......");
         assert_eq!(drawn(&[(25, 0), (30, 1)], 100, 10, &dark), "██▌.......");
     }

@@ -1,4 +1,4 @@
-//! Panes: a frame with titles, and text put into them.
+//! Panes: frames with titles, and text in them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -21,8 +21,9 @@ const ASCII_BORDER: border::Set<'_> = border::Set {
     horizontal_bottom: "-",
 };
 
-/// A frame around `area` with a title on the left and facts on the right, which are left out from the front when
-/// there is no room. Returns what is inside.
+/// Draws a frame around `area`, with a title on the left and facts on the right; returns the inner area.
+///
+/// If the facts do not fit, the first ones are left out.
 pub fn frame(buffer: &mut Buffer, area: Rect, title: &str, facts: Vec<Fact>, theme: &Theme) -> Rect {
     let title = Span::styled(format!(" {} ", text::clean(title)), theme.title);
     let mut room = usize::from(area.width).saturating_sub(title.width() + 6);
@@ -46,7 +47,7 @@ pub fn frame(buffer: &mut Buffer, area: Rect, title: &str, facts: Vec<Fact>, the
     inner
 }
 
-/// A few words in a frame's upper line that stay together.
+/// Words in a frame's upper line that stay together.
 pub type Fact = Vec<Span<'static>>;
 
 /// A fact in one style.
@@ -54,7 +55,7 @@ pub fn fact(words: impl AsRef<str>, style: Style) -> Fact {
     vec![Span::styled(text::clean(words.as_ref()).into_owned(), style)]
 }
 
-/// A text in lines of at most so many columns.
+/// Wraps a text to lines of at most `columns`.
 pub fn wrapped(words: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let clean = text::clean(words);
@@ -70,7 +71,7 @@ pub fn wrapped(words: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Puts `words` at a place, cut to `columns`; returns the columns it took.
+/// Puts `words` at a position, cut to `columns`; returns the columns used.
 pub fn put(buffer: &mut Buffer, x: u16, y: u16, columns: u16, words: &str, style: Style, theme: &Theme) -> u16 {
     let area = buffer.area;
     if y < area.y || y >= area.bottom() || x >= area.right() {
@@ -88,7 +89,7 @@ pub fn put_right(buffer: &mut Buffer, right: u16, y: u16, columns: u16, words: &
     put(buffer, right.saturating_sub(width), y, width, words, style, theme);
 }
 
-/// Puts spans one after the other, as far as there is room; returns the column after them.
+/// Puts spans in sequence, as far as they fit; returns the column after them.
 pub fn put_spans(buffer: &mut Buffer, x: u16, y: u16, right: u16, spans: &[Span<'_>], theme: &Theme) -> u16 {
     let mut x = x;
     for span in spans {
@@ -97,7 +98,7 @@ pub fn put_spans(buffer: &mut Buffer, x: u16, y: u16, right: u16, spans: &[Span<
     x
 }
 
-/// Clears `area` and gives it the theme's ground.
+/// Clears `area` and fills it with the theme's background.
 pub fn clear(buffer: &mut Buffer, area: Rect, theme: &Theme) {
     ratatui::widgets::Clear.render(area.intersection(buffer.area), buffer);
     buffer.set_style(area.intersection(buffer.area), theme.text);

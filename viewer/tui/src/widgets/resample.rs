@@ -2,24 +2,24 @@
 
 use memlab_trace::{Range, Timeline};
 
-/// What memory was in one column of a time axis.
+/// Memory in one column of a time axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeColumn {
-    /// Allocated: the least and the most in it.
+    /// Allocated bytes: minimum and maximum.
     pub allocated: Range,
-    /// The most reserved in it.
+    /// Maximum of the reserved bytes.
     pub reserved: u64,
-    /// The most of the whole device in use in it.
+    /// Maximum of the bytes in use on the whole device.
     pub used: u64,
 }
 
 impl TimeColumn {
-    /// The most allocated in it.
+    /// Maximum of the allocated bytes.
     pub fn most(&self) -> u64 {
         self.allocated.max
     }
 
-    /// The bands' upper edges, from the ground up.
+    /// Upper edges of the bands, from the bottom up.
     pub fn edges(&self) -> [u64; 4] {
         let allocated = self.allocated.max;
         let reserved = self.reserved.max(allocated);
@@ -27,7 +27,7 @@ impl TimeColumn {
     }
 }
 
-/// The timeline in columns of `width` nanoseconds from `start` on.
+/// Resamples a timeline to columns of `width` nanoseconds from `start` on.
 pub fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> Vec<TimeColumn> {
     let width = width.max(1);
     let end_of = |index: usize| {
@@ -36,7 +36,7 @@ pub fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> 
         point.time.saturating_add(timeline.width.max(1)).min(next)
     };
     let mut first = timeline.points.partition_point(|point| point.time < start);
-    // The point before may reach into the first column.
+    // The previous point may reach into the first column.
     first = first.saturating_sub(1);
     let mut last = TimeColumn::default();
     let mut cells = Vec::with_capacity(columns);
@@ -87,11 +87,11 @@ mod tests {
 
     #[test]
     fn a_gap_keeps_the_last_value() {
-        // GIVEN memory that swings at 10, and stays at 5 until it goes at 60
+        // GIVEN memory that swings at 10, and stays at 5 until it is freed at 60
         let timeline = timeline(&[(10, Range { min: 0, max: 9, last: 5 }), (60, Range { min: 0, max: 5, last: 0 })]);
-        // WHEN seen in columns of 10
+        // WHEN resampled to columns of 10
         let columns = resample(&timeline, 0, 10, 9);
-        // THEN each column says what was least and most in it
+        // THEN each column has its minimum and maximum
         let seen: Vec<_> = columns.iter().map(|column| (column.allocated.min, column.allocated.max)).collect();
         assert_eq!(seen, [(0, 0), (0, 9), (5, 5), (5, 5), (5, 5), (5, 5), (0, 5), (0, 0), (0, 0)]);
     }

@@ -1,4 +1,4 @@
-//! The rows of a table for a file: all columns, sizes in bytes.
+//! Rows of a table for a file: all columns, sizes in bytes.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::columns::Column;
 use crate::size_units::Units;
 use memlab_report::export::rows::Rows;
 
-/// All columns, sizes in bytes; then the name and the columns `more`.
+/// All columns, sizes in bytes, followed by the name and the columns `more`.
 pub fn rows_of<C: Column>(
     rows: &[C::Item],
     more: &[&str],

@@ -1,4 +1,4 @@
-//! Tables: headings, rows, the cursor and the bar that shows each row's share.
+//! Tables: headings, rows, the cursor and the bars of the rows' shares.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,39 +11,39 @@ use crate::screen::TablePane;
 use memlab_base::text;
 use memlab_base::theme::Theme;
 
-/// The bar of shares is this wide.
+/// Width of a bar of shares.
 const BAR: u16 = 8;
 
-/// What a row looks like beside its figures.
+/// Appearance of a row beside its figures.
 #[derive(Clone, Debug, Default)]
 pub struct Label {
-    /// Levels it is indented.
+    /// Level of indentation.
     pub depth: u16,
-    /// Whether it is open; `None`: there is nothing below it.
+    /// True if the row is open; `None`: the row has no children.
     pub is_open: Option<bool>,
-    /// The name.
+    /// Name.
     pub name: String,
-    /// What is less important, after it.
+    /// Less important text after the name.
     pub aside: String,
-    /// Its share of the whole, from 0 to 1; `None`: rows have no bar.
+    /// Share of the whole, from 0 to 1; `None`: rows have no bar.
     pub share: Option<f64>,
-    /// The bar's colour.
+    /// Colour of the bar.
     pub tint: Color,
-    /// The style of its name, if not the usual one.
+    /// Style of the name, if not the default.
     pub style: Option<Style>,
-    /// Whether the name is a layer's, which is cut in the middle.
+    /// True for the name of a layer, which is cut in the middle.
     pub is_layer: bool,
 }
 
-/// How a table is drawn.
+/// Style of a table.
 pub struct TableStyle<'a, C> {
-    /// What all screens share.
+    /// State shared by all screens.
     pub context: &'a Context,
     /// The columns to show.
     pub columns: &'a [C],
-    /// The pane that it fills beside others; `None`: the table of a screen.
+    /// Its pane beside others; `None`: the table of a screen.
     pub pane: Option<TablePane>,
-    /// Whether the cursor is shown.
+    /// True if the cursor is shown.
     pub has_focus: bool,
 }
 
@@ -69,7 +69,7 @@ pub fn draw<C: Column>(
     let figures: u16 = shown.iter().map(|column| column.columns() + 1).sum();
     let bar_x = area.x + figures;
     let name_x = bar_x + bar_columns + u16::from(has_bars);
-    // Where some rows open, the names of the others are aligned with theirs.
+    // If some rows open, the names of the others are aligned with theirs.
     let sign_columns = if labels.iter().any(|label| label.is_open.is_some()) { 2 } else { 0 };
     draw_headings(buffer, area, style, state, &shown, name_x);
 
@@ -104,12 +104,12 @@ pub fn draw<C: Column>(
     }
 }
 
-/// The columns for which a table of this width has room.
+/// Columns that fit a table of this width.
 pub fn columns_that_fit<C: Column>(width: u16) -> Vec<C> {
     columns_with_gpu_time(width, false)
 }
 
-/// The same of a table that may have GPU time, which then takes the room of others.
+/// Columns that fit a table of this width. GPU time, if the table has it, displaces others.
 pub fn columns_with_gpu_time<C: Column>(width: u16, has_gpu_time: bool) -> Vec<C> {
     let fits = |column: &C| match column.shown_from() {
         from if Some(*column) == C::GPU_TIME => has_gpu_time && from <= width,
@@ -151,7 +151,7 @@ fn draw_headings<C: Column>(
     }
 }
 
-/// The name gets what room it needs, cut on its left, or in the middle if it is a layer's; what remains is the aside's.
+/// Draws the name, cut on its left, or in the middle for a layer; the aside gets the rest.
 fn draw_label(buffer: &mut Buffer, (x, right): (u16, u16), y: u16, label: &Label, sign_columns: u16, theme: &Theme) {
     let room = right.saturating_sub(x);
     let indent = (label.depth * 2).min(room / 3);
@@ -165,7 +165,7 @@ fn draw_label(buffer: &mut Buffer, (x, right): (u16, u16), y: u16, label: &Label
     let (x, room) = (x + sign_columns, room - sign_columns);
     let (main, aside) = (text::clean(&label.name), text::clean(&label.aside));
     let wanted = text::width(&main) as u16;
-    // The aside keeps a third of a narrow column, so that neither vanishes.
+    // The aside keeps up to a third of a narrow column, so that neither vanishes.
     let kept = (text::width(&aside) as u16 + 1).min(room / 3);
     let main_room =
         if aside.is_empty() { room } else { room.saturating_sub(kept).max(room.min(wanted.min(room * 2 / 3))) };

@@ -1,16 +1,16 @@
-// Zoom, search and keys for flamegraphs, in a page or opened by themselves. Works without; then titles still tell. A page that
-// replaces one calls explore() with the new one, and with what the old one's `explored` returned.
+// Zoom, search and keys for flamegraphs, in a page or as separate files. Without scripts, titles still show the figures. A page
+// that replaces a flamegraph calls explore() with the new one and the result of the old one's `explored`.
 const explore = (() => {
   "use strict";
 
-  // `before`: the names of the calls down to the one zoomed to, and what was searched for.
+  // `before`: the names of the calls down to the zoomed one, and the searched text.
   function explore(svg, before) {
     const width = svg.viewBox.baseVal.width;
     const facts = svg.querySelector(".facts");
     const reset = svg.querySelector(".reset");
     const search = svg.querySelector("input");
     const resting = facts.textContent;
-    // Frames come in the order of a walk through the tree: the parent is the last one a row higher.
+    // Frames are in depth-first order: the parent is the last one in the row above.
     const path = [];
     const frames = Array.from(svg.querySelectorAll(".f"), (element, index) => {
       const depth = Number(element.dataset.d);
@@ -35,7 +35,7 @@ const explore = (() => {
     let zoomed = root;
     let searched = "";
 
-    // How wide a character is in the font that was found.
+    // Width of a character in the browser's font.
     function measured() {
       const text = frames.find((frame) => frame.text.textContent.length > 3)?.text;
       const length = text ? text.getComputedTextLength() / text.textContent.length : 0;
@@ -77,7 +77,7 @@ const explore = (() => {
       for (const frame of frames) {
         const hit = searched !== "" && frame !== root && frame.said.toLowerCase().includes(searched);
         frame.element.classList.toggle("hit", hit);
-        // What is below a hit is counted with it.
+        // A hit includes the bytes of all calls below it.
         if (hit) count += 1;
         if (hit && !covered.has(frame.parent)) bytes += frame.bytes;
         if (hit || covered.has(frame.parent)) covered.add(frame);
@@ -106,7 +106,7 @@ const explore = (() => {
       const frame = of.get(event.target.closest(".f"));
       if (!frame) return;
       zoom(frame === zoomed && frame.parent ? frame.parent : frame);
-      // So that Escape and the arrows go on from here.
+      // Escape and the arrows continue from here.
       focus(frame, true);
     });
     svg.addEventListener("mouseover", (event) => {
@@ -144,7 +144,7 @@ const explore = (() => {
       event.preventDefault();
     });
     search.addEventListener("input", () => find(search.value));
-    // By itself the picture has no text that the browser's own search would be needed for.
+    // A separate picture has no other text for the browser's own search.
     if (document.documentElement === svg) {
       document.addEventListener("keydown", (event) => {
         if ((event.ctrlKey || event.metaKey) && event.key === "f") {

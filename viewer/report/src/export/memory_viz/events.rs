@@ -1,11 +1,11 @@
-//! What PyTorch's allocator did, gathered while a trace is replayed.
+//! Events of PyTorch's allocator, collected during the replay of a trace.
 
 use std::collections::VecDeque;
 
 use memlab_trace::record::{DriverKind, Flags, Record};
 use memlab_trace::{Model, Observer};
 
-/// What was done.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Alloc,
@@ -19,7 +19,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// As PyTorch calls it.
+    /// PyTorch's name of the action.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Alloc => "alloc",
@@ -34,23 +34,23 @@ impl Action {
     }
 }
 
-/// One thing done.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) action: Action,
     pub(super) device: i32,
-    /// Where; of an out-of-memory: what was free on the device.
+    /// Address; for an out-of-memory error, the free bytes of the device.
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// Of a free, too, the stack that had asked for the block.
+    /// Stack of the allocation, also for a free.
     pub(super) stack: u32,
-    /// Of a block, the range in which it was allocated; 0: none.
+    /// Range in which the block was allocated; 0: none.
     pub(super) range: u32,
     /// Nanoseconds since the trace's start.
     pub(super) time: u64,
 }
 
-/// The latest of them.
+/// The latest events.
 pub struct Events {
     kept: VecDeque<Event>,
     most: usize,
@@ -58,7 +58,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Will keep the latest `most`.
+    /// Keeps at most the latest `most` events.
     pub fn keeping(most: usize) -> Self {
         Self { kept: VecDeque::new(), most, left_out: 0 }
     }
@@ -67,7 +67,7 @@ impl Events {
         self.kept.iter()
     }
 
-    /// How many earlier ones were not kept.
+    /// Number of earlier events that were dropped.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -80,7 +80,7 @@ impl Events {
         }
     }
 
-    /// The block at an address, if one lives there, is given back.
+    /// Records the free of a live block at an address.
     fn free(&mut self, model: &Model, device: i32, address: u64, time: u64) {
         let Some(block) = model.block(device, address) else { return };
         for action in [Action::FreeRequested, Action::FreeCompleted] {
@@ -101,7 +101,7 @@ impl Observer for Events {
     fn before(&mut self, record: &Record<'_>, model: &Model) {
         match record {
             Record::Alloc(e) => {
-                // Where the free was lost.
+                // A live block at this address means that its free is missing from the trace.
                 self.free(model, e.device, e.address, e.time);
                 let (device, address, bytes, stack, time) = (e.device, e.address, e.bytes, e.stack, e.time);
                 let range = model.range_of_thread(e.thread);

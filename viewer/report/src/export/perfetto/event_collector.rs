@@ -1,5 +1,4 @@
-//! How a run went, gathered while it is replayed: every change of a device's totals, and which thread was in which
-//! phase.
+//! Collects the course of a run during its replay: every change of a device's totals, and the phases of each thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +6,13 @@ use std::sync::Arc;
 use memlab_trace::record::{InRange, Phase, Ran, Record};
 use memlab_trace::{Model, Observer, TimelinePoint, TotalsView};
 
-/// The most changes kept for one device; beyond, of four neighbours only the least and the most stay.
+/// Maximum number of changes kept for one device. Beyond it, only the smallest and the largest of four neighbours stay.
 const CHANGES: usize = 1 << 20;
 
-/// The most slices of phases kept, beyond which none are; and the most pieces of work.
+/// Maximum number of phase slices, beyond which none are kept, and of pieces of GPU work.
 const SLICES: usize = 1 << 20;
 
-/// Looks on and remembers how it went, in bounded space.
+/// Observes a replay and records its course, in bounded space.
 #[derive(Default)]
 pub struct EventCollector {
     devices: BTreeMap<i32, Changes>,
@@ -23,7 +22,7 @@ pub struct EventCollector {
     slices: usize,
     ran: Vec<Ran>,
     lost_ran: u64,
-    /// What the current record changes.
+    /// Event of the current record.
     at_hand: Option<PendingEvent>,
     last_time: u64,
 }
@@ -31,9 +30,9 @@ pub struct EventCollector {
 /// A thread entered a range, or left its innermost one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeChange {
-    /// It entered the range of this name.
+    /// Entered the range of this name.
     Enter(Arc<str>),
-    /// It left one.
+    /// Left a range.
     Leave,
 }
 
@@ -41,19 +40,19 @@ pub enum RangeChange {
 struct PendingEvent {
     time: u64,
     device: i32,
-    /// The thread, if it allocates.
+    /// Thread, for an allocation.
     thread: Option<u32>,
     ends_step: bool,
 }
 
-/// A thread was in a phase.
+/// Stay of a thread in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Which.
+    /// Phase.
     pub phase: Phase,
-    /// From its first allocation there.
+    /// Time of its first allocation there.
     pub begin: u64,
-    /// To its last.
+    /// Time of its last allocation there.
     pub end: u64,
 }
 
@@ -67,12 +66,12 @@ struct Thread {
 struct Changes(Vec<(u64, TotalsView)>);
 
 impl EventCollector {
-    /// The totals of a device after every change, in order of time.
+    /// Totals of a device after every change, in order of time.
     pub fn of(&self, device: i32) -> &[(u64, TotalsView)] {
         self.devices.get(&device).map(|changes| &*changes.0).unwrap_or_default()
     }
 
-    /// The phases of each thread, in order of time; none if there were too many.
+    /// Phases of each thread, in order of time; empty if there were too many.
     pub fn phases(&self) -> Vec<(u32, Vec<Slice>)> {
         if self.slices > SLICES {
             return Vec::new();
@@ -84,33 +83,33 @@ impl EventCollector {
             .collect()
     }
 
-    /// Whether there were too many phases to keep.
+    /// True if there were too many phases to keep.
     pub fn lost_phases(&self) -> bool {
         self.slices > SLICES
     }
 
-    /// When each thread entered and left ranges, in order of time; none if that was too often.
+    /// Times at which each thread entered and left ranges, in order; empty if there were too many.
     pub fn ranges(&self) -> impl Iterator<Item = (u32, &[(u64, RangeChange)])> {
         let is_lost = self.range_changes > SLICES;
         self.ranges.iter().filter(move |_| !is_lost).map(|(thread, changes)| (*thread, &**changes))
     }
 
-    /// Whether threads entered and left ranges too often to keep.
+    /// True if threads entered and left ranges too often to keep.
     pub fn lost_ranges(&self) -> bool {
         self.range_changes > SLICES
     }
 
-    /// What ran on GPUs.
+    /// Work that ran on GPUs.
     pub(super) fn ran(&self) -> &[Ran] {
         &self.ran
     }
 
-    /// How much ran that there was no room for.
+    /// Number of pieces of work that did not fit.
     pub fn lost_ran(&self) -> u64 {
         self.lost_ran
     }
 
-    /// A thread is in another range than before: from one it may have got to any other, if memlab put it there.
+    /// Records the change of a thread's range. memlab can move a thread from one range directly into any other.
     fn in_range(&mut self, model: &Model, event: &InRange) {
         let (before, after) = (model.range_path(model.range_of_thread(event.thread)), model.range_path(event.range));
         let shared = std::iter::zip(before.iter(), after.iter()).take_while(|(before, after)| before == after).count();
@@ -175,7 +174,7 @@ impl Observer for EventCollector {
     #[inline]
     fn after(&mut self, model: &Model) {
         let Some(PendingEvent { time, device, thread, ends_step }) = self.at_hand else { return };
-        // Events of different threads may be out of order by microseconds; a track is in order.
+        // Events of different threads may be out of order by microseconds; a track must be in order.
         let time = time.max(self.last_time);
         self.last_time = time;
         if ends_step {
@@ -187,7 +186,7 @@ impl Observer for EventCollector {
             self.allocated(thread, time, model.phase());
         }
         let totals = model.totals(device);
-        // There is no such device, or nothing on it yet.
+        // Skips an unknown device, and one without memory so far.
         if totals != TotalsView::default() || self.devices.contains_key(&device) {
             let changes = self.devices.entry(device).or_insert_with(|| Changes::before(model, device, time));
             changes.note(time, totals);
@@ -196,7 +195,7 @@ impl Observer for EventCollector {
 }
 
 impl Changes {
-    /// What a trace that was condensed still has of the time before its first event.
+    /// History that a condensed trace retains from before its first event.
     fn before(model: &Model, device: i32, time: u64) -> Self {
         let timeline = model.timeline(device);
         let mut changes = Vec::new();
@@ -228,7 +227,7 @@ impl Changes {
         }
     }
 
-    /// Keeps of every four the least and the most allocated, in their order.
+    /// Keeps the least and the most allocated of every four, in their order.
     fn thin_out(&mut self) {
         let kept = self.0.chunks(4).flat_map(|four| {
             let by = |index: &usize| four[*index].1.allocated_bytes;
@@ -253,7 +252,7 @@ mod tests {
             let allocated_bytes = if time == 777_777 { 1 << 40 } else { 1000 + time % 2 };
             changes.note(time, TotalsView { allocated_bytes, ..TotalsView::default() });
         }
-        // THEN half of them are left, in order, the high point among them
+        // THEN half of them are left, in order, and the high point is among them
         assert!(changes.0.len() < CHANGES / 2 + 20, "{}", changes.0.len());
         assert!(changes.0.is_sorted_by_key(|(time, _)| *time));
         assert_eq!(changes.0.iter().filter(|(_, totals)| totals.allocated_bytes == 1 << 40).count(), 1);

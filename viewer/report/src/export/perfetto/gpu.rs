@@ -1,4 +1,4 @@
-//! What ran on GPUs, piece by piece: for each stream a track of kernels, copies and fills, and one of the layers that they are of.
+//! Work on GPUs, piece by piece. Each stream has a track of kernels, copies and fills, and a track of their layers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -12,7 +12,7 @@ use super::packets::{Packets, id};
 use memlab_base::kernels::KernelTime;
 use memlab_base::text::{clean, place};
 
-/// Something that lasts, in nanoseconds since the trace's start.
+/// A slice of time, in nanoseconds since the trace's start.
 struct Slice {
     begin: u64,
     end: u64,
@@ -31,7 +31,7 @@ pub(super) fn gpu(
     for piece in ran.iter().filter(|piece| device.is_none_or(|device| device == piece.device)) {
         streams.entry((piece.device, piece.stream)).or_default().push(*piece);
     }
-    // Names are made once per kernel: to demangle one takes longer than to write it.
+    // Computes names once per kernel: demangling takes longer than writing.
     let mut named: HashMap<u32, (&'static str, String)> = HashMap::new();
     for piece in streams.values().flatten() {
         named.entry(piece.kernel).or_insert_with(|| {
@@ -54,7 +54,7 @@ pub(super) fn gpu(
     Ok(())
 }
 
-/// Writes slices in order. One that overlaps the next ends with its beginning: slices of a track must be nested.
+/// Writes slices in order. An overlapping slice ends where the next begins: slices of a track must be nested.
 fn put(packets: &mut Packets<'_>, slices: impl Iterator<Item = Slice>) -> io::Result<()> {
     let mut slices = slices.peekable();
     while let Some(Slice { begin, end, event }) = slices.next() {
@@ -82,7 +82,7 @@ fn slice(piece: &Ran, (category, name): &(&'static str, String), whole: &Model, 
     Slice { begin: piece.start, end: end(piece), event }
 }
 
-/// One slice for what follows each other and is of the same layer and phase.
+/// Joins consecutive pieces of the same layer and phase into one slice.
 fn by_layer(pieces: &[Ran], whole: &Model, track: u64) -> Vec<Slice> {
     let of = |piece: &Ran| (piece.layer, piece.flags.phase());
     let named = |layer: u32| -> Option<Arc<str>> { whole.layer_name(layer).or_else(|| whole.layer_class(layer)) };

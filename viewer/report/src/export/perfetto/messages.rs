@@ -1,9 +1,11 @@
-//! The messages of Perfetto's trace format that are written, with no other fields than those. The whole of them:
-//! <https://perfetto.dev/docs/reference/trace-packet-proto>. What they mean: <https://perfetto.dev/docs/reference/synthetic-track-event>.
+//! The messages of Perfetto's trace format in use, with the fields in use.
+//!
+//! Full format: <https://perfetto.dev/docs/reference/trace-packet-proto>. Semantics:
+//! <https://perfetto.dev/docs/reference/synthetic-track-event>.
 
 use memlab_base::text::clean;
 
-/// `TracePacket`: one thing of a trace.
+/// `TracePacket`: one item of a trace.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct TracePacket {
     /// Nanoseconds.
@@ -79,7 +81,7 @@ pub(super) enum Unit {
     SizeBytes = 3,
 }
 
-/// `TrackEvent`: something on a track.
+/// `TrackEvent`: an event on a track.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct TrackEvent {
     #[prost(message, repeated, tag = "4")]

@@ -1,4 +1,4 @@
-//! How packets are written, and how tracks are numbered.
+//! Writes packets, and numbers tracks.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::messages::{SequenceFlags, TracePacket, TrackDescriptor, TrackEvent};
 
-/// A number for a track of this trace that no other trace has; never 0.
+/// Id for a track of this trace, unique among traces; never 0.
 pub(super) fn id(header: &Header, kind: &str, index: i64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&header.id, header.pid, header.start_unix_ns, kind, index).hash(&mut hasher);
@@ -45,7 +45,7 @@ impl<'o> Packets<'o> {
             packet.sequence_flags = Some(SequenceFlags::IncrementalStateCleared as u32);
         }
         let packet = packet.encode_length_delimited_to_vec();
-        /// Field 1 of `Trace`, of a length to follow.
+        /// Field 1 of `Trace`, length-delimited.
         const PACKET: u8 = 1 << 3 | 2;
         self.out.write_all(&[PACKET])?;
         self.out.write_all(&packet)

@@ -8,7 +8,7 @@ use crate::page::elements::{name, size};
 use crate::plan::answer::{Answer, BatchRow};
 use memlab_units::format;
 
-/// What is drawn, from the top: its class in the style, what it is, and its bytes.
+/// A drawn line, from the top: class in the style, title, and bytes.
 type Line = (&'static str, &'static str, fn(&BatchRow) -> u64);
 const LINES: [Line; 3] = [
     ("needed", "smallest card", |row| row.needed_bytes),
@@ -16,7 +16,7 @@ const LINES: [Line; 3] = [
     ("allocated", "allocated", |row| row.peak_allocated_bytes),
 ];
 
-/// The picture; nothing if the batch cannot be chosen.
+/// The picture; empty if the batch cannot be chosen.
 pub(super) fn figure(answer: &Answer, rows: &[BatchRow]) -> Markup {
     let points: Vec<(u64, &BatchRow)> = rows.iter().filter_map(|row| Some((row.batch?, row))).collect();
     let (Some((last, _)), Some(most)) =
@@ -25,7 +25,7 @@ pub(super) fn figure(answer: &Answer, rows: &[BatchRow]) -> Markup {
         return Markup::default();
     };
     let card = answer.card_bytes;
-    // The card is drawn where a batch comes near it.
+    // The card is drawn if a batch comes near its size.
     let shows_card = most > card / 2;
     let top = if shows_card { most.max(card) } else { most } as f64 * 1.06;
     let chart = Chart { until: *last as f64 * 1.02, most: top, top: TOP, axis: AXIS };

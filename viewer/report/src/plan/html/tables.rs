@@ -1,4 +1,4 @@
-//! The tables of a plan.
+//! Tables of a plan.
 
 use maud::{Markup, html};
 
@@ -10,10 +10,10 @@ use crate::plan::sequence::{SequenceAnswer, SequenceRow};
 use memlab_base::text::clean;
 use memlab_units::format;
 
-/// The most rows of lines and of layers.
+/// Maximum number of rows for lines and for layers.
 const MAX_ROWS: usize = 400;
 
-/// ` at batch 8`, if there is a batch.
+/// ` at batch 8`, or empty without a batch.
 pub(super) fn at_batch(answer: &Answer) -> String {
     answer.peak.batch.map_or(String::new(), |batch| format!(" at batch {}", format::grouped(batch)))
 }
@@ -51,7 +51,7 @@ fn settings_title(settings: &str, is_current: bool) -> String {
     format!("{what}{}", if is_current { "  (today’s)" } else { "" })
 }
 
-/// The phases, if there are several.
+/// Phases, if there are several.
 pub(super) fn phases(answer: &Answer) -> Markup {
     let columns: [Column<'_, PhaseRow>; 3] = [
         ("allocated", Kind::Number, &|row| bytes(row.peak_allocated_bytes, None)),
@@ -83,7 +83,7 @@ pub(super) fn sequence(sequence: &SequenceAnswer) -> Markup {
     }
 }
 
-/// What holds memory at the peak.
+/// Holders of memory at the peak.
 pub(super) fn held(answer: &Answer) -> Markup {
     let peak = &answer.peak;
     let parts = [("categories", &answer.categories), ("lines", &answer.lines), ("layers", &answer.layers)];

@@ -12,7 +12,7 @@ use crate::plan::answer::Answer;
 use memlab_base::category::category_names;
 use memlab_units::format;
 
-/// The upper edge of a plan's charts, below marks, and the lower one, above labels.
+/// Upper edge of a plan's charts, below the marks, and lower edge, above the labels.
 pub(super) const TOP: f64 = 34.0;
 pub(super) const AXIS: f64 = HEIGHT - 44.0;
 
@@ -30,7 +30,7 @@ pub(super) fn figure(answer: &Answer, timeline: &PlannedTimeline) -> Markup {
     let most = buckets.iter().map(|bucket| bucket.reserved).max().unwrap_or(1);
     let chart = Chart { until: buckets.len() as f64, most: most as f64 * 1.06, top: TOP, axis: AXIS };
     let mut below = vec![0; buckets.len()];
-    // Of each category that there is: its class, its name, the most it holds, and its area.
+    // For each category in use: class, name, maximum, and area.
     let mut categories: Vec<(String, &str, u64, String)> = Vec::new();
     for (index, category) in Category::ALL.into_iter().enumerate() {
         let above: Vec<u64> =
@@ -71,7 +71,7 @@ pub(super) fn figure(answer: &Answer, timeline: &PlannedTimeline) -> Markup {
     chart::figure(&svg, &caption)
 }
 
-/// The peak may be reached after the recorded steps.
+/// Note for a peak after the recorded steps.
 fn later(answer: &Answer, drawn: u64) -> String {
     if answer.peak.allocated_bytes > drawn {
         format!(", up to {} in step {}.", size(answer.peak.allocated_bytes), format::grouped(answer.peak.step as u64))
@@ -80,14 +80,14 @@ fn later(answer: &Answer, drawn: u64) -> String {
     }
 }
 
-/// The area between two lines of steps.
+/// Area between two step lines.
 fn area(chart: &Chart, below: &[u64], above: &[u64]) -> String {
     let mut path = format!("M{LEFT} {:.1}", chart.y(below.first().copied().unwrap_or(0)));
     let mut before = (f64::NAN, f64::NAN);
     let mut back = Vec::new();
     for (index, (low, high)) in std::iter::zip(below, above).enumerate() {
         let (x, low, high) = (chart.x(index as f64), chart.y(*low), chart.y(*high));
-        // Points in the same place need no corner.
+        // Points at the same position need no corner.
         if (low - before.0).abs() < 0.05 && (high - before.1).abs() < 0.05 {
             continue;
         }
@@ -110,7 +110,7 @@ fn outline(chart: &Chart, buckets: &[TimelineBucket]) -> String {
     path
 }
 
-/// Where steps ended, with their numbers between.
+/// Ends of steps, with the step numbers in between.
 fn steps(chart: &Chart, timeline: &PlannedTimeline) -> Markup {
     let begins = std::iter::once(0).chain(timeline.steps.iter().copied());
     html! {

@@ -1,4 +1,4 @@
-//! What to change, as tried on the recorded run.
+//! Advice, as tried on the recorded run.
 
 use maud::{Markup, html};
 use memlab_predict::advice::AdviceReport;
@@ -7,7 +7,7 @@ use super::super::advice::{conclusions, place_of_tried, summary, title};
 use crate::page::elements::note;
 use memlab_base::text::clean;
 
-/// The chapter; nothing if there is nothing to change.
+/// The chapter; empty without advice.
 pub(super) fn section(advices: Option<&AdviceReport>) -> Markup {
     let Some(advices) = advices.filter(|advices| !advices.advice.is_empty()) else { return Markup::default() };
     html! {

@@ -1,4 +1,4 @@
-//! The page of one moment: who held what then, with the whole run's course beside it.
+//! The page of one moment: its holders of memory, beside the timeline of the whole run.
 
 use std::io;
 use std::path::Path;
@@ -19,11 +19,11 @@ use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::text::short_command;
 use memlab_units::format;
 
-/// Writes what was held at a moment as an HTML page.
+/// Writes the holdings at a moment as an HTML page.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_html_at(out: &mut impl io::Write, path: &Path, loaded: &LoadedMoment) -> io::Result<()> {
     out.write_all(page(path, loaded).as_bytes())
 }
@@ -32,7 +32,7 @@ fn page(path: &Path, loaded: &LoadedMoment) -> String {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let names = ReportNames::new(whole);
     let command = whole.header().map_or_else(String::new, |header| short_command(&header.command));
-    // What a device is called and has may only be known later.
+    // The name and size of a device may become known only later.
     let devices: Vec<(DeviceView, Holdings)> = moment
         .devices()
         .iter()
@@ -61,14 +61,14 @@ fn when(loaded: &LoadedMoment) -> String {
         NamedMoment::Time(_) => format!("after {}", format::duration(moment.time())),
         named => format!("at {named}, after {}", format::duration(moment.time())),
     };
-    // The end of a step is named so already.
+    // The name of a step's end contains the step already.
     if !matches!(loaded.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
         when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
     }
     when
 }
 
-/// Which moment this is, what was held then, and what is on another page.
+/// The moment, its holdings, and a reference to the page of the whole run.
 fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> Markup {
     let mut when = when(loaded);
     if let Some(first) = when.get_mut(..1) {

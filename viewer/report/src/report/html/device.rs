@@ -1,4 +1,4 @@
-//! All about one device, in the order in which one asks.
+//! The section of one device, in the order of a reader's questions.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use crate::export::flamegraph::{self, Measure};
 use crate::page::elements::{self, Tile, name, short_name, size};
 use memlab_units::format;
 
-/// The most calls drawn in both flamegraphs of all devices together.
+/// Maximum number of calls in both flamegraphs of all devices together.
 const CALLS: usize = 2400;
 
-/// The section of a device; `devices`: how many share the page.
+/// Section of a device; `devices`: number of devices on the page.
 pub(super) fn section(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let parts = [
         ("Lines that held most", tables::lines(names, device, devices)),
@@ -36,7 +36,7 @@ pub(super) fn section(names: &ReportNames<'_>, device: &DeviceView, devices: usi
     around(device, &content)
 }
 
-/// A device's section around its content.
+/// Frames a device's section around its content.
 pub(super) fn around(device: &DeviceView, content: &Markup) -> Markup {
     html! {
         section.device #{ "device-" (device.index) } {
@@ -49,7 +49,7 @@ pub(super) fn around(device: &DeviceView, content: &Markup) -> Markup {
     }
 }
 
-/// The parts that there are, each under its title.
+/// Non-empty parts, each under its title.
 pub(super) fn titled(parts: &[(&str, Markup)]) -> Markup {
     html! { @for (title, part) in parts.iter().filter(|(_, part)| !part.0.is_empty()) { h3 { (title) } (part) } }
 }
@@ -60,7 +60,7 @@ pub(super) fn limit_tile(device: &DeviceView) -> Option<Tile> {
     device.limit_bytes.map(|limit| ("limit", limit, beyond.to_owned()))
 }
 
-/// When the peak was.
+/// Time of the peak.
 pub(super) fn peak_moment(names: &ReportNames<'_>, device: &DeviceView) -> String {
     let mut when = format!("after {}", format::duration(device.peak_time));
     if names.model.steps_ended() > 0 {
@@ -69,7 +69,7 @@ pub(super) fn peak_moment(names: &ReportNames<'_>, device: &DeviceView) -> Strin
     when
 }
 
-/// The figures that matter most.
+/// The main figures.
 fn tiles(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let mut tiles = Vec::new();
     let of_total = |bytes| match device.total_bytes {
@@ -101,14 +101,15 @@ fn tiles(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     elements::tiles(&tiles)
 }
 
-/// Who called whom at the peak.
+/// Flamegraphs of the calls at the peak.
 fn calls(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let all = names.model.calls(device.index);
     flamegraphs(names, device, devices, &all, (Measure::AtPeak, "is still held at the peak"))
 }
 
-/// Flamegraphs: the user's lines first, the libraries' calls for those who ask; nothing where nothing is held.
-/// `held`: what is measured, and in words.
+/// Flamegraphs: the user's lines first, and libraries' calls on request; empty without memory.
+///
+/// `held`: the measure, and its name.
 pub(super) fn flamegraphs(
     names: &ReportNames<'_>,
     device: &DeviceView,

@@ -1,4 +1,4 @@
-//! The page of a trace: the header of the process, contents and notes.
+//! The page of a trace: header of the process, contents and notes.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use crate::page::elements::{self, broken, cut, name, note, plural, short_name};
 use memlab_base::parallel;
 use memlab_units::format;
 
-/// The most devices shown in full; a machine has sixteen.
+/// Maximum number of devices shown in full; a machine has up to sixteen.
 pub(super) const DEVICES: usize = 16;
 
-/// A whole page around what it says.
+/// A whole page around its content.
 pub(super) fn document(path: &Path, command: &str, body: &Markup) -> String {
     let file = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     page::document("report", command, &format!("from {}", name(&file)), body)
 }
 
-/// Which process this is.
+/// Description of the process.
 pub(super) fn header(model: &Model, command: &str) -> Markup {
     let header = model.header().cloned().unwrap_or_default();
     let mut facts = vec![format!("pid {}", header.pid)];
@@ -59,17 +59,17 @@ pub(super) fn contents_of<'d>(devices: impl Iterator<Item = (&'d DeviceView, Str
     }
 }
 
-/// A note on devices that are not shown.
+/// Note on devices left out.
 pub(super) fn left_out(devices: usize) -> Markup {
     html! { @if devices > DEVICES { (note(&format!("{} more devices: see --json.", devices - DEVICES))) } }
 }
 
-/// The section of pinned host memory, if there is some.
+/// Section of pinned host memory, if any.
 pub(super) fn host(pinned: &Markup) -> Markup {
     html! { @if !pinned.0.is_empty() { section #host { h2 { "Pinned host memory" } (pinned) } } }
 }
 
-/// What the reader should know of the trace itself.
+/// Notes on the trace itself.
 pub(in crate::report) fn notes(notes: &[Vec<String>]) -> Markup {
     html! {
         @if !notes.is_empty() {

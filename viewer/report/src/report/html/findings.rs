@@ -7,7 +7,7 @@ use crate::page::elements::name;
 use memlab_base::findings::{Kind, Word, Words, headline, of as findings_of};
 use memlab_base::text::clean;
 
-/// The findings, each with what to do next, and what the memory was used for.
+/// The findings, each with its next step, and the headline on the memory at the peak.
 pub(super) fn section(names: &ReportNames<'_>) -> Markup {
     let Some(headline) = headline(names.model) else { return Markup::default() };
     let findings = findings_of(names.model);
@@ -16,7 +16,7 @@ pub(super) fn section(names: &ReportNames<'_>) -> Markup {
     finding_list(is_bad, &found, Some(markup_words(&headline)))
 }
 
-/// Findings, each with what to do next, and a last sentence. `is_bad`: the first is what the run ended with.
+/// Findings, each with its next step, and a last sentence. `is_bad`: the first finding ended the run.
 pub(in crate::report) fn finding_list(is_bad: bool, found: &[(&Words, &str)], last: Option<Markup>) -> Markup {
     html! {
         section.verdict.bad[is_bad].warn[!is_bad && !found.is_empty()] aria-label="what to look at" {

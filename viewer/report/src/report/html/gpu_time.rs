@@ -1,4 +1,4 @@
-//! What ran on a device, and for how long.
+//! GPU time on a device.
 
 use maud::{Markup, html};
 use memlab_trace::{DeviceView, GpuWorkView, WorkTotals};
@@ -11,10 +11,10 @@ use crate::page::table::{Column, Kind, bytes, count, decimal, percent, rest, tab
 use memlab_base::kernels::{KernelKind, KernelTime};
 use memlab_units::format;
 
-/// The longest whole name of a kernel that is told.
+/// Longest full name of a kernel shown.
 const WHOLE_NAME: usize = 1000;
 
-/// The chapter; nothing if that was not recorded.
+/// The chapter; empty if not recorded.
 pub(super) fn chapter(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let Some(work) = names.model.gpu_work(device.index) else { return Markup::default() };
     let (cap, whole) = (rows(devices), work.total);
@@ -38,7 +38,7 @@ pub(super) fn chapter(names: &ReportNames<'_>, device: &DeviceView, devices: usi
     }
 }
 
-/// The first `cap` rows: how long, the share of the device's time, and these columns.
+/// The first `cap` rows: time, share of the device's time, and these columns.
 fn timed<R>(
     label: &str,
     (rows, cap): (&[R], usize),

@@ -1,4 +1,4 @@
-//! The layers as a tree: what every module and all inside it held at the peak, by what it was for.
+//! The layers as a tree: memory of every module, including those inside it, at the peak by category.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::tables;
 use crate::page::elements::{name, plural, share, size};
 use memlab_base::category::category_index;
 
-/// The most layers shown, of all devices together.
+/// Maximum number of layers shown, of all devices together.
 const LAYERS: usize = 800;
 
-/// The deepest nesting shown; what is deeper keeps the rest of its name.
+/// Deepest nesting shown; deeper layers keep the rest of their name.
 const MAX_DEPTH: usize = 24;
 
-/// A tree is open down to this depth.
+/// Depth down to which a tree is open.
 const OPEN_DEPTH: usize = 2;
 
 /// The categories with a column each.
@@ -28,7 +28,7 @@ const COLUMNS: [(Category, &str); 4] = [
     (Category::Activation, "activations"),
 ];
 
-/// What is held: in all, by the four columns, and the rest.
+/// Memory: in total, in the four columns, and the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     all: u64,
@@ -36,7 +36,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Of what every category holds, in the order of [`Category::ALL`].
+    /// Sums of the bytes of every category, in the order of [`Category::ALL`].
     fn of(categories: &[u64; Category::COUNT]) -> Self {
         let parts = COLUMNS.map(|(category, _)| categories[category as usize]);
         Self { all: categories.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)), parts }
@@ -54,7 +54,7 @@ impl Sums {
     }
 }
 
-/// A layer with what it holds.
+/// A layer and its memory.
 pub(super) struct Holder {
     root: u32,
     root_name: Option<Arc<str>>,
@@ -64,8 +64,9 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// A layer that holds something else than in its view: of every category so much, in the order of
-    /// [`Category::ALL`].
+    /// Makes a layer with other memory than in its view.
+    ///
+    /// `held`: bytes of every category, in the order of [`Category::ALL`].
     pub(super) fn new(view: &LayerView, held: &[u64; Category::COUNT]) -> Self {
         Self {
             root: view.root,
@@ -77,7 +78,7 @@ impl Holder {
     }
 }
 
-/// What every layer holds of these blocks, by what it is for. `model`: for the names.
+/// Memory of every layer in these blocks, by category. `model`: source of the names.
 pub(super) fn holders<'b>(model: &Model, device: i32, blocks: impl Iterator<Item = &'b BlockView>) -> Vec<Holder> {
     let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
     for block in blocks {
@@ -101,7 +102,7 @@ pub(super) fn holders<'b>(model: &Model, device: i32, blocks: impl Iterator<Item
         .collect()
 }
 
-/// A part of a name, so that `h.10` comes after `h.9`.
+/// A part of a name; sorts `h.10` after `h.9`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NamePart(u128, String);
 
@@ -111,7 +112,7 @@ impl NamePart {
     }
 }
 
-/// A module and those in it.
+/// A module and the modules inside it.
 #[derive(Default)]
 struct Node {
     class: Option<Arc<str>>,
@@ -141,7 +142,7 @@ pub(super) fn tree(names: &ReportNames<'_>, device: &DeviceView, devices: usize)
     tree_and_each(names, device, &held, "at the peak", devices)
 }
 
-/// The tree of what these layers hold, with every layer by itself below it; nothing where there are no layers.
+/// The tree of these layers, with a table of every layer alone below it; empty without layers.
 pub(super) fn tree_and_each(
     names: &ReportNames<'_>,
     device: &DeviceView,
@@ -158,13 +159,13 @@ pub(super) fn tree_and_each(
     }
 }
 
-/// The tree alone; nothing where there are no layers.
+/// The tree alone; empty without layers.
 pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
     if layers.iter().all(|layer| layer.name.is_none()) {
         return Markup::default();
     }
     let held: Vec<&Holder> = layers.iter().filter(|layer| layer.held.all > 0).collect();
-    // Which layers are shown is decided by what they hold themselves.
+    // Layers are selected by their own memory, without inner layers.
     let cap = (LAYERS / devices.max(1)).max(60);
     let mut sizes: Vec<u64> = held.iter().map(|layer| layer.held.all).collect();
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
@@ -185,7 +186,7 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
         };
         let root = roots.entry(layer.root).or_default();
         root.class = root.class.take().or_else(|| layer.root_name.clone());
-        // While its name is not known, a layer goes by a chain of classes in angle brackets, which is one name.
+        // A layer without a known name has a chain of classes in angle brackets, which counts as one name.
         let path: Vec<&str> = match full {
             "" => Vec::new(),
             full if full.starts_with('<') => vec![full],
@@ -232,7 +233,7 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
 
 fn branch(label: &str, node: &Node, depth: usize, most: &Sums) -> Markup {
     let (mut label, mut node) = (label.to_owned(), node);
-    // A module that is only around another one, as wrappers are, shares its row. The outermost has a class for a label.
+    // A module that only wraps another shares its row. The outermost has a class as its label.
     while depth > 0
         && node.own.all == 0
         && node.children.len() == 1
@@ -272,7 +273,7 @@ fn cells(label: &Markup, sums: &Sums, most: &Sums) -> Markup {
         @for (index, (category, title)) in COLUMNS.into_iter().enumerate() {
             @let part = sums.parts[index];
             span.num.heat.{ "c" (category_index(category)) }.none[part == 0] style=(heat(part, most.parts[index])) {
-                // For those who do not see the columns.
+                // For screen readers, which do not show columns.
                 span.aside { (title) " " }
                 (bytes(part))
             }

@@ -1,7 +1,7 @@
-//! The parts of a page that follows a run: of the latest state, or of an earlier one.
+//! The parts of a page that follows a run, at the latest state or an earlier one.
 //!
-//! The parts are those of the report, drawn from the model as it was at the shown moment. Only the chart, the findings and the
-//! steps are always of the whole run.
+//! The parts are those of the report, drawn from the model at the displayed moment. Only the chart, the findings and
+//! the steps always cover the whole run.
 
 use maud::{Markup, html};
 use memlab_trace::{DeviceView, HOST, Model};
@@ -13,7 +13,7 @@ use crate::export::flamegraph::Measure;
 use crate::page::elements::{note, size, tiles};
 use memlab_units::format;
 
-/// A part of the page, one of which is shown at a time.
+/// A part of the page; one is shown at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PagePart {
     /// Categories, and out-of-memory errors.
@@ -25,22 +25,22 @@ pub enum PagePart {
     Layers,
     /// By call.
     Calls,
-    /// The segments and what lies in them.
+    /// Segments, and the blocks in them.
     Map,
-    /// By step, and what grows.
+    /// By step, and growing lines.
     Steps,
-    /// What ran on the device.
+    /// GPU time.
     Time,
-    /// Ranges, and memory that is not the caching allocator's.
+    /// Ranges, and memory outside the caching allocator.
     Others,
 }
 
 impl PagePart {
-    /// All, in the order of their tabs.
+    /// All parts, in the order of their tabs.
     pub const ALL: [Self; 8] =
         [Self::Memory, Self::Lines, Self::Layers, Self::Calls, Self::Map, Self::Steps, Self::Time, Self::Others];
 
-    /// Its name in an address.
+    /// Name in an address.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -54,7 +54,7 @@ impl PagePart {
         }
     }
 
-    /// Its name on its tab.
+    /// Name on the tab.
     pub fn title(self) -> &'static str {
         match self {
             Self::Memory => "Memory",
@@ -68,20 +68,20 @@ impl PagePart {
         }
     }
 
-    /// The part of this name.
+    /// Finds the part of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|part| part.as_str() == name)
     }
 }
 
-/// The moment that a page shows.
+/// Moment of a page.
 #[derive(Clone, Copy)]
 pub struct Shown<'m> {
-    /// The state as far as the run has come.
+    /// Latest state of the run.
     pub run: &'m Model,
-    /// The state at the moment; `None`: the latest.
+    /// State at the moment; `None`: the latest.
     pub then: Option<&'m Model>,
-    /// What the latest state of the run is called: `now`, `at the end`.
+    /// Label of the latest state: `now`, `at the end`.
     pub latest: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl<'m> Shown<'m> {
         }
     }
 
-    /// A device at the moment. What it is called and has may only be known later.
+    /// A device at the moment. Its name and size may become known only later.
     fn device(self, index: i32) -> DeviceView {
         let whole = self.run.device(index).unwrap_or_default();
         let Some(then) = self.then else { return whole };
@@ -122,7 +122,7 @@ pub fn chart(shown: Shown<'_>, index: i32) -> Markup {
     timeline::figure(shown.run, &device, mark.as_ref())
 }
 
-/// The figures that matter most.
+/// The main figures.
 pub fn figures(shown: Shown<'_>, index: i32) -> Markup {
     let device = shown.device(index);
     let of_total = |bytes| match device.total_bytes {
@@ -177,7 +177,7 @@ pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> Markup {
     if html.0.is_empty() { note(nothing(part)) } else { html }
 }
 
-/// What a part without content means, and how to get some.
+/// Explains an empty part, and how to fill it.
 fn nothing(part: PagePart) -> &'static str {
     match part {
         PagePart::Memory | PagePart::Lines | PagePart::Calls => "Nothing was allocated until then.",

@@ -1,4 +1,4 @@
-//! The memory map: the allocator's segments one after the other, and the blocks in them, by category.
+//! The memory map: the allocator's segments in sequence, and the blocks in them, by category.
 
 use std::cmp::Reverse;
 
@@ -15,26 +15,26 @@ use memlab_units::format;
 const ROW: f64 = 18.0;
 const GAP: f64 = 4.0;
 
-/// About how many rows the map has.
+/// Approximate number of rows in the map.
 const TARGET_ROWS: u64 = 40;
-/// The fewest bytes in a row: the allocator's smallest segment is as large.
+/// Minimum bytes in a row: the size of the allocator's smallest segment.
 const MIN_ROW_BYTES: u64 = 2 << 20;
 /// Blocks narrower than this are drawn together.
 const MIN_BLOCK_WIDTH: f64 = 1.2;
-/// The most blocks that say what they are.
+/// Maximum number of blocks with a description.
 const MAX_DESCRIBED_BLOCKS: usize = 3000;
 
-/// A part of a segment that lies in one row: the row, where it begins and ends in it, and its bytes in the segment.
+/// The part of a segment in one row.
 struct Run<'s> {
     segment: &'s Segment,
     row: usize,
-    /// Where it begins in the row, in bytes.
+    /// Start in the row, in bytes.
     at: u64,
-    /// The address of its first byte, and behind its last.
+    /// Address of the first byte, and of the byte after the last.
     addresses: (u64, u64),
 }
 
-/// The map of a device; nothing where the allocator has no segments.
+/// Map of a device; empty without segments.
 pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let map = names.model.segments(device.index);
     if map.segments.is_empty() {
@@ -66,7 +66,7 @@ fn description(map: &SegmentMap, row_bytes: u64) -> String {
     )
 }
 
-/// Cuts the segments into rows. One that is shorter than the rest of a row shares it with the one before.
+/// Divides the segments into rows. A segment that fits into the rest of a row shares it with the previous one.
 fn runs(map: &SegmentMap, row_bytes: u64) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     let (mut row, mut at) = (0, 0);
@@ -88,7 +88,7 @@ fn runs(map: &SegmentMap, row_bytes: u64) -> Vec<Run<'_>> {
     runs
 }
 
-/// How large a block has to be to say what it is.
+/// Minimum size of a block with a description.
 fn least_told(map: &SegmentMap) -> u64 {
     let mut sizes: Vec<u64> =
         map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).collect();
@@ -103,7 +103,7 @@ fn draw(names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64, least: u64) -> M
     let blocks = &run.segment.blocks;
     let first = blocks.partition_point(|block| block.address.saturating_add(block.bytes) <= from);
     let mut drawn_to = f64::MIN;
-    // Of blocks that would be drawn on the same spot, the first stands for all.
+    // The first of several blocks at the same position stands for all.
     let drawn = blocks[first..].iter().take_while(|block| block.address < to).filter_map(|block| {
         let (left, right) = (x(block.address.max(from)), x(block.address.saturating_add(block.bytes).min(to)));
         let left = (right - drawn_to >= MIN_BLOCK_WIDTH).then(|| left.max(drawn_to))?;
@@ -124,7 +124,7 @@ fn draw(names: &ReportNames<'_>, run: &Run<'_>, row_bytes: u64, least: u64) -> M
     }
 }
 
-/// What a block is, who allocated it and when.
+/// Category, line and time of a block.
 fn tooltip(names: &ReportNames<'_>, block: &BlockView) -> String {
     let line = names.line(names.model.line_of(block.stack).as_ref());
     let layer = names.model.layer_of(block).name;
@@ -139,7 +139,7 @@ fn tooltip(names: &ReportNames<'_>, block: &BlockView) -> String {
     )
 }
 
-/// The categories that are on the map, the largest first.
+/// Categories on the map, largest first.
 fn legend(map: &SegmentMap) -> Markup {
     let mut held: Vec<(Category, u64)> = Vec::new();
     for block in map.segments.iter().flat_map(|segment| &segment.blocks) {
@@ -165,13 +165,13 @@ mod tests {
 
     #[test]
     fn segments_are_cut_into_rows() {
-        // GIVEN a segment of two rows and a half, one that fits behind it and one that does not
+        // GIVEN a segment of two and a half rows, one that fits behind it and one that does not
         let segment = |address, bytes| Segment { address, bytes, ..Segment::default() };
         let map = SegmentMap {
             segments: vec![segment(1000, 250), segment(5000, 50), segment(9000, 60)],
             ..SegmentMap::default()
         };
-        // WHEN it is cut THEN every byte is in one row, and rows do not overflow
+        // WHEN they are divided THEN every byte is in one row, and rows do not overflow
         let cut: Vec<_> = runs(&map, 100).iter().map(|run| (run.row, run.at, run.addresses)).collect();
         assert_eq!(
             cut,

@@ -1,4 +1,4 @@
-//! Where the device's memory was: bars and a table that sum to the whole of it.
+//! Memory of the device: bars and a table that sum to the whole.
 
 use maud::{Markup, html};
 use memlab_trace::{Category, CategoryView, DeviceView};
@@ -10,10 +10,10 @@ use crate::report::bar::whole_of;
 use memlab_base::category::{LETTERS, category_index, category_names};
 use memlab_units::format;
 
-/// One moment: what every category held, what was free, and what they sum to.
+/// One moment: bytes of every category, free bytes, and their sum.
 struct MomentMemory {
     held: Vec<(Category, u64)>,
-    /// The part of it in host memory.
+    /// Part of it in host memory.
     away: u64,
     free: u64,
     whole: u64,
@@ -23,19 +23,19 @@ impl MomentMemory {
     fn new(device: &DeviceView, views: &[CategoryView], away: u64, bytes: impl Fn(&CategoryView) -> u64) -> Self {
         let held: Vec<(Category, u64)> = views.iter().map(|view| (view.category, bytes(view))).collect();
         let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
-        // Where the driver did not report the size of the device, the whole is what was in use.
+        // If the driver did not report the size of the device, the whole is the memory in use.
         let whole = device.total_bytes.max(used);
         Self { held, away, free: whole - used, whole }
     }
 
-    /// What is in use by itself, where its parts are too small to see in the whole device: below a third of it.
+    /// Memory in use alone, if it is below a third of the device: its parts would be too small to see.
     fn in_use(&self) -> Option<Self> {
         let whole = self.whole - self.free;
         (whole > 0 && whole < self.whole / 3).then(|| Self { free: 0, whole, held: self.held.clone(), away: self.away })
     }
 }
 
-/// The bar of one moment, with the figures below.
+/// Bar of one moment, with the figures below.
 pub(super) fn figure_at(device: &DeviceView, held: &[(Category, u64)], away: u64) -> Markup {
     let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
     let whole = device.total_bytes.max(used);
@@ -46,7 +46,7 @@ pub(super) fn figure_at(device: &DeviceView, held: &[(Category, u64)], away: u64
     }
 }
 
-/// The bars at the peak and at the end, with the figures below.
+/// Bars at the peak and at the end, with the figures below.
 pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let views = names.model.categories(device.index);
     let peak = MomentMemory::new(device, &views, device.host_bytes_at_peak, |view| view.bytes_at_peak);
@@ -65,7 +65,7 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
                     } @else if !device.process_is_known {
                         (note("The driver does not tell processes apart here: others count as context."))
                     }
-                    // How much of what PyTorch reserves is not handed out.
+                    // Reserved memory that is not handed out.
                     @if !fragmentation.is_empty() {
                         p.note { (broken(&fragmentation)) }
                     }
@@ -75,7 +75,7 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     }
 }
 
-/// A table of categories at one or more moments; the first has shares of the whole, too.
+/// Table of categories at one or more moments; the first also has shares of the whole.
 fn figures(device: &DeviceView, whens: &[&str], moments: &[&MomentMemory]) -> Markup {
     let row = |what: Markup, share: bool, bytes: &dyn Fn(&MomentMemory) -> u64| {
         html! {
@@ -130,7 +130,7 @@ fn named(device: &DeviceView, category: Category) -> &'static str {
     }
 }
 
-/// The bar of a moment, and what is in use by itself where it is too small to see.
+/// Bar of a moment, and a second bar for small memory in use.
 fn bars(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
     html! {
         (bar(device, when, moment))
@@ -145,7 +145,7 @@ fn bar(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
     if moment.free > 0 {
         label.push(format!("free {}", size(moment.free)));
     }
-    // Memory in host memory may exceed the device.
+    // Memory on the host may exceed the device.
     let sum = held.iter().fold(moment.free, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let whole = moment.whole.max(sum);
     let part = |class: &str, (short, letter): (&str, &str), name: &str, bytes: u64| {

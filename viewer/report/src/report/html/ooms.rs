@@ -1,4 +1,4 @@
-//! Out of memory: what was asked for, who held what at that moment, and what to do next.
+//! Out-of-memory errors: the request, the holders at that moment, and the next step.
 
 use maud::{Markup, html};
 use memlab_trace::{DeviceView, OomView};
@@ -9,23 +9,23 @@ use memlab_base::category::{category_index, category_names};
 use memlab_base::findings::{advice::advice, grows};
 use memlab_units::format;
 
-/// How many are shown in full.
+/// Maximum number of errors shown in full.
 const OOMS: usize = 3;
 
-/// How many of who held most are listed of each.
+/// Maximum number of holders listed for each.
 const HOLDERS: usize = 8;
 
-/// The deepest stack listed.
+/// Deepest stack listed.
 const FRAMES: usize = 60;
 
-/// The out-of-memory event of a device at this time, if any.
+/// Out-of-memory event of a device at this time, if any.
 pub(super) fn at(names: &ReportNames<'_>, device: &DeviceView, time: u64) -> Markup {
     let ooms = names.model.ooms();
     let at_oom = ooms.iter().find(|oom| oom.device == device.index && oom.time == time);
     at_oom.map(|oom| article(names, oom)).unwrap_or_default()
 }
 
-/// The out-of-memory events of a device.
+/// Out-of-memory events of a device.
 pub(super) fn section(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let ooms: Vec<OomView> = names.model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
     html! {

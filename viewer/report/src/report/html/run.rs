@@ -18,7 +18,7 @@ use memlab_base::text::short_command;
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_html(out: &mut impl io::Write, path: &Path, run: &AdvisedTrace) -> io::Result<()> {
     out.write_all(page(path, run).as_bytes())
 }

@@ -1,4 +1,4 @@
-//! The tables of a report, each capped to what a page can carry.
+//! Tables of a report, each capped for the size of a page.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,18 +16,18 @@ use memlab_base::holdings::{HeldLine, Holdings};
 use memlab_base::ranges::{RangeNode, nodes, range_name};
 use memlab_units::format;
 
-/// The most rows of a table, of all devices together.
+/// Maximum number of rows of a table, of all devices together.
 const MAX_ROWS: usize = 800;
 
-/// The most rows of lines that grow, and of who took driver memory.
+/// Maximum number of rows of growing lines, and of driver memory.
 const MAX_SHORT_ROWS: usize = 100;
 
-/// How many rows a table of one of `devices` may have.
+/// Maximum number of rows in a table of one of `devices`.
 pub(super) fn rows(devices: usize) -> usize {
     (MAX_ROWS / devices.max(1)).max(50)
 }
 
-/// A line: where it is, and in which function.
+/// A line: its place and function.
 pub(super) fn place(names: &ReportNames<'_>, line: Option<&Arc<Line>>) -> Markup {
     let label = names.line(line);
     match label.split_once("  ") {
@@ -41,8 +41,9 @@ fn is_library(names: &ReportNames<'_>, line: Option<&Arc<Line>>) -> bool {
     line.is_some_and(|line| names.model.code_origin(line) == CodeOrigin::Library)
 }
 
-/// The lines that ever held something: the user's, and those of libraries for who asks, or at once where the user's say
-/// nothing.
+/// Lines that ever held memory: the user's, and on request those of libraries.
+///
+/// Libraries' lines are shown at once if the user's lines only call them.
 pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let has_libraries = |line: &LineView| is_library(names, line.line.as_ref()) && line.live_bytes_at_peak > 0;
     choice(
@@ -53,7 +54,7 @@ pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, devices: usize
     )
 }
 
-/// The lines that held something at a moment, in the form of [`lines`].
+/// Lines that held memory at a moment, in the form of [`lines`].
 pub(super) fn lines_at(names: &ReportNames<'_>, device: &DeviceView, devices: usize, held: &Holdings) -> Markup {
     let whole = held.attributed_bytes();
     let in_scope = |scope: Scope| {
@@ -70,7 +71,7 @@ pub(super) fn lines_at(names: &ReportNames<'_>, device: &DeviceView, devices: us
     choice(names, device, in_scope, has_libraries)
 }
 
-/// The lines of a run up to a moment, by what they hold then.
+/// Lines of a run up to a moment, by their memory at that time.
 pub(super) fn lines_until(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let tree = names.model.calls(device.index);
     let whole = device.attributed_bytes();
@@ -97,12 +98,14 @@ pub(super) fn lines_until(names: &ReportNames<'_>, device: &DeviceView) -> Marku
     choice(names, device, in_scope, || lines().iter().any(|line| is_library(names, line.line.as_ref())))
 }
 
-/// What the table of lines is called.
+/// Label of the table of lines.
 fn title_of(scope: Scope) -> &'static str {
     if scope == Scope::Users { "lines" } else { "lines with libraries’" }
 }
 
-/// The user's lines, or those with libraries', as one ticks; the user's alone if they are empty or libraries have none.
+/// The user's lines, with a checkbox to include libraries' lines.
+///
+/// Shows only the user's lines if they are empty or libraries have none.
 fn choice(
     names: &ReportNames<'_>,
     device: &DeviceView,
@@ -115,7 +118,7 @@ fn choice(
     }
     let is_on = names.model.scope() == Scope::Libraries;
     let why = names.model.dominant_library_call(device.index).filter(|_| is_on);
-    // The place of the line without its function.
+    // Place of the line, without its function.
     let why = why.map(|line| name(names.line(Some(&line)).split("  ").next().unwrap_or_default()));
     let id = format!("libraries-{}", device.index);
     html! {
@@ -149,7 +152,7 @@ fn lines_in(names: &ReportNames<'_>, device: &DeviceView, devices: usize, scope:
     capped(title_of(scope), &lines, rows(devices), |line| line.live_bytes_at_peak, &columns)
 }
 
-/// The layers one by one, each with the most it held of each kind.
+/// The layers one by one, each with its maximum of each kind.
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let mut layers: Vec<LayerView> = names.model.layers(device.index);
     layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
@@ -168,7 +171,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
     capped("layers", &layers, rows(devices), |layer| layer.live_bytes_at_peak, &columns)
 }
 
-/// The ranges that the program names: what was allocated in each itself, and with those inside it.
+/// Ranges that the program names: memory of each alone, and with the ranges inside it.
 pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let mut ranges = nodes(&names.model.ranges(device.index));
     ranges.sort_by_key(|node| Reverse((node.own.live_bytes_at_peak, node.own.allocated_bytes)));
@@ -186,7 +189,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
     capped("ranges", &ranges, rows(devices), |node| node.own.live_bytes_at_peak, &columns)
 }
 
-/// The same at a moment.
+/// The ranges at a moment.
 pub(super) fn ranges_at(devices: usize, held: &Holdings) -> Markup {
     let (most, whole) = (held.ranges.first().map(|range| range.bytes), held.attributed_bytes());
     capped(
@@ -202,7 +205,7 @@ pub(super) fn ranges_at(devices: usize, held: &Holdings) -> Markup {
     )
 }
 
-/// The lines that hold more at the end of the last step than after warm-up.
+/// Lines that hold more at the end of the last step than after warm-up.
 pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let ended: u64 = names.model.device_steps(device.index).iter().fold(0, |sum, step| sum.saturating_add(step.steps));
     if ended < 2 {
@@ -234,7 +237,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
 /// A step, with the one before it.
 type Step<'s> = (&'s StepView, Option<&'s StepView>);
 
-/// The optimizer steps: of more than fit, the first and the last.
+/// Optimizer steps; if they do not fit, the first and the last.
 pub(super) fn steps(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let steps = names.model.device_steps(device.index);
     let half = rows(devices) / 2;
@@ -293,17 +296,17 @@ pub(super) fn steps(names: &ReportNames<'_>, device: &DeviceView, devices: usize
     }
 }
 
-/// A figure that a training reports of a step, if it does.
+/// A figure that a training run reports for a step, if any.
 fn float(value: Option<f64>, shown: impl Fn(f64) -> String) -> Markup {
     decimal(value.filter(|value| value.is_finite()).unwrap_or(0.0), &value.map(shown).unwrap_or_default())
 }
 
-/// Driver memory that is not PyTorch's, at the end.
+/// Driver memory outside PyTorch's allocator, at the end.
 pub(super) fn driver(names: &ReportNames<'_>, device: i32) -> Markup {
     driver_at(names.model, device, names.latest)
 }
 
-/// The same when the model was as it is.
+/// Driver memory in the model's current state.
 pub(super) fn driver_at(model: &Model, device: i32, when: &str) -> Markup {
     let held = model.driver_memory(device);
     let most = held.iter().map(|held| held.live_bytes).max();

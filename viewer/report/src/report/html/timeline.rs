@@ -1,4 +1,4 @@
-//! Memory over time, as a picture with axes, and the figures that it reads out under the pointer.
+//! Memory over time: a picture with axes, and figures for the pointer.
 
 use std::fmt::Write as _;
 
@@ -10,18 +10,18 @@ use crate::page::elements::size;
 use memlab_base::text::clean;
 use memlab_units::format;
 
-/// The upper edge, below marks, and the lower one, above the strip of steps.
+/// Upper edge, below the marks, and lower edge, above the strip of steps.
 const TOP: f64 = 44.0;
 const AXIS: f64 = HEIGHT - 62.0;
 
-/// Into how many stretches of time the run is cut.
+/// Number of time intervals of the run.
 const COLUMNS: usize = 900;
 
-/// The most out-of-memory errors and the most steps marked.
+/// Maximum number of marked out-of-memory errors and of marked steps.
 const OOMS: usize = 8;
 const STEPS: usize = 180;
 
-/// What happened in one stretch of time.
+/// Memory in one interval of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Column {
     allocated: (u64, u64),
@@ -29,7 +29,7 @@ struct Column {
     used: u64,
 }
 
-/// The run cut into columns, `width` nanoseconds each.
+/// The run in columns of `width` nanoseconds each.
 struct Columns {
     width: u64,
     until: u64,
@@ -57,7 +57,7 @@ impl Columns {
             let after = timeline.points.get(number + 1).map_or(u64::MAX, |next| next.time);
             let end = point.time.saturating_add(timeline.width.max(1)).min(after);
             let (from, to) = (index(point.time), index(end.saturating_sub(1).max(point.time)));
-            // Between two points nothing changed.
+            // Nothing changed between two points.
             for at in next..from {
                 put(&mut columns, at, still(held.0), held.1, held.2);
             }
@@ -74,15 +74,15 @@ impl Columns {
     }
 }
 
-/// A moment to be marked.
+/// A marked moment.
 pub(super) struct Mark {
-    /// When, in nanoseconds since the trace's start.
+    /// Nanoseconds since the trace's start.
     pub(super) time: u64,
-    /// What to say of it.
+    /// Label.
     pub(super) text: String,
 }
 
-/// The chart of a device; with a mark at the moment that the page is of.
+/// Chart of a device, with a mark at the page's moment.
 pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) -> Markup {
     let timeline = model.timeline(device.index);
     if timeline.points.is_empty() {
@@ -90,7 +90,7 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
     }
     let columns = Columns::new(&timeline, model.time());
     let most = device.peak_used_bytes.max(device.peak_reserved_bytes).max(device.peak_allocated_bytes).max(1);
-    // The device's size is drawn where the run came near it.
+    // The size of the device is drawn if the run came near it.
     let shows_total = device.total_bytes > 0 && most > device.total_bytes / 2;
     let top = if shows_total { most.max(device.total_bytes) } else { most } as f64 * 1.04;
     let chart = Chart { until: columns.until as f64, most: top, top: TOP, axis: AXIS };
@@ -138,7 +138,7 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
     }
 }
 
-/// For the script: allocated at least and at most, reserved and used of every column, in numbers and commas only.
+/// Minimum and maximum allocated, reserved and used bytes of every column for the script, in numbers and commas only.
 fn figures(columns: &Columns) -> String {
     let mut text = String::with_capacity(columns.columns.len() * 40);
     for Column { allocated, reserved, used } in &columns.columns {
@@ -148,7 +148,7 @@ fn figures(columns: &Columns) -> String {
     text
 }
 
-/// A band: its number in the theme, and where it ends.
+/// A band: its number in the theme, and its upper end.
 type Band = (usize, fn(&Column) -> u64);
 
 /// From the back to the front.
@@ -159,7 +159,7 @@ const BANDS: [Band; 4] = [
     (0, |column| column.allocated.0),
 ];
 
-/// The area below a line of steps.
+/// Area below a step line.
 fn area(chart: &Chart, columns: &Columns, bytes: fn(&Column) -> u64) -> String {
     let mut path = format!("M{LEFT} {:.1}", chart.y(0));
     let x = |index: usize| chart.x((index as u64).saturating_mul(columns.width) as f64);
@@ -179,7 +179,7 @@ fn time_axis(chart: &Chart, until: u64) -> Markup {
     }
 }
 
-/// A round stretch of time that fits into `until` at most ten times.
+/// A round interval that fits into `until` at most ten times.
 fn time_step(until: u64) -> u64 {
     const SECOND: u64 = 1_000_000_000;
     let decimal = (0..9).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
@@ -195,15 +195,15 @@ fn time_step(until: u64) -> u64 {
     steps.find(|step| until / step <= 10).unwrap_or_else(days)
 }
 
-/// Where steps ended: a strip below the axis.
+/// Ends of steps: a strip below the axis.
 fn steps_ended(chart: &Chart, steps: &[StepView]) -> Markup {
     let Some(last) = steps.last() else { return Markup::default() };
     let y = AXIS + 30.0;
     let x = |step: &StepView| chart.x(step.end_time as f64);
-    // Only as many as can be distinguished.
+    // Draws only as many as can be distinguished.
     let every = steps.len().div_ceil(STEPS).max(1);
     let path: String = steps.iter().step_by(every).map(|step| format!("M{:.1} {y}v6", x(step))).collect();
-    // A number for every so many of them, round ones.
+    // Numbers multiples of a round stride.
     let stride = decimal_step(last.index.saturating_add(1), 9);
     let mut free_from = LEFT - 20.0;
     let mut numbered: Vec<&StepView> = steps.iter().filter(|step| step.index.is_multiple_of(stride)).collect();
@@ -228,7 +228,7 @@ fn steps_ended(chart: &Chart, steps: &[StepView]) -> Markup {
 
 /// The peak and the out-of-memory errors, each with a label in a separate row.
 fn marks(chart: &Chart, model: &Model, device: &DeviceView, moment: Option<&Mark>) -> Markup {
-    // From above: the peak, the moment of the page, out-of-memory errors.
+    // From the top: the peak, the moment of the page, out-of-memory errors.
     let (at_peak, at_moment, at_oom) =
         if moment.is_some() { (TOP - 32.0, TOP - 18.0, TOP - 4.0) } else { (TOP - 24.0, 0.0, TOP - 8.0) };
     let (peak, what) = match device.allocations {
@@ -267,7 +267,7 @@ mod tests {
             |time, allocated| TimelinePoint { time, allocated, reserved: range(8, 9, 9), used: range(0, 20, 10) };
         let points = vec![point(COLUMNS as u64, range(0, 7, 5)), point(3 * COLUMNS as u64, range(2, 5, 2))];
         let columns = Columns::new(&Timeline { width: 1, points, ..Timeline::default() }, 10 * COLUMNS as u64);
-        // THEN every column has the range within it, and what was last in between
+        // THEN every column has the range within it, and the last value in between
         assert_eq!(columns.width, 10);
         let at = |index: usize| columns.columns[index].allocated;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What one would say about a job in a few sentences, the most urgent first.
+//! Findings on a job in a few sentences, most urgent first.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use memlab_base::findings::Words;
 use memlab_base::text::typed_path;
 use memlab_units::format::{self, size};
 
-/// Growth is reported from this part of a rank's peak on.
+/// Reports growth from this fraction of a rank's peak.
 const GROWTH: u64 = 100;
 
-/// How many lines of a difference are named.
+/// Number of named lines of a difference.
 const LINES: usize = 2;
 
 /// One finding.
 #[derive(Clone, Debug)]
 pub struct JobFinding {
-    /// Its name in reports' JSON.
+    /// Name in JSON reports.
     pub kind: &'static str,
-    /// The ranks that it is about, by their places.
+    /// Positions of the ranks concerned.
     pub ranks: Vec<usize>,
-    /// The bytes that it is about.
+    /// Bytes concerned.
     pub bytes: u64,
-    /// What was found.
+    /// Description.
     pub what: Words,
-    /// What to do about it.
+    /// Next action.
     pub next: String,
 }
 
-/// All findings on a job, the most urgent first.
+/// All findings on a job, most urgent first.
 pub(super) fn findings(names: &RankNames<'_>) -> Vec<JobFinding> {
     let job = names.job;
     let first = job.first_oom.as_ref().map(|first| out_of_memory(names, first));
@@ -38,24 +38,24 @@ pub(super) fn findings(names: &RankNames<'_>) -> Vec<JobFinding> {
     first.into_iter().chain(rest).chain(foreign_contexts(names)).collect()
 }
 
-/// All findings on a job, the most urgent first.
+/// All findings on a job, most urgent first.
 pub fn job_findings(job: &Job) -> Vec<JobFinding> {
     findings(&RankNames::new(job))
 }
 
-/// The rank that a reader should look at first, by its place.
+/// Position of the rank to look at first.
 pub(super) fn most_telling(job: &Job, findings: &[JobFinding]) -> Option<usize> {
     let found = findings.iter().find_map(|finding| finding.ranks.first().copied());
     found.or_else(|| job.figure(FigureKind::Allocated).map(|figure| figure.most.at))
 }
 
-/// A rank with the median peak, by its place.
+/// Position of a rank with the median peak.
 pub(super) fn typical(job: &Job) -> Option<usize> {
     let median = job.figure(FigureKind::Allocated)?.median;
     job.ranks.iter().position(|rank| FigureKind::Allocated.of(rank, job.scope) == Some(median))
 }
 
-/// A rank that holds the same stages as the one at a place, and has this peak.
+/// Position of a rank with this peak, and with the same stages as the rank `at`.
 fn typical_of(job: &Job, at: usize, median: u64) -> Option<usize> {
     let has_median = |rank: &RankSummary| {
         rank.stages == job.ranks[at].stages && FigureKind::Allocated.of(rank, job.scope) == Some(median)
@@ -116,7 +116,7 @@ fn out_of_memory(names: &RankNames<'_>, first: &FirstOom) -> JobFinding {
     JobFinding { kind: "out_of_memory", ranks: vec![first.at], bytes: oom.requested_bytes, what, next }
 }
 
-/// Ranks that hold more after every step.
+/// Finding on ranks that hold more after every step.
 fn growth(names: &RankNames<'_>) -> Option<JobFinding> {
     let job = names.job;
     let mut grown: Vec<(usize, u64, f64)> = Vec::new();
@@ -145,12 +145,12 @@ fn growth(names: &RankNames<'_>) -> Option<JobFinding> {
     Some(JobFinding { kind: "leak", ranks, bytes, what, next })
 }
 
-/// Ranks with a higher peak than the others.
+/// Finding on ranks with a higher peak than the others.
 fn more(names: &RankNames<'_>) -> Option<JobFinding> {
     difference(names, true)
 }
 
-/// Ranks with a lower peak than the others.
+/// Finding on ranks with a lower peak than the others.
 fn less(names: &RankNames<'_>) -> Option<JobFinding> {
     difference(names, false)
 }
@@ -188,10 +188,10 @@ fn difference(names: &RankNames<'_>, is_more: bool) -> Option<JobFinding> {
     Some(JobFinding { kind: "difference", ranks, bytes: peak.bytes(), what: what.and("."), next })
 }
 
-/// Ranks that have ended fewer steps.
+/// Finding on ranks that ended fewer steps.
 fn behind(names: &RankNames<'_>) -> Option<JobFinding> {
     let steps = names.job.figure(FigureKind::Steps)?;
-    // When a job ends by force, ranks are a step apart.
+    // When a job is killed, ranks are a step apart.
     if steps.most.value - steps.least.value < 2 {
         return None;
     }
@@ -206,7 +206,7 @@ fn behind(names: &RankNames<'_>) -> Option<JobFinding> {
     Some(JobFinding { kind: "behind", ranks: vec![steps.least.at], bytes: 0, what, next })
 }
 
-/// Contexts on devices of other ranks, one finding for each such device.
+/// Findings on contexts on devices of other ranks, one for each such device.
 fn foreign_contexts(names: &RankNames<'_>) -> Vec<JobFinding> {
     let mut by_device: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for context in &names.job.stray_contexts {

@@ -1,4 +1,4 @@
-//! All ranks over time: a row for each, the stronger its colour the more it had allocated.
+//! All ranks over time, a row each. A stronger colour means more allocated bytes.
 
 use maud::{Markup, html};
 use memlab_job::{FigureKind, Job, RankSummary, STRIP_PARTS};
@@ -7,26 +7,26 @@ use crate::page::chart::{self, LEFT, WIDTH, decimal_step, px, ticks};
 use crate::page::elements::{name, size};
 use memlab_units::format;
 
-/// The right margin.
+/// Right margin.
 const RIGHT: f64 = 12.0;
 
-/// The height of all rows together, and of one row at most.
+/// Height of all rows together, and maximum height of one row.
 const HEIGHT: f64 = 560.0;
 const ROW: f64 = 22.0;
 
-/// Shades from nothing to the most.
+/// Number of shades from nothing to the maximum.
 const SHADES: u64 = 8;
 
-/// Rows are numbered at least so far apart.
+/// Minimum distance of numbered rows.
 const LABELS: f64 = 16.0;
 
-/// A mark is at least so high, also where rows are thin.
+/// Minimum height of a mark, also in thin rows.
 const MARK: f64 = 8.0;
 
-/// Above the first row, so that its number and mark are whole.
+/// Space above the first row for its number and mark.
 const TOP: f64 = 8.0;
 
-/// The picture; nothing if no rank allocated anything.
+/// The picture; empty if no rank allocated memory.
 pub(super) fn heat_map(job: &Job) -> Markup {
     let Some(figure) = job.figure(FigureKind::Allocated) else { return Markup::default() };
     let most = figure.most.value;
@@ -69,7 +69,7 @@ pub(super) fn heat_map(job: &Job) -> Markup {
     chart::figure(&svg, &caption)
 }
 
-/// The row of a rank, a path for each shade.
+/// Row of a rank, one path per shade.
 fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f64) -> Markup {
     let Some(device) = rank.own_device() else { return Markup::default() };
     let shade = |bytes: u64| (u128::from(bytes) * u128::from(SHADES)).div_ceil(u128::from(most.max(1))) as usize;
@@ -89,7 +89,7 @@ fn shades(rank: &RankSummary, most: u64, x_of: impl Fn(usize) -> f64, middle: f6
     }
 }
 
-/// What is said of a rank where one points at it.
+/// Tooltip of a rank.
 fn tooltip(job: &Job, rank: &RankSummary) -> String {
     let peak = FigureKind::Allocated.of(rank, job.scope).unwrap_or(0);
     format!("rank {} on {}: peak {}, {}", rank.rank(), rank.header.host, size(peak), format::duration(rank.duration))

@@ -17,14 +17,14 @@ use memlab_base::parallel::short;
 use memlab_base::text::short_command;
 use memlab_units::format;
 
-/// The most rows of what differs.
+/// Maximum number of rows of differences.
 const MAX_ROWS: usize = 400;
 
 /// Writes the report of a job as an HTML page.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
     let names = RankNames::new(job);
     let command = job.ranks.first().map_or_else(String::new, |rank| short_command(&rank.header.command));
@@ -136,7 +136,7 @@ fn differences(names: &RankNames<'_>) -> Markup {
     capped("differences", &names.job.differences, MAX_ROWS, Difference::bytes, &columns)
 }
 
-/// What all ranks held when the first one ran out of memory.
+/// Memory of all ranks when the first one ran out of memory.
 fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom) -> Markup {
     let oom = &first.oom;
     let asked = format!("asked for {}", size(oom.requested_bytes));

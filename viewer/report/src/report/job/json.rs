@@ -1,4 +1,4 @@
-//! The report on a job as JSON: a contract with scripts. Keys are added, never renamed or taken away.
+//! The report on a job as JSON: a contract with scripts. Keys are added, never renamed or removed.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -35,17 +35,17 @@ struct JobRow {
     start_unix_ns: u64,
     duration_ns: u64,
     hosts: Vec<HostRow>,
-    /// Ranks without a trace: how many, and the first of them.
+    /// Number of ranks without a trace, and the first of them.
     missing_ranks: u64,
     first_missing_ranks: Vec<u32>,
-    /// Whose lines `differences` and `growth` have: `lines` or `library_lines`.
+    /// Source of the lines in `differences` and `growth`: `lines` or `library_lines`.
     lines_shown: &'static str,
 }
 
 #[derive(Serialize)]
 struct HostRow {
     host: String,
-    /// By how much its clock is ahead of the first host's, as the steps that ranks ended together show.
+    /// Lead of its clock over the first host's clock, from the steps that ranks ended together.
     clock_ahead_ns: i64,
 }
 
@@ -55,7 +55,7 @@ struct FindingRow {
     kind: &'static str,
     ranks: Vec<u32>,
     bytes: u64,
-    /// In words, with what to do next.
+    /// Description, followed by the next action.
     what: String,
     next: String,
 }
@@ -67,7 +67,7 @@ struct RankRow {
     host: String,
     pid: u32,
     trace: String,
-    /// The exit code; null if a signal ended it or its end is not known.
+    /// Exit code; null if a signal ended the process or its end is not known.
     exit: Option<i32>,
     signal: Option<i32>,
     start_unix_ns: u64,
@@ -99,13 +99,13 @@ struct DeviceRow {
     peak_steps_ended: u64,
     used_bytes_at_peak: u64,
     context_bytes: u64,
-    /// At the peak; they sum to `used_bytes_at_peak`, and what is on the host.
+    /// At the peak; they sum to `used_bytes_at_peak` plus the memory on the host.
     categories: Vec<CategoryRow>,
     /// Lines that hold more after every step.
     growth: Vec<GrowthRow>,
     growth_bytes: u64,
     growth_bytes_per_step: f64,
-    /// The most allocated in equal parts of the duration.
+    /// Maximum allocated bytes in equal parts of the duration.
     peaks_over_time: Vec<u64>,
 }
 
@@ -138,7 +138,7 @@ struct FigureRow {
 struct DifferenceRow {
     /// `peak`, `category`, `line` or `layer`.
     kind: &'static str,
-    /// Of a category, or a layer; null: outside any layer.
+    /// Name of a category or a layer; null: outside any layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<Option<String>>,
     #[serde(flatten)]
@@ -151,7 +151,7 @@ struct DifferenceRow {
 struct RankDifference {
     rank: u32,
     bytes: u64,
-    /// From the median; negative: it holds less.
+    /// Difference from the median; negative: it holds less.
     difference_bytes: i64,
 }
 
@@ -171,9 +171,9 @@ struct OomRow {
     /// By the clock of the first host.
     unix_ns: u64,
     steps_ended: u64,
-    /// All ranks that ran out of memory, the first first.
+    /// All ranks that ran out of memory, in order of time.
     ranks: Vec<u32>,
-    /// What the other ranks held at that moment.
+    /// Memory of the other ranks at that moment.
     others: Vec<RankAtOomRow>,
 }
 
@@ -191,12 +191,12 @@ struct RankAtOomRow {
 #[derive(Serialize)]
 struct ForeignContextRow {
     rank: u32,
-    /// The rank whose device it is; null: no rank's.
+    /// Rank that owns the device; null: none.
     owner: Option<u32>,
     host: String,
     device: i32,
     bytes: u64,
-    /// The line that allocated most there; all null: none did.
+    /// Line that allocated most there; all null: none did.
     #[serde(flatten)]
     line: CodeLine,
 }
@@ -207,11 +207,11 @@ struct UnreadableRow {
     why: String,
 }
 
-/// Writes the report of a job as JSON. Control characters in its texts come as escapes.
+/// Writes the report of a job as JSON. Control characters in its texts are escaped.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_job_json(out: &mut impl Write, job: &Job) -> io::Result<()> {
     json::write_pretty(out, &report(job))
 }

@@ -1,4 +1,4 @@
-//! What ranks, lines and layers are called in the report on a job.
+//! Names of ranks, lines and layers in the report on a job.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use memlab_base::category::category_names;
 use memlab_base::text::{NO_LAYER, NO_LINE, clean, place};
 use memlab_units::format;
 
-/// How many ranges of ranks are named.
+/// Number of rank ranges that are named.
 const RANGES: usize = 4;
 
-/// Names things of one job.
+/// Names for one job.
 pub struct RankNames<'j> {
     pub(super) job: &'j Job,
     directory: &'j str,
@@ -20,7 +20,7 @@ pub struct RankNames<'j> {
 }
 
 impl<'j> RankNames<'j> {
-    /// Of a job.
+    /// Makes the names of a job.
     pub fn new(job: &'j Job) -> Self {
         let directory = job.ranks.first().map_or("", |rank| rank.header.directory.as_str());
         let layers = job.ranks.iter().filter_map(RankSummary::own_device).flat_map(|device| &device.layers);
@@ -30,7 +30,7 @@ impl<'j> RankNames<'j> {
         Self { job, directory, several_roots }
     }
 
-    /// The number of the rank at a place.
+    /// Number of the rank at a position.
     pub(super) fn rank(&self, at: usize) -> u32 {
         self.job.ranks[at].rank()
     }
@@ -66,7 +66,7 @@ impl<'j> RankNames<'j> {
         clean(name.trim()).into_owned()
     }
 
-    /// What kind of thing differs, and its name.
+    /// Kind and name of a difference.
     pub fn held(&self, held: &ComparedMemory) -> (&'static str, String) {
         match held {
             ComparedMemory::Peak => ("peak", "all that PyTorch allocated".to_owned()),
@@ -77,7 +77,7 @@ impl<'j> RankNames<'j> {
     }
 }
 
-/// `0–3, 7`, and how many more there are.
+/// `0–3, 7`, and the number of further ranges.
 pub(super) fn ranges(mut numbers: Vec<u32>) -> String {
     numbers.sort_unstable();
     numbers.dedup();

@@ -1,4 +1,4 @@
-//! The report on a job as text: a screen.
+//! The report on a job as text, within one screen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -15,26 +15,26 @@ use memlab_base::table::Table;
 use memlab_base::text::{Style, clean, short_command, typed_path};
 use memlab_units::format::{self, size};
 
-/// The bars of ranks, from the least to the most.
+/// Bars of ranks, from the least to the most.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The most ranks in a row of bars.
+/// Maximum number of ranks in a row of bars.
 const ROW: usize = 64;
 
-/// How many categories, lines and layers that differ are shown, each.
+/// Maximum number of differing categories, lines and layers shown, each.
 const MAX_ROWS: usize = 5;
 
-/// How many stages of a pipeline are shown with their ranks.
+/// Maximum number of pipeline stages shown with their ranks.
 const STAGES: usize = 8;
 
-/// How many ranks are shown as they were at the first out-of-memory.
+/// Maximum number of ranks shown at the first out-of-memory error.
 const MAX_OOM_RANKS: usize = 4;
 
-/// Writes the report of a job. No character in it steers a terminal, but for the colours.
+/// Writes the report of a job. No character in it controls the terminal, except the colours.
 ///
 /// # Errors
 ///
-/// What `out` says.
+/// Errors of `out`.
 pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Result<()> {
     let names = RankNames::new(job);
     let columns = style.columns;
@@ -51,7 +51,7 @@ pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Resu
     write_parts(out, parts, style)
 }
 
-/// Which job this is, and how its ranks ended.
+/// Description of the job, and the endings of its ranks.
 fn title(names: &RankNames<'_>) -> Vec<String> {
     let job = names.job;
     let command = job.ranks.first().map_or_else(String::new, |rank| short_command(&rank.header.command));
@@ -68,12 +68,12 @@ fn title(names: &RankNames<'_>) -> Vec<String> {
     lines
 }
 
-/// How the ranks train in parallel: `mesh dp=4 × tp=2 · 2 stages of a pipeline: 0 on ranks 0–3, 1 on ranks 4–7`.
+/// Parallelism of the ranks: `mesh dp=4 × tp=2 · 2 stages of a pipeline: 0 on ranks 0–3, 1 on ranks 4–7`.
 pub(super) fn parallel(names: &RankNames<'_>) -> Option<String> {
     let ranks = &names.job.ranks;
     let mut facts = Vec::new();
     let dimension = |of: &MeshDimension| format!("{}={}", clean(&of.name), of.size);
-    // A part of the ranks may be in a mesh of its own.
+    // Some of the ranks may have a separate mesh.
     if let Some(mesh) =
         ranks.iter().map(|rank| &rank.mesh).max_by_key(|mesh| mesh.len()).filter(|mesh| !mesh.is_empty())
     {
@@ -106,7 +106,7 @@ pub(super) fn ranks_and_hosts(job: &Job) -> String {
     }
 }
 
-/// The device that each rank fills, if all are alike.
+/// The device of each rank, if all are alike.
 pub(super) fn devices(job: &Job) -> Option<String> {
     let own = job.ranks.iter().filter_map(RankSummary::own_device);
     let kinds: BTreeSet<(&str, u64)> = own.map(|device| (device.view.name.as_str(), device.view.total_bytes)).collect();
@@ -114,7 +114,7 @@ pub(super) fn devices(job: &Job) -> Option<String> {
     (!name.is_empty()).then(|| format!("{}, {}", clean(name), size(*bytes)))
 }
 
-/// How the ranks ended: `all ended with exit code 0`.
+/// Endings of the ranks: `all ended with exit code 0`.
 pub(super) fn endings(names: &RankNames<'_>) -> String {
     let mut ways: BTreeMap<(bool, String), Vec<usize>> = BTreeMap::new();
     for (at, rank) in names.job.ranks.iter().enumerate() {
@@ -145,7 +145,7 @@ fn look_at(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A bar for each rank, as high as its peak.
+/// A bar for each rank, with the height of its peak.
 fn bars(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     let job = names.job;
     let Some(most) = job.figure(FigureKind::Allocated).map(|figure| figure.most.value) else { return Vec::new() };
@@ -181,7 +181,7 @@ fn figures(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     section("The ranks side by side", &table, None, columns)
 }
 
-/// What a figure is called.
+/// Name of a figure.
 pub(super) fn figure_name(kind: FigureKind) -> &'static str {
     match kind {
         FigureKind::Allocated => "peak allocated",
@@ -224,17 +224,17 @@ fn differences(names: &RankNames<'_>, columns: usize) -> Vec<String> {
     )
 }
 
-/// Which ranks are compared with each other.
+/// Ranks that are compared with each other.
 pub(super) fn compared(names: &RankNames<'_>) -> &'static str {
     if names.job.has_stages { "ranks at the same stages" } else { "ranks" }
 }
 
-/// `+24.0 MiB`, of the rank that differs most.
+/// `+24.0 MiB`, for the rank that differs most.
 pub(super) fn signed(difference: &Difference) -> String {
     format!("{}{}", if difference.is_more() { '+' } else { '-' }, size(difference.bytes()))
 }
 
-/// What ranks held at the first out-of-memory: the one that failed, and those that held most.
+/// Memory of ranks at the first out-of-memory error: the rank that failed, and those that held most.
 fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
     let oom = &first.oom;
     let mut table = Table::new(&["rank", "allocated", "reserved", "used", "at that moment"]);
@@ -259,7 +259,7 @@ fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec
     section("When the first rank ran out of memory", &table, rest, columns)
 }
 
-/// Allocated, reserved, used, and where in its run a rank was.
+/// Allocated, reserved and used bytes of a rank, and its progress.
 pub(super) fn then_row(held: &MemoryAtOom) -> [String; 4] {
     let words = |words: &str| ["–", "–", "–", words].map(str::to_owned);
     match held {
@@ -274,7 +274,7 @@ pub(super) fn then_row(held: &MemoryAtOom) -> [String; 4] {
     }
 }
 
-/// The commands that say more.
+/// Commands for more details.
 fn next(names: &RankNames<'_>) -> Vec<String> {
     let job = names.job;
     let Some(most) = most_telling(job, &findings(names)) else { return Vec::new() };
@@ -288,7 +288,7 @@ fn next(names: &RankNames<'_>) -> Vec<String> {
     lines
 }
 
-/// What the reader should know of the traces.
+/// Notes on the traces.
 pub(super) fn notes(names: &RankNames<'_>) -> Vec<String> {
     let job = names.job;
     let mut lines = Vec::new();
@@ -313,7 +313,7 @@ pub(super) fn notes(names: &RankNames<'_>) -> Vec<String> {
     lines
 }
 
-/// Which hosts' clocks were corrected.
+/// Hosts with corrected clocks.
 fn clocks(job: &Job) -> Option<String> {
     let wrong = || job.clocks.iter().filter(|clock| clock.ahead_ns != 0);
     let most = wrong().max_by_key(|clock| clock.ahead_ns.unsigned_abs())?;

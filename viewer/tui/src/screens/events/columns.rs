@@ -9,26 +9,26 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventColumn {
-    /// Which event it is.
+    /// Number of the event.
     Number,
-    /// When.
+    /// Time.
     Time,
-    /// What happened.
+    /// Kind of event.
     Kind,
-    /// How much.
+    /// Bytes.
     Bytes,
-    /// The device.
+    /// Device.
     Device,
-    /// The thread.
+    /// Thread.
     Thread,
-    /// Where.
+    /// Address.
     Address,
-    /// What the program was doing.
+    /// Phase of the program.
     Phase,
-    /// Who asked.
+    /// Line or layer that made the request.
     Who,
 }
 

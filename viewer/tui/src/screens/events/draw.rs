@@ -1,4 +1,4 @@
-//! Draws the events: the latest before the moment shown, and the one under the cursor in full.
+//! Draws the events: the latest before the displayed moment, and details of the one under the cursor.
 
 use memlab_trace::{EventKind, EventView};
 use ratatui::buffer::Buffer;
@@ -21,7 +21,7 @@ use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_units::format;
 
 impl EventsScreen {
-    /// Draws it.
+    /// Draws the screen.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let detail_rows = match area.height {
             ..12 => 0,
@@ -54,7 +54,7 @@ impl EventsScreen {
     }
 }
 
-/// Which events these are.
+/// Description of the listed events.
 fn facts_of_frame(screen: &EventsScreen, items: &[EventItem], context: &Context) -> Vec<Fact> {
     let theme = &context.theme;
     let Some(process) = context.process() else { return Vec::new() };
@@ -72,7 +72,7 @@ fn facts_of_frame(screen: &EventsScreen, items: &[EventItem], context: &Context)
     let mut facts = Vec::new();
     if context.moment == ShownMoment::Now && !process.state.is_over() {
         if screen.has_lost(items) && !context.paused {
-            // In a fast program the display must be paused to read such an event.
+            // In a fast program, events can be read only while the display is paused.
             facts.push(fact("that event is no longer kept: space holds the display", theme.warn));
         }
         facts.push(match screen.follows() {
@@ -84,7 +84,7 @@ fn facts_of_frame(screen: &EventsScreen, items: &[EventItem], context: &Context)
     facts
 }
 
-/// What there is to say where there are no events.
+/// Draws a message where there are no events.
 fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let has_happened = context.process().is_some_and(|process| process.events_read > 0);
@@ -114,7 +114,7 @@ fn label(item: &EventItem, theme: &Theme) -> Label {
     Label { name, aside: aside.join(theme.glyphs.separator), ..Label::default() }
 }
 
-/// The style of rows of some kinds: conspicuous, or dim.
+/// Styles rows by kind: conspicuous, or dim.
 fn dress(buffer: &mut Buffer, row: Rect, item: &EventItem, columns: &[EventColumn], is_selected: bool, theme: &Theme) {
     match item.event.kind {
         EventKind::Free
@@ -145,7 +145,7 @@ fn dress(buffer: &mut Buffer, row: Rect, item: &EventItem, columns: &[EventColum
             for x in x..row.right() {
                 put(buffer, x, row.y, 1, " ", style, theme);
             }
-            // What is too long is cut without a sign.
+            // A text that is too long is cut without an ellipsis.
             buffer.set_stringn(x, row.y, line, usize::from(row.right() - x), style);
             if !is_selected {
                 let words_at = Rect { x: x + 3, width: words.len() as u16, ..row }.intersection(row);
@@ -217,7 +217,7 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
     facts
 }
 
-/// What became of the bytes.
+/// Effect of the event on its bytes.
 fn outcome(event: &EventView) -> &'static str {
     match event.kind {
         EventKind::Alloc => " handed out",
@@ -234,8 +234,7 @@ fn outcome(event: &EventView) -> &'static str {
     }
 }
 
-/// Of a block handed out: when it was given back; of one given back: when it had been handed out. As far as the events
-/// kept tell.
+/// The free of an allocation, or the allocation of a free, if the trace still keeps that event.
 fn other_end(context: &Context, process: &ProcessSnapshot, event: &EventView) -> Option<Fact> {
     let theme = &context.theme;
     let is_same = |other: &&EventView| other.address == event.address && other.device == event.device;

@@ -13,14 +13,14 @@ use memlab_follow::snapshot::SnapshotNames;
 pub struct EventItem {
     /// The event.
     pub event: EventView,
-    /// The names of its ids.
+    /// Names of its ids.
     pub names: Arc<SnapshotNames>,
     pub(super) device: String,
     pub(super) line: String,
 }
 
 impl EventItem {
-    /// What happened, in a word or two.
+    /// Kind of event, in a word or two.
     pub fn kind(&self) -> &'static str {
         match self.event.kind {
             EventKind::Alloc => "alloc",
@@ -39,7 +39,7 @@ impl EventItem {
         }
     }
 
-    /// Whether it took memory or gave it back; `None`: neither.
+    /// Sign of its bytes: allocated or freed; `None`: neither.
     pub fn sign(&self) -> Option<&'static str> {
         match self.event.kind {
             EventKind::Alloc | EventKind::DriverAlloc(..) | EventKind::Map => Some("+"),
@@ -53,23 +53,23 @@ impl EventItem {
         }
     }
 
-    /// The layer that asked.
+    /// The layer that made the request.
     pub fn layer(&self) -> Option<&str> {
         self.names.layers.get(&self.event.layer).map(|layer| &**layer)
     }
 
-    /// The range that the thread is in from then on.
+    /// The range that the thread is in after the event.
     pub fn range(&self) -> Option<&str> {
         let range = u32::try_from(self.event.address).ok().filter(|_| self.event.kind == EventKind::InRange)?;
         Some(self.names.ranges.get(&range).map_or(NO_RANGE, |name| name))
     }
 
-    /// The line that asked: file and number; empty if there is none.
+    /// The line that made the request, as file and number; empty without a line.
     pub fn line(&self) -> &str {
         &self.line
     }
 
-    /// What the program was doing.
+    /// Phase of the program.
     pub fn phase(&self) -> &'static str {
         phase_name(self.event.phase)
     }

@@ -1,4 +1,4 @@
-//! The state and the keys of the events: the latest ones before the moment shown, one by one.
+//! State and keys of the events: the latest ones before the displayed moment, one by one.
 
 use memlab_trace::EventView;
 use serde_json::json;
@@ -12,15 +12,17 @@ use crate::widgets::rows::rows_of;
 use memlab_base::text::place;
 use memlab_report::export::rows::Rows;
 
-/// The screen of the events. While the cursor is on the first row it stays there, so that the newest events are seen;
-/// elsewhere it stays on its event while others come in above.
+/// Screen of the events.
+///
+/// A cursor on the first row stays there, to show the newest events. Elsewhere it stays on its event while others
+/// arrive above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventsScreen {
     /// Order and cursor.
     pub table: TableState<EventColumn>,
-    /// The row where the cursor was put last.
+    /// Row where the cursor was put last.
     row: usize,
-    /// The number of the event there; `None`: the first row, whichever that is.
+    /// Number of the event there; `None`: the first row, whatever its event.
     number: Option<u64>,
 }
 
@@ -67,7 +69,7 @@ impl ScreenState for EventsScreen {
 }
 
 impl EventsScreen {
-    /// The rows of the table: the events that pass the filter, the latest first unless sorted otherwise.
+    /// Rows of the table: the events that pass the filter, latest first unless sorted otherwise.
     pub fn items(&self, context: &Context) -> Vec<EventItem> {
         let Some(process) = context.process() else { return Vec::new() };
         let line = |event: &EventView| process.names.lines.get(&event.stack);
@@ -82,13 +84,12 @@ impl EventsScreen {
         items
     }
 
-    /// Puts the cursor where it belongs among `items`: where it was moved to since the last time, counted from the
-    /// event it was on.
+    /// Puts the cursor on its row among `items`: its event, plus any movement since the last call.
     pub fn follow(&mut self, items: &[EventItem]) {
         let was_moved = self.table.selected != self.row;
         let is_at_top = self.table.selected == 0 && was_moved;
         let here = self.number.filter(|_| !is_at_top).map_or(0, |number| row_of(items, number));
-        // The rows on the screen stay where they are.
+        // The rows on the screen keep their places.
         let came = here as isize - self.row as isize;
         self.table.offset = self.table.offset.saturating_add_signed(came);
         let moved = self.table.selected as i128 - self.row as i128;
@@ -101,18 +102,18 @@ impl EventsScreen {
         self.row = self.table.selected;
     }
 
-    /// Whether the event that the cursor was on is not among `items` any more.
+    /// True if the event under the cursor is no longer among `items`.
     pub fn has_lost(&self, items: &[EventItem]) -> bool {
         self.number.is_some_and(|number| items.get(self.table.selected).is_none_or(|item| item.event.number != number))
     }
 
-    /// Whether the cursor stays on the first row.
+    /// True if the cursor stays on the first row.
     pub fn follows(&self) -> bool {
         self.number.is_none()
     }
 }
 
-/// The row of an event; if it is not there, that of the one closest to it.
+/// Row of an event, or of the event closest to it.
 fn row_of(items: &[EventItem], number: u64) -> usize {
     let distance = |item: &EventItem| item.event.number.abs_diff(number);
     (0..items.len()).min_by_key(|row| distance(&items[*row])).unwrap_or(0)

@@ -7,28 +7,28 @@ use crate::context::ShownMoment;
 use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
 
-/// The columns.
+/// Columns of the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerColumn {
-    /// Live at the moment shown.
+    /// Live bytes at the displayed moment.
     Now,
-    /// Live at the device's peak.
+    /// Live bytes at the device's peak.
     AtPeak,
-    /// How long it had the GPU work, and the share of the device's time.
+    /// GPU time, and its share of the device's time.
     GpuTime,
-    /// The most its parameters took.
+    /// Maximum of its parameters.
     Parameters,
-    /// The most their gradients took.
+    /// Maximum of their gradients.
     Gradients,
-    /// The most the optimizer kept for it.
+    /// Maximum of its optimizer state.
     Optimizer,
-    /// The most its activations took.
+    /// Maximum of its activations.
     Activations,
-    /// Handed out in forward over the run.
+    /// Bytes allocated in forward over the run.
     Forward,
-    /// Handed out in backward over the run.
+    /// Bytes allocated in backward over the run.
     Backward,
-    /// Its name.
+    /// Name.
     Name,
 }
 
@@ -126,12 +126,12 @@ impl LayerColumn {
     }
 }
 
-/// The order of names, in which `h.2` is before `h.10`.
+/// Order of names, in which `h.2` comes before `h.10`.
 pub fn compare_layer_names(a: &LayerItem, b: &LayerItem) -> Ordering {
     (a.key.0, natural(a.key.1.as_deref())).cmp(&(b.key.0, natural(b.key.1.as_deref())))
 }
 
-/// A key that puts `h.2` before `h.10`.
+/// Sort key with `h.2` before `h.10`.
 fn natural(name: Option<&str>) -> Option<Vec<(u64, &str)>> {
     Some(name?.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part)).collect())
 }

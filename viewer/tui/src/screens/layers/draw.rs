@@ -1,4 +1,4 @@
-//! Draws the layers: the tree of modules. The bar is warmer the more a layer holds.
+//! Draws the layers as a tree of modules. A warmer bar means more memory.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
 
 impl LayersScreen {
-    /// The pane of the overview: the largest, flat.
+    /// Draws the pane of the overview: the largest layers, flat.
     pub fn draw_pane(&mut self, buffer: &mut Buffer, area: Rect, context: &Context, has_focus: bool) {
         let columns = match (context.moment, area.width) {
             (ShownMoment::Peak, 56..) => &[LayerColumn::AtPeak, LayerColumn::Now][..],
@@ -33,7 +33,7 @@ impl LayersScreen {
         );
     }
 
-    /// The whole screen: the tree, and the row under the cursor in full.
+    /// Draws the whole screen: the tree, and details of the row under the cursor.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         if self.shows_ranges {
             self.ranges.draw(buffer, area, context);

@@ -8,37 +8,37 @@ use memlab_base::filter::{Field, Filterable};
 use memlab_base::text::{NOT_CALLED, layer_name};
 use memlab_follow::snapshot::{GpuTime, Related};
 
-/// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
+/// A layer: the outermost module's id and the name in it; `None`: outside any layer.
 pub type LayerKey = (u32, Option<String>);
 
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerItem {
-    /// Which layer it is.
+    /// The layer.
     pub key: LayerKey,
-    /// How deep it is indented.
+    /// Level of indentation.
     pub depth: u16,
-    /// Whether it is open; `None`: there is nothing inside it.
+    /// True if the row is open; `None`: the row has no children.
     pub is_open: Option<bool>,
-    /// Its own figures.
+    /// Figures of the layer alone.
     pub own: LayerView,
-    /// Those of it and all inside it.
+    /// Figures including inner layers.
     pub inclusive: LayerView,
-    /// What it had the GPU do itself, and with all inside it; `None`: that was not recorded.
+    /// GPU time of the layer alone, and including inner layers; `None`: not recorded.
     pub times: Option<(GpuTime, GpuTime)>,
-    /// Whether the inclusive figures are shown.
+    /// True if inclusive figures are shown.
     pub is_inclusive: bool,
-    /// What it has to do with, where a filter asks.
+    /// Related lines, layers and categories, if a filter needs them.
     pub(super) related: Option<Arc<Related>>,
 }
 
 impl LayerItem {
-    /// The figures shown: inclusive ones for a layer that is closed over others, or where that was asked for.
+    /// The displayed figures: inclusive for a closed layer with children, or on request.
     pub fn figures(&self) -> &LayerView {
         if self.shows_inclusive() { &self.inclusive } else { &self.own }
     }
 
-    /// The GPU time shown, likewise.
+    /// The displayed GPU time, likewise.
     pub fn time(&self) -> Option<GpuTime> {
         self.times.map(|(own, inclusive)| if self.shows_inclusive() { inclusive } else { own })
     }
@@ -51,7 +51,7 @@ impl LayerItem {
         self.related.as_deref().into_iter()
     }
 
-    /// The name in full.
+    /// Full name.
     pub fn name(&self) -> &str {
         match self.root_name() {
             Some(root) if self.is_root() && root != self.class() => root,
@@ -60,17 +60,17 @@ impl LayerItem {
         }
     }
 
-    /// What the outermost module is called, if that is known.
+    /// Name of the outermost module, if known.
     pub fn root_name(&self) -> Option<&str> {
         self.own.root_name.as_deref().filter(|root| !root.is_empty())
     }
 
-    /// Whether it is an outermost module.
+    /// True for an outermost module.
     pub fn is_root(&self) -> bool {
         self.key.1.as_deref() == Some("")
     }
 
-    /// The last part of the name.
+    /// Last part of the name.
     pub fn last_name(&self) -> &str {
         if self.is_root() || self.name().starts_with('<') {
             return self.name();
@@ -78,7 +78,7 @@ impl LayerItem {
         self.name().rsplit('.').next().unwrap_or_default()
     }
 
-    /// The module's class.
+    /// Class of the module.
     pub fn class(&self) -> &str {
         self.own.class.as_deref().unwrap_or_default()
     }

@@ -15,12 +15,12 @@ use crate::widgets::rows::rows_of;
 use columns::RangeColumn;
 use memlab_report::export::rows::Rows;
 
-/// The table of the ranges.
+/// Table of the ranges.
 #[derive(Clone, Debug)]
 pub(super) struct RangeTable {
     /// Order and cursor.
     pub(super) table: TableState<RangeColumn>,
-    /// The ranges closed by hand.
+    /// Ranges closed by the user.
     closed: HashSet<RangePath>,
 }
 
@@ -40,7 +40,7 @@ impl RangeTable {
         }
     }
 
-    /// Opens the row under the cursor, or closes it or the one it is in.
+    /// Opens the row under the cursor, or closes it or its parent.
     pub(super) fn set_open(&mut self, open: bool, context: &Context) {
         let items = self.items(context);
         let row = self.table.selected;
@@ -66,7 +66,7 @@ impl RangeTable {
         }
     }
 
-    /// The rows shown, for a file.
+    /// Displayed rows, for a file.
     pub(super) fn rows(&self, context: &Context) -> Rows {
         rows_of::<RangeColumn>(&self.items(context), &[], |item| (Some(item.name()), Vec::new()))
     }

@@ -1,4 +1,4 @@
-//! The state and the keys of the layers.
+//! State and keys of the layers.
 
 use crossterm::event::KeyCode;
 
@@ -12,13 +12,13 @@ use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
 use memlab_report::export::rows::Rows;
 
-/// The screen of the layers.
+/// Screen of the layers.
 #[derive(Clone, Debug)]
 pub struct LayersScreen {
     /// Order and cursor.
     pub table: TableState<LayerColumn>,
     pub(super) tree: LayerTree,
-    /// The ranges, which are shown in place of the layers.
+    /// Ranges, shown in place of the layers.
     pub(super) ranges: RangeTable,
     pub(super) shows_ranges: bool,
 }
@@ -63,7 +63,7 @@ impl ScreenState for LayersScreen {
     fn footer_keys(&self, context: &Context) -> FooterKeys {
         let inclusive = if context.inclusive { "own" } else { "inclusive" };
         let mut first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
-        // A program that names none need not be asked about them.
+        // Offers the ranges only if the program names some.
         if self.shows_ranges || context.device().is_some_and(|device| !device.ranges.is_empty()) {
             first.push(("a", if self.shows_ranges { "layers" } else { "ranges" }.to_owned()));
         }
@@ -96,23 +96,23 @@ impl ScreenState for LayersScreen {
 }
 
 impl LayersScreen {
-    /// Sorts by the new moment's column what was sorted by the old one's.
+    /// Follows a change of the moment: a table sorted by the old moment's column is then sorted by the new one's.
     pub fn follow(&mut self, old: ShownMoment, new: ShownMoment) {
         self.table.follow(old, new);
         self.ranges.table.follow(old, new);
     }
 
-    /// The rows: the tree, or with a filter the layers that pass it.
+    /// Rows: the tree, or with a filter the layers that pass it.
     pub fn items(&self, context: &Context) -> Vec<LayerItem> {
         self.tree.items(context, &|a, b| self.table.compare(a, b, context.moment))
     }
 
-    /// The layers that pass the filter, one beside the other.
+    /// Layers that pass the filter, as a flat list.
     pub fn flat_items(&self, context: &Context) -> Vec<LayerItem> {
         flat_items(context, &|a, b| self.table.compare(a, b, context.moment))
     }
 
-    /// Opens the row under the cursor, or closes it or the one it is in.
+    /// Opens the row under the cursor, or closes it or its parent.
     fn set_open(&mut self, open: bool, context: &Context) {
         let items = self.items(context);
         self.table.selected = self.tree.set_open(open, &items, self.table.selected);

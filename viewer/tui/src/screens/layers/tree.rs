@@ -1,4 +1,4 @@
-//! The tree of modules, as their names nest them, and which of them are open.
+//! Tree of modules, nested by their names, and their open state.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -9,22 +9,22 @@ use super::item::{LayerItem, LayerKey};
 use crate::context::Context;
 use memlab_follow::snapshot::{DeviceSnapshot, GpuTime};
 
-/// Layers above this depth are open at first: the outermost module and what is right inside it are seen.
+/// Depth above which layers are initially open: the outermost module and its direct children are visible.
 const OPEN_DEPTH: u16 = 1;
 
 /// A tree of modules.
 #[derive(Clone, Debug, Default)]
 pub struct LayerTree {
-    /// The modules opened or closed by hand; the others are open down to [`OPEN_DEPTH`].
+    /// Modules opened or closed by the user; the others are open down to [`OPEN_DEPTH`].
     toggled: HashSet<LayerKey>,
-    /// Whether those below that are open too.
+    /// True if modules below that depth are open too.
     all_open: bool,
 }
 
-/// Which of two layers comes first.
+/// Order of two layers.
 pub type LayerOrder<'o> = &'o dyn Fn(&LayerItem, &LayerItem) -> Ordering;
 
-/// A module and those inside it.
+/// A module and the modules inside it.
 #[derive(Default)]
 struct Node {
     own: LayerView,
@@ -46,7 +46,7 @@ impl LayerTree {
         self.toggled.clear();
     }
 
-    /// Opens a row, or closes it or goes to the one it is in; returns the row that is then under the cursor.
+    /// Opens a row, or closes it or moves to its parent; returns the row for the cursor.
     pub fn set_open(&mut self, open: bool, items: &[LayerItem], row: usize) -> usize {
         let Some(item) = items.get(row) else { return row };
         match item.is_open {
@@ -66,7 +66,7 @@ impl LayerTree {
         }
     }
 
-    /// The rows of the tree. With a filter, the layers that pass it, flat and by their full names.
+    /// Rows of the tree. With a filter, the layers that pass it, flat and by full name.
     pub fn items(&self, context: &Context, order: LayerOrder<'_>) -> Vec<LayerItem> {
         let Some(device) = context.device() else { return Vec::new() };
         if !context.filter.is_empty() {
@@ -99,7 +99,7 @@ impl LayerTree {
         items
     }
 
-    /// Puts a layer and, if it is open, what is inside it.
+    /// Appends a layer and, if it is open, its children.
     fn push_layer(
         &self,
         mut item: LayerItem,
@@ -129,7 +129,7 @@ impl LayerTree {
         self.push_layers(level, items, context, order);
     }
 
-    /// Puts layers side by side in their order: that of all they hold, so that opening one does not move it.
+    /// Appends sibling layers, sorted by inclusive figures, so that opening one does not move it.
     fn push_layers(
         &self,
         mut level: Vec<(LayerItem, Option<&Node>)>,
@@ -146,7 +146,7 @@ impl LayerTree {
     }
 }
 
-/// The layers that pass the filter, one beside the other.
+/// Layers that pass the filter, as a flat list.
 pub fn flat_items(context: &Context, order: LayerOrder<'_>) -> Vec<LayerItem> {
     let Some(device) = context.device() else { return Vec::new() };
     let flat_item = |view: &LayerView| {
@@ -172,7 +172,7 @@ fn layer_item(key: LayerKey, depth: u16, node: &Node, context: &Context) -> Laye
         false => None,
     };
     let (inclusive, inclusive_time) = sum(node);
-    // A module that had the GPU do nothing itself still has a time, of zero.
+    // A module that launched no GPU work itself still has a time of zero.
     let own_time = node.time.or(inclusive_time.map(|time| time.none()));
     LayerItem {
         key,
@@ -186,18 +186,18 @@ fn layer_item(key: LayerKey, depth: u16, node: &Node, context: &Context) -> Laye
     }
 }
 
-/// The node with a qualified name, made if need be. A name that is not known yet (`<A.B>`) is one part.
+/// Finds or makes the node of a qualified name. A name that is not known yet (`<A.B>`) is one part.
 fn node_of<'n>(root: &'n mut Node, name: &str) -> &'n mut Node {
     let parts: Vec<&str> = match name {
         "" => Vec::new(),
         _ if name.starts_with('<') => vec![name],
-        // Modules nest no deeper; a malicious name is not split further.
+        // Real modules nest no deeper; a malicious name is not split further.
         _ => name.splitn(64, '.').collect(),
     };
     parts.into_iter().fold(root, |node, part| node.inside.entry(part.to_owned()).or_default())
 }
 
-/// What a module and all inside it hold, and had the GPU do.
+/// Memory and GPU time of a module, including those inside it.
 fn sum(node: &Node) -> (LayerView, Option<GpuTime>) {
     let (mut total, mut time) = (node.own.clone(), node.time);
     for inside in node.inside.values() {

@@ -8,28 +8,28 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineColumn {
-    /// Live at the moment shown.
+    /// Live bytes at the displayed moment.
     Now,
-    /// Live at the device's peak.
+    /// Live bytes at the device's peak.
     AtPeak,
-    /// How long it had the GPU work, and the share of the device's time.
+    /// GPU time, and its share of the device's time.
     GpuTime,
-    /// The most this line ever held.
+    /// Maximum bytes that this line ever held.
     Most,
-    /// How much more it holds after each step.
+    /// Growth after each step.
     Growth,
-    /// Blocks live.
+    /// Live blocks.
     Blocks,
-    /// The part of what is live at the peak that was allocated in backward.
+    /// Live bytes at the peak that were allocated in backward.
     Backward,
-    /// Blocks handed out a second.
+    /// Blocks allocated per second.
     Rate,
-    /// Blocks handed out over the run.
+    /// Blocks allocated over the run.
     Allocations,
-    /// Bytes handed out over the run.
+    /// Bytes allocated over the run.
     Total,
     /// File and line.
     Place,
@@ -129,7 +129,7 @@ impl Column for LineColumn {
             Self::GpuTime => row
                 .time
                 .map_or_else(String::new, |time| gpu_time_text(time.totals.nanoseconds, time.device_nanoseconds)),
-            // What only whole lines have is left blank for their calls.
+            // Calls of a line leave the figures of whole lines blank.
             _ if !row.is_whole => String::new(),
             Self::Most => bytes_text(own.peak_live_bytes, units),
             Self::Backward => bytes_text(own.backward_bytes_at_peak, units),

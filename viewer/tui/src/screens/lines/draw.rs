@@ -1,4 +1,4 @@
-//! Draws the lines: the table, who called a line, and the call tree.
+//! Draws the lines: the table, the callers of a line, and the call tree.
 
 use memlab_trace::Scope;
 use ratatui::buffer::Buffer;
@@ -16,7 +16,7 @@ use memlab_base::text::{COMPILED, NO_LINE, place};
 use memlab_units::format;
 
 impl LinesScreen {
-    /// The pane of the overview.
+    /// Draws the pane of the overview.
     pub fn draw_pane(&mut self, buffer: &mut Buffer, area: Rect, context: &Context, has_focus: bool) {
         let columns = match (context.moment, area.width) {
             (ShownMoment::Peak, 56..) => &[LineColumn::AtPeak, LineColumn::Now][..],
@@ -28,7 +28,7 @@ impl LinesScreen {
         self.draw_table(buffer, area, context, columns, (Some(TablePane::Overview(OverviewTable::Lines)), has_focus));
     }
 
-    /// The whole screen: the table, and the row under the cursor in full.
+    /// Draws the whole screen: the table, and details of the row under the cursor.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let has_time = self.has_gpu_time(context);
         let columns = table::columns_with_gpu_time(area.width, has_time);
@@ -106,7 +106,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
     }
 }
 
-/// What a line holds itself, and with what it calls.
+/// Memory of a line alone, and with its calls.
 fn figures_in_words(context: &Context, row: &LineItem) -> String {
     let own = &row.figures.own;
     let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
@@ -116,7 +116,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
         0 => format!("{then} nothing"),
         _ => format!("{then} {} in {}", context.size(bytes), format::counted(blocks, "block")),
     };
-    // What is shown first is what is there first: a narrow screen cuts the rest.
+    // The displayed moment comes first: a narrow screen cuts the rest.
     let in_order = |live: String, at_peak: String| match context.moment {
         ShownMoment::Peak => format!("{at_peak}, {live}"),
         ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),

@@ -8,34 +8,34 @@ use memlab_base::filter::{Field, Filterable};
 use memlab_base::text::{NO_LINE, layer_name};
 use memlab_follow::snapshot::{GpuTime, LineFigures, Related};
 
-/// A place in the table: the line, then the callers it was opened along (in the tree: the calls down to it).
+/// Place in the table: the line, then the callers along which it was opened (in the tree: the calls down to it).
 pub type LineKey = Vec<Option<Arc<Line>>>;
 
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineItem {
-    /// Its place in the table or tree.
+    /// Place in the table or tree.
     pub key: LineKey,
-    /// How deep it is indented.
+    /// Level of indentation.
     pub depth: u16,
-    /// Whether it is open; `None`: there is nothing below it.
+    /// True if the row is open; `None`: the row has no children.
     pub is_open: Option<bool>,
-    /// Its figures. Below the first level only those of the call tree.
+    /// Figures. Below the first level only those of the call tree.
     pub figures: LineFigures,
-    /// What it had the GPU do itself, if that was recorded; of calls of it that is not known.
+    /// GPU time of the line alone, if recorded; unknown for single calls of it.
     pub time: Option<GpuTime>,
-    /// The words that filters look at: file and line.
+    /// Text for filters: file and line.
     pub(super) place: String,
-    /// What it has to do with, where a filter asks.
+    /// Related lines, layers and categories, if a filter needs them.
     pub(super) related: Option<Arc<Related>>,
-    /// Whether figures are inclusive.
+    /// True if figures are inclusive.
     pub(super) inclusive: bool,
-    /// Whether it is a line with all it holds, not one call of it.
+    /// True for a line with all its memory, false for one call of it.
     pub(super) is_whole: bool,
 }
 
 impl LineItem {
-    /// The line; `None`: there is no Python frame of the user's code.
+    /// The line; `None`: no Python frame of the user's code.
     pub fn line(&self) -> Option<&Arc<Line>> {
         self.key.last().and_then(Option::as_ref)
     }
@@ -44,7 +44,7 @@ impl LineItem {
         self.related.as_deref().into_iter()
     }
 
-    /// What it holds, as the table shows it: itself, or with all it called.
+    /// Memory as the table shows it: of the line alone, or with its calls.
     pub fn held(&self) -> AllocationTotals {
         match (self.figures.inclusive, self.inclusive) {
             (Some(held), true) => held,
@@ -52,12 +52,12 @@ impl LineItem {
         }
     }
 
-    /// Live at the moment shown, as the table shows it.
+    /// Live bytes at the displayed moment, as the table shows them.
     pub fn live_bytes(&self) -> u64 {
         self.held().live_bytes
     }
 
-    /// Live at the peak, as the table shows it.
+    /// Live bytes at the peak, as the table shows them.
     pub fn live_bytes_at_peak(&self) -> u64 {
         self.held().live_bytes_at_peak
     }

@@ -1,5 +1,4 @@
-//! The rows of the lines: a table of what each holds, which opens to who called it, or the call tree from the outermost
-//! call down.
+//! Rows of the lines: a table whose rows open to their callers, or the call tree from the outermost call down.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +11,11 @@ use crate::context::Context;
 use memlab_base::text::NO_LINE;
 use memlab_follow::snapshot::{Calls, LineFigures};
 
-/// Rows below that depth do not open: only malicious traces nest so deep.
+/// Rows below this depth do not open: only malicious traces nest this deep.
 const MAX_DEPTH: usize = 256;
 
 impl LinesScreen {
-    /// The rows of the table: the lines that pass the filter, sorted, and what was opened below them.
+    /// Rows of the table: the lines that pass the filter, sorted, each with its opened callers.
     pub fn items(&self, context: &Context) -> Vec<LineItem> {
         let Some(device) = context.device() else { return Vec::new() };
         if let (true, Some(calls)) = (self.is_tree, &device.calls) {
@@ -49,8 +48,9 @@ impl LinesScreen {
         items
     }
 
-    /// Puts who called below a row. `nodes`: the calls that hold the bytes, and how far each was climbed; `growth`:
-    /// that of the row.
+    /// Appends the callers below a row.
+    ///
+    /// `nodes`: the calls that hold the bytes, with the caller reached from each; `growth`: growth of the row.
     fn push_callers(
         &self,
         calls: &CallTree,
@@ -59,7 +59,7 @@ impl LinesScreen {
         items: &mut Vec<LineItem>,
         context: &Context,
     ) {
-        /// What came through one caller, and the calls by which.
+        /// Memory allocated through one caller, and the calls through it.
         type CallerTotals = (AllocationTotals, Vec<(u32, u32)>);
         let mut callers: HashMap<&Arc<Line>, CallerTotals> = HashMap::new();
         for (holder, node) in nodes {
@@ -71,7 +71,7 @@ impl LinesScreen {
             below.push((*holder, parent));
         }
         callers.retain(|_, (held, _)| *held != AllocationTotals::default());
-        // Of several callers it is not known which one makes the line grow.
+        // With several callers, it is unknown which one makes the line grow.
         let growth = growth.filter(|growth| *growth == 0.0 || callers.len() == 1);
         let mut rows: Vec<_> = callers
             .into_iter()
@@ -95,7 +95,7 @@ impl LinesScreen {
         }
     }
 
-    /// The rows of the call tree. With a filter, the calls that pass it and those around them.
+    /// Rows of the call tree. With a filter, the calls that pass it and their callers.
     fn tree_items(&self, calls: &Calls, context: &Context) -> Vec<LineItem> {
         let passes = (!context.filter.is_empty()).then(|| self.passing(calls, context));
         let mut items = Vec::new();
@@ -113,12 +113,12 @@ impl LinesScreen {
         items
     }
 
-    /// Whether a call is open until it is closed: the outermost ones, and what a filter found.
+    /// True for calls that start open: the outermost ones, and the results of a filter.
     pub(super) fn starts_open(&self, item: &LineItem, context: &Context) -> bool {
         self.is_tree && (item.depth < 2 || !context.filter.is_empty())
     }
 
-    /// Which calls pass the filter, or have some below them that do.
+    /// For each call, true if it or a call below it passes the filter.
     fn passing(&self, calls: &Calls, context: &Context) -> Vec<bool> {
         let calls_in_order = &calls.tree.calls;
         let mut passes = vec![false; calls_in_order.len()];

@@ -13,12 +13,12 @@ use crate::widgets::rows::rows_of;
 use memlab_base::text::place;
 use memlab_report::export::rows::Rows;
 
-/// The screen of the lines.
+/// Screen of the lines.
 #[derive(Clone, Debug)]
 pub struct LinesScreen {
     /// Order and cursor.
     pub table: TableState<LineColumn>,
-    /// Whether the call tree is shown instead of the table.
+    /// True if the call tree is shown instead of the table.
     pub is_tree: bool,
     /// Rows whose open state the user toggled.
     pub(super) toggled: HashSet<LineKey>,
@@ -87,7 +87,7 @@ impl ScreenState for LinesScreen {
 }
 
 impl LinesScreen {
-    /// Whether rows have GPU time: it is that of lines, not of their calls.
+    /// True if rows have GPU time, which is known for lines but not for their calls.
     pub(super) fn has_gpu_time(&self, context: &Context) -> bool {
         context.has_gpu_time() && !self.is_tree
     }
@@ -98,7 +98,7 @@ impl LinesScreen {
         self.table.selected = 0;
     }
 
-    /// Opens the row under the cursor, or closes it or the one it is in.
+    /// Opens the row under the cursor, or closes it or its parent.
     fn set_open(&mut self, open: bool, context: &Context) {
         let items = self.items(context);
         let Some(item) = items.get(self.table.selected) else { return };

@@ -1,4 +1,4 @@
-//! Draws what the program prints, as a terminal inside a pane.
+//! Draws the output of the program, as a terminal inside a pane.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,13 +8,13 @@ use super::state::{OutputScreen, Program};
 use crate::context::Context;
 use crate::widgets::pane::{fact, frame, put};
 
-/// What is inside the frame of a pane.
+/// Area inside the frame of a pane.
 pub fn inner(area: Rect) -> Rect {
     Rect { x: area.x + 1, y: area.y + 1, width: area.width.saturating_sub(2), height: area.height.saturating_sub(2) }
 }
 
 impl OutputScreen {
-    /// The whole screen, as the program sees it.
+    /// Draws the whole screen, as the program sees it.
     pub fn draw(&self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let theme = &context.theme;
         let Some(output) = self.terminal() else { return };
@@ -51,7 +51,7 @@ impl OutputScreen {
         }
     }
 
-    /// The pane of the overview: the last rows, plain.
+    /// Draws the pane of the overview: the last rows, plain.
     pub fn draw_latest(&self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let theme = &context.theme;
         let inner = frame(buffer, area, "Output", Vec::new(), theme);

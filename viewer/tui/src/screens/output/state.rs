@@ -1,4 +1,4 @@
-//! The state and the keys of the output: the program that `memlab run --live` started, and whether keys go to it.
+//! State and keys of the output screen: the program that `memlab run --live` started, and the target of the keys.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,20 +13,20 @@ use memlab_follow::request::UiRequest;
 /// The program that `memlab run --live` started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// It runs.
+    /// Still runs.
     Running,
-    /// It ended; in words.
+    /// Ended; a description.
     Ended(String),
 }
 
-/// The screen of what the program prints.
+/// Screen of the program's output.
 #[derive(Default)]
 pub struct OutputScreen {
     /// The program, if this memlab started it.
     pub program: Option<Program>,
-    /// Whether its standard input is this terminal.
+    /// True if its standard input is this terminal.
     pub takes_keys: bool,
-    /// Whether keys on this screen go to it.
+    /// True if keys on this screen go to the program.
     pub(super) is_typing: bool,
     terminal: Option<Arc<Mutex<ProgramTerminal>>>,
 }
@@ -72,38 +72,38 @@ impl ScreenState for OutputScreen {
 }
 
 impl OutputScreen {
-    /// The screen of a running program that prints to `terminal`.
+    /// Screen of a running program that prints to `terminal`.
     pub fn of_program(terminal: Arc<Mutex<ProgramTerminal>>) -> Self {
         Self { program: Some(Program::Running), takes_keys: true, is_typing: false, terminal: Some(terminal) }
     }
 
-    /// Whether this memlab started a program.
+    /// True if this memlab started a program.
     pub fn has_program(&self) -> bool {
         self.terminal.is_some()
     }
 
-    /// What the program prints.
+    /// Terminal of the program.
     pub fn terminal(&self) -> Option<MutexGuard<'_, ProgramTerminal>> {
         self.terminal.as_ref().map(|terminal| terminal.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the program still runs.
+    /// True while the program runs.
     pub fn program_runs(&self) -> bool {
         self.program == Some(Program::Running)
     }
 
-    /// Whether keys on this screen go to the program.
+    /// True if keys on this screen go to the program.
     pub fn is_typing(&self) -> bool {
         self.is_typing && self.program_runs()
     }
 
-    /// The program ended.
+    /// Handles the end of the program.
     pub fn on_program_end(&mut self, how: String) {
         self.program = Some(Program::Ended(how));
         self.is_typing = false;
     }
 
-    /// A key while keys go to the program; Esc ends that.
+    /// Handles a key while keys go to the program; Esc ends that.
     pub fn on_typed_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
         if key.code == KeyCode::Esc {
             self.is_typing = false;

@@ -1,8 +1,8 @@
-//! What a terminal sends for a key.
+//! Bytes that a terminal sends for keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What a terminal sends for a key; `keypad`: cursor keys are asked for as those of an application.
+/// Bytes that a terminal sends for a key; `keypad`: cursor keys are in application mode.
 pub fn typed_bytes(key: KeyEvent, keypad: bool) -> Option<Vec<u8>> {
     let cursor = |letter: char| format!("\x1b{}{letter}", if keypad { 'O' } else { '[' }).into_bytes();
     let mut bytes = match key.code {

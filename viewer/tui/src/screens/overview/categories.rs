@@ -1,4 +1,4 @@
-//! Where the device's memory is: how much is in use, and a bar of categories that sums to it.
+//! Memory of the device: the bytes in use, and a bar of categories that sums to them.
 
 use memlab_trace::{Category, CategoryView};
 use ratatui::buffer::Buffer;
@@ -19,7 +19,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let shares: Vec<(Category, u64)> =
         device.categories.iter().map(|view| (view.category, at(view, context.moment))).collect();
     let used: u64 = shares.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    // Offloaded and spilled memory is not on the device, whatever its category is.
+    // Offloaded and spilled memory is not on the device, whatever its category.
     let totals = &device.totals;
     let away = if context.moment == ShownMoment::Peak { totals.host_bytes_at_peak } else { totals.host_bytes };
     let in_use = used.saturating_sub(away);
@@ -50,12 +50,12 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     if inner.height == 0 || inner.width < 10 {
         return;
     }
-    // Below a third the parts of the whole device would be too small to see: the bar is then what is in use.
+    // Below a third, parts of the whole device would be too small to see: the bar then shows the memory in use.
     let whole = if total > 0 && used > total / 3 { total.max(used) } else { used };
     let bar = Rect { x: inner.x + 1, width: inner.width - 2, height: 1, ..inner };
     draw_bar(buffer, bar, &shares, whole, theme);
     let legend = Rect { y: inner.y + 1, height: inner.height - 1, x: inner.x + 1, width: inner.width - 2 };
-    // An entry once seen keeps its place, so that the legend does not jump from step to step.
+    // An entry keeps its place once seen, so that the legend does not jump from step to step.
     let seen: Vec<(Category, u64)> = device
         .categories
         .iter()
@@ -72,7 +72,7 @@ fn at(view: &CategoryView, moment: ShownMoment) -> u64 {
     }
 }
 
-/// The cells of a bar: for each column the category that covers most of it, or none.
+/// Cells of a bar: the category that covers most of each column, or none.
 pub fn bar_cells(shares: &[(Category, u64)], whole: u64, columns: u16) -> Vec<Option<Category>> {
     let mut cells = vec![None; usize::from(columns)];
     if whole == 0 {
@@ -125,22 +125,22 @@ fn draw_bar(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], whole: 
     }
 }
 
-/// How entries of a legend look: columns each takes, whether the name is the long one, whether the share is shown.
+/// Form of a legend's entries: columns of each, true for the long name, true to show the share.
 type Form = (u16, bool, bool);
 
-/// From the widest to the narrowest.
+/// Forms, widest first.
 fn forms(units: Units) -> [Form; 3] {
     let size_columns = if units == Units::Bytes { 16 } else { 11 };
     [(16 + 7, true, true), (16, true, false), (7, false, false)]
         .map(|(columns, long, share)| (2 + columns + size_columns, long, share))
 }
 
-/// How many entries fit side by side.
+/// Number of entries that fit side by side.
 fn across(width: u16, columns: u16) -> usize {
     usize::from((width + 3) / (columns + 3)).max(1)
 }
 
-/// The rows of a pane of this width that has room for all there is to say.
+/// Rows of a pane of this width with room for everything.
 pub fn wanted_rows(context: &Context, width: u16) -> u16 {
     let seen = context.device().map_or(0, |device| device.categories.iter().filter(|view| was_seen(view)).count());
     let [(columns, ..), ..] = forms(context.units);
@@ -151,7 +151,7 @@ fn was_seen(view: &CategoryView) -> bool {
     view.bytes > 0 || view.bytes_at_peak > 0
 }
 
-/// Entries in columns, as long as the room allows.
+/// Draws entries in columns, as far as they fit.
 fn draw_legend(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], used: u64, context: &Context) {
     let theme = &context.theme;
     let forms = forms(context.units);

@@ -1,6 +1,6 @@
-//! Memory over time: what was allocated as the ground, above it what was reserved, above that what the whole device
-//! had in use. Where the allocated memory went up and down within a column, the column is darker from the least to
-//! the most.
+//! Memory over time: allocated memory at the bottom, reserved memory above it, and the device's memory in use on top.
+//!
+//! A column is darker between the minimum and the maximum of its allocated memory.
 
 mod bands;
 mod by_category;
@@ -52,11 +52,11 @@ fn title(context: &Context) -> String {
     }
 }
 
-/// The peak, and the bands' colours with their figures; `short`: in fewer words.
+/// The peak, and the colours of the bands with their figures; `short`: abbreviated.
 fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: bool) -> Vec<Fact> {
     let theme = &context.theme;
     let totals = &device.totals;
-    // Without PyTorch nothing is allocated; its peak is when most was in use.
+    // Without PyTorch nothing is allocated: the peak is then the maximum in use.
     let (peak_bytes, of) = match totals.peak_allocated_bytes {
         0 => (totals.peak_used_bytes, " used"),
         bytes => (bytes, ""),
@@ -96,9 +96,9 @@ struct Plot<'a> {
     left: u16,
     start: u64,
     column_width: u64,
-    /// The bands of each column.
+    /// Bands of each column.
     bands: Bands,
-    /// Columns up to now; the rest is the future.
+    /// Number of columns up to now; the rest is the future.
     past: usize,
 }
 
@@ -112,14 +112,14 @@ impl<'a> Plot<'a> {
         device: &DeviceSnapshot,
         by_category: bool,
     ) -> Self {
-        // A label has up to eight characters (`79.2 GiB`); one that is cut reads as another figure.
+        // A label has up to eight characters (`79.2 GiB`); cut, it reads as another figure.
         let left = if inner.width < 40 { 9 } else { 10 };
         let area = Rect { x: inner.x + left, width: inner.width - left, height: inner.height - 1, ..inner };
         let end = process.until(context.now_unix_ns).max(1);
         let (start, column_width) = match context.chart_span() {
             Some((from, to)) => {
                 let width = (to - from).div_ceil(u64::from(area.width)).max(1);
-                // Columns keep their place in time while they move, so that they do not flicker.
+                // Columns start at multiples of their width, so that they do not flicker while they move.
                 ((to / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
             }
             None => (0, column_width(end, area.width, !process.state.is_over())),
@@ -135,7 +135,7 @@ impl<'a> Plot<'a> {
         Self { theme: &context.theme, area, axis, left, start, column_width, bands, past }
     }
 
-    /// How many eighths of a row `bytes` reach.
+    /// Height of `bytes` in eighths of a row.
     fn height(&self, bytes: u64) -> usize {
         let eighths = usize::from(self.area.height) * 8;
         let height = (bytes as f64 / self.axis.top.max(1) as f64 * eighths as f64).round() as usize;
@@ -196,7 +196,7 @@ impl<'a> Plot<'a> {
         for tick in &self.axis.ticks {
             let y = match *tick {
                 0 => self.area.bottom() - 1,
-                // A tick is on the lower edge of the row above it.
+                // A tick is at the lower edge of the row above it.
                 tick => {
                     let rows = (self.height(tick) / 8) as u16;
                     self.area.bottom() - rows.clamp(1, self.area.height)
@@ -237,7 +237,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// A line through the chart at the moment shown.
+    /// Draws a line through the chart at the displayed moment.
     fn draw_cursor(&self, buffer: &mut Buffer, time: u64) {
         let Some(x) = self.column_of(time) else { return };
         let line = if self.theme.glyphs.unicode { "│" } else { "|" };

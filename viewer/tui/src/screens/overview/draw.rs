@@ -1,5 +1,5 @@
-//! Draws the overview: memory over time, by step, on each device, by category, the findings, the top lines and
-//! layers, and what the program prints.
+//! Draws the overview: memory over time, by step, by device and by category, the findings, the top lines and layers,
+//! and the output of the program.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -15,7 +15,7 @@ use crate::widgets::pane::put;
 use memlab_base::findings::Kind;
 use memlab_base::text;
 
-/// Where the panes are; a pane without room has no height.
+/// Areas of the panes; a pane without room has no height.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panes {
     chart: Rect,
@@ -28,32 +28,32 @@ pub struct Panes {
     output: Rect,
 }
 
-/// Other screens that have a pane here.
+/// Other screens with a pane here.
 pub struct OverviewParts<'s> {
-    /// The lines.
+    /// Lines.
     pub lines: &'s mut LinesScreen,
-    /// The layers.
+    /// Layers.
     pub layers: &'s mut LayersScreen,
-    /// What the program prints.
+    /// Output of the program.
     pub output: &'s OutputScreen,
 }
 
-/// What there is to show beside what there always is.
+/// Content of the optional panes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PaneContents {
-    /// How many findings there are.
+    /// Number of findings.
     findings: u16,
-    /// What the program prints.
+    /// True if the program's output is shown.
     output: bool,
-    /// Steps.
+    /// True if steps are shown.
     steps: bool,
     /// Rows of the categories.
     categories: u16,
-    /// Rows of the devices, if there are several: of all that is to be said, and of as little as can be.
+    /// Rows of the devices, if there are several: in full, and at least.
     ranks: (u16, u16),
 }
 
-/// Shares the rows: the chart grows most, then the tables. The categories and the devices take no more than they can
+/// Divides the rows: the chart grows most, then the tables. The categories and the devices get no more than they can
 /// fill.
 pub fn panes(area: Rect, contents: PaneContents) -> Panes {
     let finding_rows = contents.findings.min(match area.height {
@@ -89,7 +89,7 @@ pub fn panes(area: Rect, contents: PaneContents) -> Panes {
     let rest = rest - step_rows;
     let category_rows = match rest {
         ..14 => 0,
-        // Beside the devices their bar is enough.
+        // With the devices on screen, the bar suffices.
         14..20 if rank_rows > 0 => contents.categories.min(3),
         14..27 => contents.categories.min(5),
         27..40 => contents.categories.min(6),
@@ -150,7 +150,7 @@ impl OverviewScreen {
     }
 }
 
-/// The findings, one in a row, and as far as there is room what to do next.
+/// Draws the findings, one per row, with their next steps as far as they fit.
 fn draw_findings(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let findings = context.process().map_or(&[][..], |process| &process.findings);
@@ -204,7 +204,7 @@ mod tests {
                                 .all(|other| !other.intersects(*pane) || other.area() == 0 || pane.area() == 0)
                         );
                     }
-                    // AND the chart always has room for itself
+                    // AND the chart always has enough room
                     assert!(chart.height >= height.min(5), "{area:?} {panes:?}");
                 }
             }

@@ -1,4 +1,4 @@
-//! Devices and ranks side by side: how full each is, and whether they are evenly so.
+//! Devices and ranks side by side: their fill levels, and the imbalance between them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,19 +11,18 @@ use crate::widgets::pane::{Fact, frame, put, put_right};
 use memlab_base::text;
 use memlab_units::format;
 
-/// Between entries.
+/// Columns between entries.
 const GAP: u16 = 3;
-/// A bar is at least this wide.
+/// Minimum width of a bar.
 const MIN_BAR_COLUMNS: u16 = 6;
-/// If there are more devices, only those around the one shown are here: all are on the screen of the ranks.
+/// Beyond this number, only the devices around the displayed one are listed here; the screen of the ranks lists all.
 const MAX_LISTED_DEVICES: usize = 64;
 const CROWDED_ROWS: usize = 4;
 
 /// Columns of a percentage.
 const PERCENT_COLUMNS: u16 = 6;
 
-/// The rows of a pane of this width that says all, and of one that leaves out what it can; none where there is only one
-/// device.
+/// Rows of a pane of this width in full, and at least; 0 for a single device.
 pub fn wanted_rows(context: &Context, width: u16) -> (u16, u16) {
     let items = device_items(context);
     if items.len() < 2 {
@@ -36,12 +35,12 @@ pub fn wanted_rows(context: &Context, width: u16) -> (u16, u16) {
     (rows(Form::long(context.units)), rows(Form::Short))
 }
 
-/// How an entry looks.
+/// Form of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Name, bar, share, and the peak with its sign in so many columns.
+    /// Name, bar, share, and the peak with its sign; the number: columns of the peak.
     Long(u16),
-    /// No peak, and a short name.
+    /// Short name, without the peak.
     Short,
 }
 
@@ -79,12 +78,12 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let fits = items.len().div_ceil(across(inner.width, columns(&items, Form::long(context.units)))) <= rows;
     let form = if fits { Form::long(context.units) } else { Form::Short };
     let most = across(inner.width, columns(&items, form));
-    // As few side by side as the rows allow, so that bars are long.
+    // As few entries side by side as the rows allow, for long bars.
     let across = items.len().div_ceil(rows).min(most).max(1);
     let columns = (inner.width + GAP) / across as u16 - GAP;
     let name_columns = name_columns(&items, form);
     let selected = context.target();
-    // The line of the device shown is among those seen.
+    // The row of the displayed device is visible.
     let first = (selected / across + 1).saturating_sub(rows);
     let seen = items.iter().skip(first * across).take(rows * across);
     for (index, item) in seen.enumerate() {
@@ -140,18 +139,18 @@ fn name_columns(items: &[RankItem], form: Form) -> u16 {
     items.iter().map(|item| text::width(&name(item, items, form))).max().unwrap_or(0).min(24) as u16
 }
 
-/// Columns of an entry.
+/// Width of an entry.
 fn columns(items: &[RankItem], form: Form) -> u16 {
     let bar = if form == Form::Short { MIN_BAR_COLUMNS } else { 2 * MIN_BAR_COLUMNS };
     name_columns(items, form) + 1 + bar + PERCENT_COLUMNS + form.peak_columns()
 }
 
-/// How many entries fit side by side.
+/// Number of entries that fit side by side.
 fn across(width: u16, columns: u16) -> usize {
     usize::from((width + GAP) / (columns + GAP)).max(1)
 }
 
-/// Which peak is the highest, and by how much.
+/// The highest peak, and its excess.
 fn imbalance_fact(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> Fact {
     let theme = &context.theme;
     let (words, style) = imbalance_words(imbalance, items, context);

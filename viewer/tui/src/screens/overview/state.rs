@@ -1,4 +1,4 @@
-//! The state and the keys of the overview.
+//! State and keys of the overview.
 
 use crossterm::event::KeyCode;
 
@@ -7,12 +7,12 @@ use crate::screen::{OverviewTable, Screen};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use memlab_units::format;
 
-/// The screen with all at a glance.
+/// Screen of the overview.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverviewScreen {
     /// The table that the keys move.
     pub focus: OverviewTable,
-    /// Whether the chart shows what memory is used for.
+    /// True if the chart shows memory by category.
     pub shows_categories: bool,
 }
 

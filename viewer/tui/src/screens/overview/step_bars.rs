@@ -1,4 +1,4 @@
-//! Peak by step: a column for each step, or for some steps together.
+//! Peak by step: a column for each step, or for several together.
 
 use memlab_trace::StepView;
 use ratatui::buffer::Buffer;
@@ -11,24 +11,24 @@ use crate::widgets::pane::{Fact, fact, frame, put_right};
 use memlab_follow::snapshot::DeviceSnapshot;
 use memlab_units::format;
 
-/// The column of the axis, as wide as the chart's.
+/// Width of the axis, equal to the chart's.
 const AXIS: u16 = 10;
-/// A step's column is at most this wide, with the gap after it.
+/// Maximum width of a step's column, including the gap after it.
 const MAX_BAR_COLUMNS: u16 = 6;
 
 /// Steps that share a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bar {
-    /// The most of their peaks.
+    /// Maximum of their peaks.
     peak: u64,
-    /// What the last one left behind.
+    /// Bytes allocated at the end of the last one.
     kept: u64,
-    /// When the one before the first of them ended, and when the last one did.
+    /// End of the step before the first, and end of the last step.
     since: u64,
     end: u64,
 }
 
-/// Whether there is something to show.
+/// True if the device has steps to show.
 pub fn has_steps(context: &Context) -> bool {
     context.device().is_some_and(|device| device.steps.len() > 1)
 }
@@ -39,10 +39,10 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let (from, to) = context.chart_span().unwrap_or((0, u64::MAX));
     let room = area.width.saturating_sub(2 + AXIS).min(area.width);
     let first = device.steps.partition_point(|step| step.end_time < from);
-    // The step in which the chart ends belongs to it.
+    // Includes the step in which the chart ends.
     let last = (device.steps.partition_point(|step| step.end_time <= to) + 1).clamp(first, device.steps.len());
     let exact = (last - first).div_ceil(usize::from(room.max(1))).max(1);
-    // While steps come, columns keep what they show: they are counted from the first step, and joined two and two.
+    // While steps arrive, columns must keep their steps: count from the first step, and double the steps per column.
     let shared = if process.state.is_over() { exact } else { exact.next_power_of_two() };
     let first = first / shared * shared;
     let steps = &device.steps[first..last];

@@ -9,36 +9,36 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
 use memlab_follow::snapshot::ProcessState;
 
-/// The columns.
+/// Columns of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankColumn {
-    /// The rank.
+    /// Rank.
     Rank,
-    /// The process id.
+    /// Process id.
     Process,
-    /// The machine.
+    /// Host.
     Host,
-    /// Whether it still writes.
+    /// State of the process.
     State,
-    /// The device.
+    /// Device.
     Device,
-    /// Handed out.
+    /// Allocated bytes.
     Allocated,
-    /// The most of that.
+    /// Peak of the allocated bytes.
     Peak,
-    /// By how much that is over the median rank's.
+    /// Excess of the peak over the median rank's.
     OverMedian,
-    /// How much more it holds after each step.
+    /// Growth after each step.
     Growth,
-    /// Held by the allocator.
+    /// Bytes reserved by the allocator.
     Reserved,
-    /// The device's use.
+    /// Bytes in use on the device.
     Used,
-    /// Steps ended.
+    /// Number of steps ended.
     Steps,
-    /// Out-of-memories.
+    /// Number of out-of-memory errors.
     Ooms,
-    /// What it runs.
+    /// Command.
     Command,
 }
 
@@ -118,7 +118,7 @@ impl Column for RankColumn {
             Self::Used => Some(row.used_bytes as f64),
             Self::Steps => Some(row.steps_ended as f64),
             Self::Ooms => Some(row.oom_count as f64),
-            // In the order of ranks, as names are.
+            // Sorted by rank, like names.
             _ => None,
         }
     }
@@ -130,7 +130,7 @@ impl Column for RankColumn {
     fn compare_texts(self, a: &RankItem, b: &RankItem) -> Ordering {
         match self {
             Self::Host => a.host.cmp(&b.host),
-            // What failed first, then what runs.
+            // Failed processes first, then running ones.
             Self::State => state_order(b.state).cmp(&state_order(a.state)),
             Self::Process => a.pid.cmp(&b.pid).then_with(|| a.host.cmp(&b.host)),
             Self::Command => a.command.cmp(&b.command),
@@ -170,8 +170,9 @@ impl Column for RankColumn {
     }
 }
 
-/// The columns for which a table of this width has room, of those that tell these rows apart: ranks are known by their numbers,
-/// other processes by their ids.
+/// Columns that fit a table of this width and distinguish its rows.
+///
+/// Ranks are identified by their numbers, other processes by their ids.
 pub fn columns_for(rows: &[RankItem], width: u16) -> Vec<RankColumn> {
     let has_ranks = rows.iter().any(|row| row.rank.is_some());
     let has_others = rows.iter().any(|row| row.rank.is_none());
@@ -185,7 +186,7 @@ pub fn columns_for(rows: &[RankItem], width: u16) -> Vec<RankColumn> {
     RankColumn::ALL.iter().copied().filter(is_shown).collect()
 }
 
-/// Where a state comes in the order of states.
+/// Position of a state in the order of states.
 fn state_order(state: ProcessState) -> u8 {
     match state {
         ProcessState::Unreadable => 6,
@@ -198,7 +199,7 @@ fn state_order(state: ProcessState) -> u8 {
     }
 }
 
-/// A state in the column's width.
+/// A state, abbreviated to the column's width.
 fn state_word(state: ProcessState) -> String {
     match state {
         ProcessState::Ended { signal: Some(signal), .. } => {

@@ -1,4 +1,4 @@
-//! One row of the ranks in full: how it differs from the others and what to do about it, then who it is.
+//! Details of a rank: its differences from the others with the next step, followed by facts on the process.
 
 use memlab_job::{ComparedMemory, Job};
 use ratatui::buffer::Buffer;
@@ -15,13 +15,13 @@ use memlab_follow::snapshot::{ProcessSnapshot, ProcessState};
 use memlab_report::report::{JobFinding, RankNames};
 use memlab_units::format::{self, size};
 
-/// Columns of the words before each fact of a process.
+/// Columns of the label before each fact of a process.
 const WORDS: u16 = 11;
 
-/// The most rows of a fact.
+/// Maximum number of rows of a fact.
 const MAX_FACT_ROWS: u16 = 3;
 
-/// The most lines, layers and categories of a rank that differ and are shown.
+/// Maximum number of differing lines, layers and categories shown for a rank.
 const MAX_DIFFERENCES: usize = 4;
 
 /// One fact of a process.
@@ -32,7 +32,7 @@ pub(super) struct Detail {
 }
 
 impl Detail {
-    /// The rows it takes in a pane of this width; at most three.
+    /// Rows of the fact in a pane of this width, at most three.
     pub(super) fn rows(&self, width: u16) -> u16 {
         let room = usize::from(width.saturating_sub(WORDS + 5)).max(1);
         let (mut rest, mut rows) = (self.words.as_str(), 1);
@@ -82,7 +82,7 @@ pub(super) fn details(context: &Context, item: &RankItem, found: &[JobFinding]) 
     details
 }
 
-/// What differs about a rank, and what to do about it.
+/// Differences of a rank, with the next step.
 fn comparison(
     context: &Context,
     process: &ProcessSnapshot,
@@ -108,7 +108,7 @@ fn comparison(
     told
 }
 
-/// The lines, layers and categories of which a rank holds more or less than the median rank, the most different first.
+/// Lines, layers and categories in which a rank differs from the median rank, largest difference first.
 fn differences(job: &Job, at: usize) -> Vec<String> {
     let names = RankNames::new(job);
     let mut rows: Vec<(u64, String)> = Vec::new();
@@ -179,7 +179,7 @@ pub(super) fn draw_details(buffer: &mut Buffer, area: Rect, title: &str, details
             return;
         }
         put_right(buffer, inner.x + WORDS, y, WORDS - 1, detail.what, theme.dim, theme);
-        // A long text continues in the next rows, the last of which is cut.
+        // A long text continues in the next rows; the last row is cut.
         let rows = detail.rows(area.width).min(inner.bottom() - y);
         let mut rest = detail.words.as_str();
         for row in 0..rows {
@@ -191,7 +191,7 @@ pub(super) fn draw_details(buffer: &mut Buffer, area: Rect, title: &str, details
     }
 }
 
-/// The beginning of a text that fits into so many columns, up to a space if one is near.
+/// The beginning of a text that fits into `columns`, up to a space if one is near.
 fn leading(text: &str, columns: usize) -> &str {
     const MAX_CUT_BYTES: usize = 24;
     let fits = |end: &usize| text::width(&text[..*end]) <= columns;

@@ -1,4 +1,4 @@
-//! Draws the ranks: side by side and over time, and one of them in full.
+//! Draws the ranks side by side and over time, and details of one of them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,11 +19,11 @@ use crate::widgets::table::{self, Label, TableStyle};
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 use memlab_units::format;
 
-/// A heat map is at least this wide.
+/// Minimum width of a heat map.
 const MIN_MAP_COLUMNS: u16 = 12;
 
 impl RanksScreen {
-    /// Draws the table with the heat map, and the row under the cursor in full.
+    /// Draws the table with the heat map, and details of the row under the cursor.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let rows = self.items(context);
         self.settle(context, &rows);
@@ -102,7 +102,7 @@ impl RanksScreen {
     }
 }
 
-/// Where the heat map is in what the columns leave free: all of it, but for the commands where they differ.
+/// Area of the heat map: all that the columns leave free, or a part of it if the commands differ.
 fn heat_area(free: Rect, rows: &[RankItem]) -> Rect {
     let are_alike = rows.windows(2).all(|pair| pair[0].command == pair[1].command);
     let width = if are_alike && rows.len() > 1 { free.width } else { free.width * 6 / 10 };
@@ -115,7 +115,7 @@ fn highest(rows: &[RankItem]) -> u64 {
     rows.iter().map(peak).max().unwrap_or(0)
 }
 
-/// Gives states their colours.
+/// Colours the states.
 fn draw_states(
     buffer: &mut Buffer,
     area: Rect,
@@ -141,11 +141,11 @@ fn draw_states(
     }
 }
 
-/// The commands, beside the heat map, and their heading.
+/// Draws the commands beside the heat map, with their heading.
 fn draw_commands(buffer: &mut Buffer, free: Rect, heat: Rect, context: &Context, page: &[(u16, &RankItem, bool)]) {
     let theme = &context.theme;
     let gap = if heat.width > 0 { heat.width + 2 } else { 0 };
-    // The table has put its heading where the heat map is.
+    // The table has drawn this heading at the place of the heat map.
     let heading: String = (free.x..free.right())
         .filter_map(|x| buffer.cell((x, free.y)))
         .map(|cell| cell.symbol())
@@ -166,7 +166,7 @@ fn draw_commands(buffer: &mut Buffer, free: Rect, heat: Rect, context: &Context,
     }
 }
 
-/// What the rows of the heat map have in common.
+/// Data shared by the rows of the heat map.
 struct HeatMap<'c> {
     area: Rect,
     time: JobTime,
@@ -200,7 +200,7 @@ impl HeatMap<'_> {
         draw_marks(buffer, area, &self.marks(process, device), theme);
     }
 
-    /// The end of a rank, its first out-of-memory, and the moment shown.
+    /// Marks at the end of a rank, its first out-of-memory error, and the displayed moment.
     fn marks(&self, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Vec<Mark> {
         let (context, theme) = (self.context, &self.context.theme);
         let column = |time: u64| self.time.column(began(context, process).saturating_add(time));
@@ -222,7 +222,7 @@ impl HeatMap<'_> {
         marks
     }
 
-    /// The column of the moment shown, which at the peak is another in each row.
+    /// Column of the displayed moment, which differs between rows at the peak.
     fn moment(&self, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Option<u16> {
         let at = match self.context.moment {
             ShownMoment::Now => return None,
@@ -232,7 +232,7 @@ impl HeatMap<'_> {
         Some(self.time.column(at))
     }
 
-    /// The most, the median and the least of all rows; of few rows the median alone.
+    /// Draws the maximum, the median and the minimum of all rows; in a low area only the median.
     fn draw_spread(&self, buffer: &mut Buffer, area: Rect, rows: &[RankItem]) {
         if area.height == 0 {
             return;
@@ -291,7 +291,7 @@ fn facts(context: &Context, rows: &[RankItem]) -> Vec<Fact> {
     facts
 }
 
-/// Which rank has the highest peak, and who lags.
+/// Draws the rank with the highest peak, and the rank that lags.
 fn draw_imbalance(buffer: &mut Buffer, area: Rect, context: &Context, imbalance: &Imbalance, rows: &[RankItem]) {
     let theme = &context.theme;
     let (words, style) = imbalance_words(imbalance, rows, context);

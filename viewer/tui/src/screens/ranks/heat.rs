@@ -1,4 +1,4 @@
-//! The heat map: a row of cells for each rank, the higher and warmer the fuller it was. The heights say it without colour.
+//! The heat map: a row of cells for each rank, higher and warmer when fuller. The heights suffice without colour.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use memlab_units::format;
 const HEIGHTS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII_HEIGHTS: [&str; 8] = [".", ":", "-", "=", "+", "*", "#", "@"];
 
-/// What memory is shown beside.
+/// Scale of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeatScale {
     /// The highest peak of all rows.
@@ -24,7 +24,7 @@ pub enum HeatScale {
 }
 
 impl HeatScale {
-    /// The other one.
+    /// The other scale.
     pub fn next(self) -> Self {
         match self {
             Self::HighestPeak => Self::Device,
@@ -35,11 +35,11 @@ impl HeatScale {
 
 /// A mark in a row.
 pub struct Mark {
-    /// Its column.
+    /// Column.
     pub column: u16,
-    /// How it looks.
+    /// Style.
     pub style: Style,
-    /// What it is; `None`: the cell as it is.
+    /// Character; `None`: the cell's own.
     pub sign: Option<&'static str>,
 }
 
@@ -47,7 +47,7 @@ fn heights(theme: &Theme) -> &'static [&'static str; 8] {
     if theme.glyphs.unicode { &HEIGHTS } else { &ASCII_HEIGHTS }
 }
 
-/// Draws a row of cells; `whole` is what the highest stands for.
+/// Draws a row of cells; `whole`: bytes of a full cell.
 pub fn draw_cells(buffer: &mut Buffer, area: Rect, peaks: &[Option<u64>], whole: u64, theme: &Theme) {
     for (x, bytes) in (area.x..area.right()).zip(peaks) {
         let (sign, style) = match bytes {
@@ -77,7 +77,7 @@ pub fn draw_marks(buffer: &mut Buffer, area: Rect, marks: &[Mark], theme: &Theme
     }
 }
 
-/// What the heights stand for, and when the time ends.
+/// Draws the scale of the heights, and the end of the time axis.
 pub fn draw_legend(
     buffer: &mut Buffer,
     area: Rect,

@@ -1,31 +1,31 @@
-//! How unevenly the devices of a job are filled.
+//! Imbalance between the devices of a job.
 
 use memlab_job::median;
 
 use super::item::RankItem;
 
-/// How unevenly devices are filled.
+/// Imbalance between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imbalance {
-    /// The row with the highest peak, by its place in [`Context::targets`](crate::context::Context::targets).
+    /// Row with the highest peak, as an index in [`Context::targets`](crate::context::Context::targets).
     pub highest: usize,
     /// Its peak.
     pub peak_bytes: u64,
-    /// The median of all peaks.
+    /// Median of all peaks.
     pub median_bytes: u64,
-    /// How many were compared.
+    /// Number of compared rows.
     pub count: usize,
-    /// Who has ended fewest steps, and by how many fewer than the one with the most; `None`: all have ended as many.
+    /// Row with the fewest ended steps, and its lag behind the row with the most; `None`: all are equal.
     pub behind: Option<(usize, u64)>,
 }
 
 impl Imbalance {
-    /// Of these rows; of ranks alone where there are any. `None`: there are no two to compare.
+    /// Compares these rows, or only the ranks among them if any. `None`: fewer than two rows to compare.
     pub fn of(items: &[RankItem]) -> Option<Self> {
         let has_ranks = items.iter().any(|item| item.rank.is_some());
         let compared = items.iter().filter(|item| !has_ranks || item.rank.is_some());
         let mut compared: Vec<_> = compared.filter(|item| item.peak_allocated_bytes > 0).collect();
-        // Of equals the first.
+        // The first of equal peaks.
         compared.sort_by_key(|item| (std::cmp::Reverse(item.peak_allocated_bytes), item.target));
         let [highest, _, ..] = compared[..] else { return None };
         let count = compared.len();
@@ -52,18 +52,18 @@ mod tests {
 
     #[test]
     fn the_highest_peak_is_told_against_the_median() {
-        // GIVEN four ranks, one of which holds more and one of which lags, and a child without a rank
+        // GIVEN four ranks, one with a higher peak and one that lags, and a child without a rank
         let ranks =
             [item(0, Some(0), 10, 5), item(1, Some(1), 40, 5), item(2, Some(2), 12, 3), item(3, Some(3), 10, 5)];
         let mut items = ranks.to_vec();
         items.push(item(4, None, 900, 0));
-        // WHEN compared THEN the child does not count, and the median is what a rank has: the lower of the two in the middle
+        // WHEN compared THEN the child is ignored, and the median is a rank's peak: the lower of the two in the middle
         let all = Imbalance { highest: 1, peak_bytes: 40, median_bytes: 10, count: 4, behind: Some((2, 2)) };
         assert_eq!(Imbalance::of(&items), Some(all));
-        // AND of three it is the one in the middle
+        // AND of three ranks it is the one in the middle
         let three = Imbalance { median_bytes: 12, count: 3, ..all };
         assert_eq!(Imbalance::of(&ranks[..3]), Some(three));
-        // AND one alone, or one beside those that hold nothing, is not compared
+        // AND a single rank, or one beside ranks without memory, is not compared
         assert_eq!(Imbalance::of(&ranks[..1]), None);
         assert_eq!(Imbalance::of(&[item(0, None, 5, 0), item(1, None, 0, 0)]), None);
     }

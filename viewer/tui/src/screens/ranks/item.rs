@@ -7,49 +7,50 @@ use memlab_follow::snapshot::ProcessState;
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankItem {
-    /// Its place in [`Context::targets`](crate::context::Context::targets).
+    /// Index in [`Context::targets`](crate::context::Context::targets).
     pub target: usize,
     /// Its process and device in the snapshot.
     pub of: Target,
-    /// What it is called beside others: `rank 3`, `rank 3 cuda:1` where a rank has several, `4242 cuda:1`.
+    /// Name beside others: `rank 3`, `rank 3 cuda:1` if a rank has several devices, `4242 cuda:1`.
     pub name: String,
-    /// The process id.
+    /// Process id.
     pub pid: u32,
-    /// How many of its parents, and of theirs, are among those shown.
+    /// Number of its ancestors among the displayed processes.
     pub depth: u16,
-    /// Its place among all rows: a process comes after its parent.
+    /// Position among all rows: a process follows its parent.
     pub(super) order: usize,
-    /// The rank in its job.
+    /// Rank in its job.
     pub rank: Option<u32>,
-    /// Whether it still writes.
+    /// State of the process.
     pub state: ProcessState,
-    /// Where its memory is, in a word, if not on the device.
+    /// Location of its memory, in a word, if not on the device.
     pub moved: Option<&'static str>,
-    /// The device's number and name; empty: it uses none yet.
+    /// Number and name of the device; empty: none used yet.
     pub device: String,
-    /// Handed out by PyTorch's allocator.
+    /// Bytes allocated by PyTorch's allocator.
     pub allocated_bytes: u64,
-    /// `allocated_bytes` is the most of a part of the run around the moment shown: no model is kept of it.
+    /// True if `allocated_bytes` is the maximum over an interval around the displayed moment: no model of the process
+    /// is kept.
     pub is_about: bool,
-    /// The most of that.
+    /// Peak of the allocated bytes.
     pub peak_allocated_bytes: u64,
-    /// By how much its peak is over the median of all ranks, or under it; `None`: there is none to compare with.
+    /// Difference of its peak from the median of all ranks; `None`: nothing to compare with.
     pub over_median_bytes: Option<i64>,
-    /// How much more its lines hold after each step.
+    /// Growth of its lines after each step.
     pub growth_per_step: Option<f64>,
-    /// Held by PyTorch's allocator.
+    /// Bytes reserved by PyTorch's allocator.
     pub reserved_bytes: u64,
-    /// The whole device's use.
+    /// Bytes in use on the whole device.
     pub used_bytes: u64,
-    /// The device's memory; 0: it uses none yet, or that is not known.
+    /// Memory of the device; 0: none used yet, or not known.
     pub total_bytes: u64,
-    /// Steps ended.
+    /// Number of steps ended.
     pub steps_ended: u64,
-    /// Out-of-memories.
+    /// Number of out-of-memory errors.
     pub oom_count: u64,
-    /// What it runs.
+    /// Command.
     pub command: String,
-    /// Where.
+    /// Host.
     pub host: String,
 }
 

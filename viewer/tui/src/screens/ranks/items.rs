@@ -1,4 +1,4 @@
-//! The rows of the ranks: ranks and children, a row for each device of each.
+//! Rows of the ranks: ranks and child processes, one row per device.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,7 @@ use crate::context::{Context, ShownMoment, Target};
 use memlab_base::text;
 use memlab_follow::snapshot::ProcessSnapshot;
 
-/// A row for each of [`Context::targets`], at the moment shown: the latest, that of the cursor, or each at its own
-/// peak.
+/// A row for each of [`Context::targets`] at the displayed moment: the latest, the cursor's, or each at its own peak.
 pub fn device_items(context: &Context) -> Vec<RankItem> {
     let processes = &context.snapshot.processes;
     let (depths, order) = family(processes);
@@ -74,7 +73,7 @@ pub fn device_items(context: &Context) -> Vec<RankItem> {
     items
 }
 
-/// What a device is called beside others.
+/// Name of a device beside others.
 fn name(process: &ProcessSnapshot, device: Option<i32>) -> String {
     let device = device.map(|device| format!(" cuda:{device}")).unwrap_or_default();
     match process.header.rank {
@@ -84,7 +83,7 @@ fn name(process: &ProcessSnapshot, device: Option<i32>) -> String {
     }
 }
 
-/// For each process its depth below its parents among them, and the order in which children follow parents.
+/// Depth of each process below its parents among them, and the order in which children follow parents.
 fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
     let place = |host: &str, pid: u32| (host.to_owned(), pid);
     let mut by_pid: HashMap<(String, u32), usize> = HashMap::new();
@@ -105,7 +104,7 @@ fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
     let mut depths = vec![0; processes.len()];
     let mut order = Vec::with_capacity(processes.len());
     let mut is_placed = vec![false; processes.len()];
-    // Those without a parent first; the rest are in circles, which only malicious traces have.
+    // Orphans first. The rest form cycles, which only malicious traces have.
     let orphans = (0..processes.len()).filter(|index| parents[*index].is_none());
     for root in orphans.chain(0..processes.len()) {
         let mut open = vec![(root, 0_u16)];
@@ -132,7 +131,7 @@ mod tests {
 
     #[test]
     fn children_follow_their_parents() {
-        // GIVEN a grandchild, its parent and that one's, out of order, and a process on another host with the parent's
+        // GIVEN a grandchild, its parent and grandparent, out of order, and a process on another host with the parent's
         // pid
         let processes = [
             process(30, 20, "a"),
@@ -141,7 +140,7 @@ mod tests {
             process(11, 10, "b"),
             process(21, 10, "a"),
         ];
-        // WHEN put in order THEN each comes after its parent, and deeper; the other host's stands alone
+        // WHEN sorted THEN each follows its parent, and is deeper; the other host's stands alone
         let (depths, order) = family(&processes);
         assert_eq!(order, [1, 2, 0, 4, 3]);
         assert_eq!(depths, [2, 0, 1, 0, 1]);

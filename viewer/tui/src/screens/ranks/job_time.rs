@@ -1,21 +1,21 @@
-//! The memory of a rank over the time of the job.
+//! Memory of a rank over the time of the job.
 
 use crate::context::Context;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
 
-/// The time from the first begin to the last end, cut into columns.
+/// Time from the first start to the last end, divided into columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTime {
-    /// When the first rank began: nanoseconds since 1970.
+    /// Start of the first rank: nanoseconds since 1970.
     pub begin: u64,
-    /// Nanoseconds until now, or until the last one ended.
+    /// Nanoseconds until now, or until the last rank ended.
     pub duration: u64,
-    /// Columns.
+    /// Number of columns.
     pub columns: u16,
 }
 
 impl JobTime {
-    /// Of all processes shown; `None`: there are none.
+    /// Time of all displayed processes; `None`: there are none.
     pub fn of(context: &Context, columns: u16) -> Option<Self> {
         let processes = &context.snapshot.processes;
         let begin = processes.iter().map(|process| began(context, process)).min()?;
@@ -23,19 +23,19 @@ impl JobTime {
         Some(Self { begin, duration: (end - begin).max(1), columns: columns.max(1) })
     }
 
-    /// The column of a moment, in nanoseconds since 1970.
+    /// Column of a moment, in nanoseconds since 1970.
     pub fn column(&self, unix_ns: u64) -> u16 {
         let since = u128::from(unix_ns.saturating_sub(self.begin));
         let column = since * u128::from(self.columns) / (u128::from(self.duration) + 1);
         column.min(u128::from(self.columns) - 1) as u16
     }
 
-    /// When a column begins: nanoseconds after the begin.
+    /// Start of a column: nanoseconds after `begin`.
     fn start(&self, column: u16) -> u64 {
         (u128::from(self.duration) * u128::from(column) / u128::from(self.columns)) as u64
     }
 
-    /// The most that was allocated in each column; `None`: it had not begun, or had ended.
+    /// Maximum allocated bytes in each column; `None`: before its start or after its end.
     pub fn peaks(&self, context: &Context, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Vec<Option<u64>> {
         let parts = device.strip.len() as u128;
         let began = began(context, process);
@@ -56,7 +56,7 @@ impl JobTime {
     }
 }
 
-/// When a process began, by the clock of the first rank's host: nanoseconds since 1970.
+/// Start of a process, by the clock of the first rank's host: nanoseconds since 1970.
 pub fn began(context: &Context, process: &ProcessSnapshot) -> u64 {
     let clocks = context.snapshot.job.iter().flat_map(|job| &job.clocks);
     let ahead =
@@ -64,7 +64,7 @@ pub fn began(context: &Context, process: &ProcessSnapshot) -> u64 {
     process.header.start_unix_ns.saturating_add_signed(ahead.saturating_neg())
 }
 
-/// The least, the median and the most of several ranks, column by column; of ranks that run then.
+/// Minimum, median and maximum of several ranks by column, over the ranks that run at that time.
 pub fn spread(rows_of_peaks: &[Vec<Option<u64>>], columns: u16) -> [Vec<Option<u64>>; 3] {
     let mut rows = [const { Vec::new() }; 3];
     let mut values = Vec::with_capacity(rows_of_peaks.len());
@@ -100,11 +100,11 @@ mod tests {
 
     #[test]
     fn ranks_lie_below_each_other_by_the_clock() {
-        // GIVEN a rank that runs for 100 ns, and one that runs for the second half of them
+        // GIVEN a rank that runs for 100 ns, and one that runs for the second half of that time
         let mut context = Context::new(Theme::new(Palette::Mono, Depth::Ansi, true));
         let ranks = vec![rank(1000, 100, vec![1, 2, 3, 4]), rank(1050, 50, vec![7, 9])];
         context.snapshot = Arc::new(Snapshot { processes: ranks, ..Snapshot::default() });
-        // WHEN drawn in four columns THEN each has the most of its time there, and nothing before it began
+        // WHEN drawn in four columns THEN each has its maximum there, and nothing before its start
         let time = JobTime::of(&context, 4).unwrap();
         assert_eq!((time.begin, time.duration), (1000, 100));
         let [first, second] = [0, 1].map(|at| {
@@ -114,13 +114,13 @@ mod tests {
         assert_eq!(first, [1, 2, 3, 4].map(Some));
         assert_eq!(second[..1], [None]);
         assert_eq!(second[2..], [Some(7), Some(9)]);
-        // AND in one column everything
+        // AND one column has the overall maximum
         let whole = JobTime { columns: 1, ..time };
         assert_eq!(
             whole.peaks(&context, &context.snapshot.processes[1], &context.snapshot.processes[1].devices[0]),
             [Some(9)]
         );
-        // AND the spread is of those that run
+        // AND the spread covers only running ranks
         let [least, median, most] = spread(&[first, second], 4);
         assert_eq!((least[0], median[0], most[0]), (Some(1), Some(1), Some(1)));
         assert_eq!((least[3], median[3], most[3]), (Some(4), Some(4), Some(9)));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_ends_beyond_the_clock_runs_to_the_end() {
-        // GIVEN a trace that says that its rank began just before the last moment of the clock, and ran for longer
+        // GIVEN a trace whose rank starts just before the last moment of the clock, and runs for longer
         let mut context = Context::new(Theme::new(Palette::Mono, Depth::Ansi, true));
         let ranks = vec![rank(u64::MAX - 10, 100, vec![1, 2])];
         context.snapshot = Arc::new(Snapshot { processes: ranks, ..Snapshot::default() });

@@ -1,4 +1,4 @@
-//! The state and the keys of the ranks.
+//! State and keys of the ranks.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_report::export::rows::Rows;
 use memlab_report::report::{JobFinding, job_findings};
 
-/// The screen of the ranks.
+/// Screen of the ranks.
 #[derive(Clone, Debug)]
 pub struct RanksScreen {
     /// Order and cursor.
     pub table: TableState<RankColumn>,
-    /// What the heat map is beside.
+    /// Scale of the heat map.
     pub scale: HeatScale,
-    /// The row of the cursor as it was last drawn, and the trace and the device there.
+    /// Row of the cursor in the last frame, with the trace and the device there.
     held: Option<(usize, SelectedDevice)>,
-    /// The rows on the screen, as [`RankItem::target`].
+    /// Rows on the screen, as [`RankItem::target`].
     pub(super) seen: Vec<usize>,
-    /// What there is to say about the job compared last.
+    /// Findings on the job compared last.
     findings: Option<(Arc<Job>, Vec<JobFinding>)>,
 }
 
-/// What `s` sorts by, one after the other; the other columns are a click away.
+/// Columns that `s` sorts by in turn; the others require a click.
 const SORTS: [RankColumn; 9] = [
     RankColumn::Rank,
     RankColumn::Peak,
@@ -128,7 +128,7 @@ impl RanksScreen {
         context.snapshot.processes.get(item.of.process)
     }
 
-    /// The processes on the screen.
+    /// Processes on the screen.
     pub fn seen_processes<'c>(&self, context: &'c Context) -> impl Iterator<Item = &'c ProcessSnapshot> {
         let targets = context.targets();
         let process =
@@ -136,7 +136,7 @@ impl RanksScreen {
         self.seen.iter().filter_map(process).collect::<Vec<_>>().into_iter()
     }
 
-    /// The row of the cursor. It stays on its rank while others come, or change places.
+    /// Row of the cursor. It stays on its rank while others arrive or move.
     fn row(&self, context: &Context, items: &[RankItem]) -> usize {
         let held = self.held.as_ref().filter(|(row, _)| *row == self.table.selected);
         let found = held.and_then(|(_, held)| items.iter().position(|item| key(context, item).as_ref() == Some(held)));
@@ -150,7 +150,7 @@ impl RanksScreen {
         self.held = held.map(|held| (self.table.selected, held));
     }
 
-    /// Works out what there is to say about the job, if it was compared again.
+    /// Recomputes the findings on the job after a new comparison.
     pub(super) fn update_findings(&mut self, context: &Context) {
         let is_known = match (&self.findings, &context.snapshot.job) {
             (Some((known, _)), Some(job)) => Arc::ptr_eq(known, job),
@@ -162,7 +162,7 @@ impl RanksScreen {
         }
     }
 
-    /// What there is to say about the job.
+    /// Findings on the job.
     pub(super) fn findings(&self) -> &[JobFinding] {
         self.findings.as_ref().map_or(&[], |(_, findings)| findings)
     }

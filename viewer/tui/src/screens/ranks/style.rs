@@ -1,4 +1,4 @@
-//! The bar of a device, and the styles of its state.
+//! Bar of a device, and styles of its state.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,7 +12,7 @@ use memlab_base::theme::Theme;
 use memlab_follow::snapshot::ProcessState;
 use memlab_units::format;
 
-/// A device's allocated, reserved and used memory and its peak, of all there is.
+/// Draws a device's allocated, reserved and used memory and its peak, on the scale of its total memory.
 pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &RankItem, theme: &Theme) {
     let edges = [(item.allocated_bytes, 0), (item.reserved_bytes, 2), (item.used_bytes, 3)];
     let most = item.used_bytes.max(item.reserved_bytes).max(item.allocated_bytes).max(item.peak_allocated_bytes);
@@ -24,12 +24,12 @@ pub fn draw_bar(buffer: &mut Buffer, area: Rect, item: &RankItem, theme: &Theme)
     }
 }
 
-/// How unevenly devices are filled, in words, and how they look: the more uneven, the louder.
+/// Imbalance between devices in words, with a style that is stronger for more imbalance.
 pub fn imbalance_words(imbalance: &Imbalance, items: &[RankItem], context: &Context) -> (String, Style) {
     let theme = &context.theme;
     let over = imbalance.peak_bytes.saturating_sub(imbalance.median_bytes);
     let name = items.iter().find(|item| item.target == imbalance.highest).map_or("", |item| &item.name);
-    // A hundredth is noise.
+    // Up to a hundredth is noise.
     if over < imbalance.median_bytes / 100 {
         return (format!("peaks are alike: {}", context.size(imbalance.peak_bytes)), theme.dim);
     }
@@ -42,7 +42,7 @@ pub fn imbalance_words(imbalance: &Imbalance, items: &[RankItem], context: &Cont
     (words, if over > imbalance.median_bytes / 10 { theme.warn } else { theme.text })
 }
 
-/// The colour of a state.
+/// Style of a state.
 pub fn state_style(state: ProcessState, theme: &Theme) -> Style {
     match state {
         ProcessState::Recording => theme.good,

@@ -1,4 +1,4 @@
-//! What each cell of the memory map shows of its bytes.
+//! Cells of the memory map.
 
 use memlab_trace::{BlockView, Category, Segment};
 
@@ -8,37 +8,36 @@ use memlab_base::category::category_index;
 /// A cell of the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// What most of the memory handed out in it is used for, of the blocks that pass the filter if some do; `None`: all
-    /// of it is free.
+    /// Category of most of its allocated memory; `None`: free. If blocks in it pass the filter, only they count.
     pub category: Option<Category>,
-    /// How much of it is handed out, in eighths; at least one if anything is.
+    /// Allocated part in eighths; at least one if anything is allocated.
     pub eighths: u8,
-    /// Whether a block that passes the filter has a part of it.
+    /// True if it contains part of a block that passes the filter.
     pub passes: bool,
-    /// Whether a block begins in it.
+    /// True if a block starts in it.
     pub begins: bool,
-    /// Whether a block ends in it.
+    /// True if a block ends in it.
     pub ends: bool,
-    /// Whether that block has an odd index in its segment, to distinguish neighbours.
+    /// True if that block has an odd index in its segment, to distinguish neighbours.
     pub is_odd: bool,
-    /// The address of the piece that has most of it: a block if there is one.
+    /// Address of the piece with most of the cell: a block if it contains one.
     pub piece: u64,
 }
 
-/// What was found of a cell so far.
+/// Sums of a cell so far.
 #[derive(Clone, Default)]
 struct Tally {
     /// Bytes by category, of blocks that pass and of others.
     passing: [u64; Category::COUNT],
     others: [u64; Category::COUNT],
     used: u64,
-    /// The block with most of the cell: whether it passes, its bytes here, its address, its index.
+    /// Block with most of the cell: true if it passes, its bytes here, its address, its index.
     most: (bool, u64, u64, usize),
     begins: bool,
     ends: bool,
 }
 
-/// The cells of a segment from the one numbered `from` on, each standing for `cell_bytes`.
+/// Cells of a segment from number `from` on, `cell_bytes` each.
 pub fn cells(
     segment: &Segment,
     cell_bytes: u64,
@@ -84,7 +83,7 @@ impl Tally {
         let sum = &mut sums[category_index(block.category)];
         *sum = sum.saturating_add(bytes);
         self.used = self.used.saturating_add(bytes);
-        // Between equals the first one stays.
+        // The first of equal blocks stays.
         if (passes, bytes) > (self.most.0, self.most.1) {
             self.most = (passes, bytes, block.address, index);
         }
@@ -136,7 +135,7 @@ mod tests {
     fn a_cell_shows_what_most_of_it_is() {
         // GIVEN a segment of eight cells, the last one half as wide
         let cells = cells(&segment(), 10, 0, 8, |_| true);
-        // THEN blocks are where they are, and a single byte is seen
+        // THEN blocks are at their places, and a single byte is visible
         use Category::{Gradient, Input, Parameter};
         let categories: Vec<_> = cells.iter().map(|cell| cell.category).collect();
         assert_eq!(categories, [Some(Parameter), Some(Parameter), Some(Gradient), None, None, Some(Input), None, None]);

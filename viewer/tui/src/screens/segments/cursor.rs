@@ -8,8 +8,9 @@ use super::state::SegmentsScreen;
 use crate::context::Context;
 
 impl SegmentsScreen {
-    /// Puts the cursor on the next piece or the one before, if need be in another segment; with a filter, on the next
-    /// block that passes.
+    /// Moves the cursor to the next piece or the previous one, across segments if necessary.
+    ///
+    /// With a filter, it moves to the next block that passes.
     pub(super) fn move_piece(&mut self, forward: bool, context: &mut Context) {
         let (Some((index, segment)), Some(piece)) = (self.selected_segment(context), self.selected_piece(context))
         else {
@@ -36,7 +37,7 @@ impl SegmentsScreen {
         }
     }
 
-    /// One segment further; by more than one: so many rows of the map.
+    /// Moves by one segment, or by several rows of the map.
     pub(super) fn move_rows(&mut self, by: &dyn Fn(isize) -> isize, context: &Context) {
         let (Some((index, segment)), piece) = (self.selected_segment(context), self.selected_piece(context)) else {
             return;
@@ -55,14 +56,14 @@ impl SegmentsScreen {
         let target = segments[to];
         let mut found = piece_at(target, target.address.saturating_add(offset));
         if by > 0 && target.address == segment.address && found == piece {
-            // A piece longer than the page: behind it.
+            // A piece longer than the page: move behind it.
             found = piece.and_then(|piece| piece_after(target, &piece)).or(found);
         }
         let (segment, block) = (target.address, found.map_or(0, |piece| piece.address));
         self.select(segment, block);
     }
 
-    /// Puts the cursor on the next hole of the map; after the last one, on the first.
+    /// Moves the cursor to the next hole of the map; after the last, to the first.
     pub(super) fn go_to_next_hole(&mut self, context: &mut Context) {
         let Some((index, _)) = self.selected_segment(context) else { return };
         let here = self.selected_piece(context).map_or(0, |piece| piece.address);
@@ -82,10 +83,10 @@ impl SegmentsScreen {
         }
     }
 
-    /// Puts the cursor on the largest hole; from a hole, on the next smaller one.
+    /// Moves the cursor to the largest hole; from a hole, to the next smaller one.
     pub(super) fn go_to_large_hole(&mut self, context: &mut Context) {
         let Some(map) = context.segment_map() else { return };
-        // Larger holes first, of equals the one with the lower address.
+        // Larger holes first; among equal ones, the lower address.
         let rank = |piece: &Piece<'_>| (piece.bytes, std::cmp::Reverse(piece.address));
         let holes = || {
             let of = |segment| pieces(segment).map(move |piece: Piece<'_>| (segment.address, piece));
@@ -104,7 +105,7 @@ impl SegmentsScreen {
     }
 }
 
-/// The next block that passes the filter: its segment's address and its own.
+/// The next block that passes the filter: address of its segment, and its address.
 fn next_passing(
     segments: &[&Segment],
     index: usize,

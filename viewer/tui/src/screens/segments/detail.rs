@@ -1,4 +1,4 @@
-//! The block or hole under the cursor, in full.
+//! Details of the block or hole under the cursor.
 
 use memlab_trace::{BlockView, Segment};
 use ratatui::buffer::Buffer;
@@ -16,7 +16,7 @@ use memlab_base::text::{NO_LAYER, phase_name, place};
 use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_units::format;
 
-/// Draws it.
+/// Draws the details.
 pub fn draw(buffer: &mut Buffer, area: Rect, screen: &SegmentsScreen, context: &Context) {
     let theme = &context.theme;
     let (Some(process), Some((index, segment)), Some(piece)) =
@@ -45,7 +45,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &SegmentsScreen, context: &
     }
 }
 
-/// When the map is of: nanoseconds since the trace's start.
+/// Time of the map: nanoseconds since the trace's start.
 fn moment(context: &Context, process: &ProcessSnapshot) -> u64 {
     process.shown_at.map_or_else(|| process.until(context.now_unix_ns), |shown_at| shown_at.time)
 }

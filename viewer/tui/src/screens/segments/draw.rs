@@ -1,5 +1,4 @@
-//! Draws the memory map: every segment as a bar of its blocks, all to the same scale, and the block under the cursor in
-//! full.
+//! Draws the memory map: every segment as a bar of its blocks, on one scale, and details of the block under the cursor.
 
 use memlab_trace::{Category, SegmentMap};
 use ratatui::buffer::Buffer;
@@ -19,7 +18,7 @@ use memlab_base::theme::Theme;
 use memlab_units::format::{self, size};
 
 impl SegmentsScreen {
-    /// Draws it.
+    /// Draws the screen.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let detail_rows = match area.height {
             ..14 => 0,
@@ -40,7 +39,7 @@ impl SegmentsScreen {
             draw_without(buffer, inner, context);
             return;
         }
-        // The frame shows the scale, which is known when the map is laid out.
+        // The frame shows the scale, which is known once the map is laid out.
         let inner =
             Rect { x: place.x + 1, y: place.y + 1, width: place.width - 2, height: place.height.saturating_sub(2) };
         let text = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
@@ -59,23 +58,23 @@ impl SegmentsScreen {
     }
 }
 
-/// The text above the map.
+/// Text above the map.
 struct MapHeader {
-    /// The map in figures.
+    /// Figures of the map.
     figures: Vec<Fact>,
-    /// The categories there are.
+    /// Categories on the map.
     legend: Vec<Fact>,
 }
 
 impl MapHeader {
-    /// How many rows it takes: all it needs, but at most half of what there is.
+    /// Rows of the text: as many as needed, but at most half of the area.
     fn rows(&self, area: Rect) -> u16 {
         let wanted = facts::rows(&self.figures, area.width) + facts::rows(&self.legend, area.width);
         wanted.min(area.height / 3)
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, theme: &Theme) {
-        // The legend is needed more than the last figures.
+        // The legend is more important than the last figures.
         let legend = facts::rows(&self.legend, area.width).min(area.height.saturating_sub(1));
         let rows = facts::rows(&self.figures, area.width).min(area.height - legend);
         flow(buffer, Rect { height: rows, ..area }, &self.figures, theme.glyphs.separator, theme);
@@ -86,12 +85,12 @@ impl MapHeader {
 fn about(screen: &SegmentsScreen, area: Rect, context: &Context) -> MapHeader {
     let summary = &screen.drawn().summary;
     let figures = context.segment_map().map_or_else(Vec::new, |map| figures(context, map, summary));
-    // On a low screen the map has a better use for the rows.
+    // On a low screen, the map needs the rows more.
     let with_sizes = area.height >= 16 && area.width >= 70;
     MapHeader { figures, legend: legend(context, summary, with_sizes) }
 }
 
-/// The map in figures.
+/// Figures of the map.
 fn figures(context: &Context, map: &SegmentMap, summary: &MapSummary) -> Vec<Fact> {
     let theme = &context.theme;
     let figure = |figure: String, style: Style, words: String| -> Fact {
@@ -103,7 +102,7 @@ fn figures(context: &Context, map: &SegmentMap, summary: &MapSummary) -> Vec<Fac
         figure(context.size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),
         figure(context.size(summary.blocks.bytes), theme.text, format!(" in {}", count(summary.blocks.count, "block"))),
     ];
-    // The one figure of fragmentation, here as in reports: what is not handed out, as a share of what is reserved.
+    // The figure for fragmentation, as in reports: free bytes in segments, as a share of reserved bytes.
     let style = if map.free_bytes > map.reserved_bytes / 5 { theme.warn } else { theme.text };
     let share =
         format!("{} free, {}", context.size(map.free_bytes), format::percent(map.free_bytes, map.reserved_bytes));
@@ -125,7 +124,7 @@ fn figures(context: &Context, map: &SegmentMap, summary: &MapSummary) -> Vec<Fac
     facts
 }
 
-/// The categories there are, with their bytes.
+/// Categories on the map, with their bytes.
 fn legend(context: &Context, summary: &MapSummary, with_sizes: bool) -> Vec<Fact> {
     let theme = &context.theme;
     let mut facts = Vec::new();
@@ -148,7 +147,7 @@ fn legend(context: &Context, summary: &MapSummary, with_sizes: bool) -> Vec<Fact
     facts
 }
 
-/// What there is to say where there is no map.
+/// Draws a message where there is no map.
 fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let (words, more) = match context.segment_map() {

@@ -1,5 +1,7 @@
-//! The memory map as it was drawn last. Of a million blocks only what is on the screen becomes cells, and only when the
-//! map, the filter or the place on it has changed since.
+//! The memory map in the last frame.
+//!
+//! Of a million blocks only those on the screen become cells, and only after a change of the map, the filter or the
+//! position.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,10 +19,10 @@ use memlab_base::category::category_index;
 use memlab_base::filter::Filter;
 use memlab_follow::snapshot::SnapshotNames;
 
-/// How many blocks, and their bytes.
+/// Number and bytes of blocks or segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Blocks, or segments.
+    /// Number of blocks or segments.
     pub count: u64,
     /// Bytes.
     pub bytes: u64,
@@ -33,12 +35,12 @@ impl Sum {
     }
 }
 
-/// What the blocks of a map sum to.
+/// Sums over the blocks of a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MapSummary {
     /// All blocks in segments.
     pub blocks: Sum,
-    /// Those that pass the filter.
+    /// Blocks that pass the filter.
     pub passing: Sum,
     /// Blocks by category, in the order of [`Category::ALL`].
     pub categories: [Sum; Category::COUNT],
@@ -68,7 +70,7 @@ impl MapSummary {
     }
 }
 
-/// Mixes the few numbers of a block's key; a million of them are looked up before the screen is drawn.
+/// Mixes the few numbers of a block's key. A million keys are looked up before the screen is drawn.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -94,7 +96,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Which blocks pass the filter. Blocks with the same key have the same answer.
+/// Cache of the filter's results. Blocks with the same key have the same result.
 pub struct FilterCache<'a> {
     filter: &'a Filter,
     names: &'a SnapshotNames,
@@ -102,12 +104,12 @@ pub struct FilterCache<'a> {
 }
 
 impl<'a> FilterCache<'a> {
-    /// A cache that knows nothing yet.
+    /// Makes an empty cache.
     pub fn new(filter: &'a Filter, names: &'a SnapshotNames) -> Self {
         Self { filter, names, known: HashMap::default() }
     }
 
-    /// Whether a block passes.
+    /// True if a block passes.
     pub fn passes(&mut self, block: &BlockView) -> bool {
         if self.filter.is_empty() {
             return true;
@@ -118,36 +120,36 @@ impl<'a> FilterCache<'a> {
     }
 }
 
-/// How the segments were laid out.
+/// Parameters of the layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapParameters {
-    /// The order of segments.
+    /// Order of segments.
     pub order: SegmentOrder,
-    /// The columns of the map.
+    /// Columns of the map.
     pub columns: usize,
-    /// The rows there are.
+    /// Available rows.
     pub page: usize,
-    /// Scales nearer than what fits.
+    /// Zoom: number of scales finer than the one that fits.
     pub closer: isize,
 }
 
-/// The map as it was drawn last.
+/// The map in the last frame.
 #[derive(Clone, Debug, Default)]
 pub struct DrawnMap {
     of: Weak<SegmentMap>,
     filter: String,
-    /// What the blocks sum to.
+    /// Sums over the blocks.
     pub summary: MapSummary,
     parameters: Option<MapParameters>,
-    /// Where each segment is, in their order.
+    /// Positions of the segments, in their order.
     pub layout: Layout,
     rows: Range<usize>,
-    /// What is on the screen.
+    /// Parts on the screen.
     pub parts: Vec<(SegmentSpan, Vec<Cell>)>,
 }
 
 impl DrawnMap {
-    /// Forgets what it knows of another map or filter, and sums this one up.
+    /// Discards the data of another map or filter, and sums this one up.
     pub fn sum_up(&mut self, map: &Arc<SegmentMap>, filter_text: &str, cache: &mut FilterCache<'_>) {
         let of = Arc::downgrade(map);
         if !Weak::ptr_eq(&self.of, &of) || self.filter != filter_text {
@@ -156,7 +158,7 @@ impl DrawnMap {
         }
     }
 
-    /// Lays the segments out again if something has changed.
+    /// Lays the segments out again after a change.
     pub fn lay_out(&mut self, map: &SegmentMap, parameters: MapParameters) {
         if self.parameters != Some(parameters) {
             let sizes = parameters.order.of(map).iter().map(|segment| segment.bytes).collect();
@@ -165,7 +167,7 @@ impl DrawnMap {
         }
     }
 
-    /// Makes the cells of these rows, if they are not there yet.
+    /// Makes the cells of these rows, unless they exist already.
     pub fn show(&mut self, segments: &[&Segment], rows: Range<usize>, cache: &mut FilterCache<'_>) {
         if self.rows == rows {
             return;

@@ -6,18 +6,18 @@ use memlab_base::filter::{Field, Filterable};
 use memlab_base::text::{phase_name, place};
 use memlab_follow::snapshot::SnapshotNames;
 
-/// A block with the names that filters look for.
+/// A block with the names that filters search.
 pub struct FilteredBlock<'a> {
     /// The block.
     pub block: &'a BlockView,
-    /// The names of its ids.
+    /// Names of its ids.
     pub names: &'a SnapshotNames,
-    /// File and number of the line that asked.
+    /// File and number of the line that requested it.
     place: Option<String>,
 }
 
 impl<'a> FilteredBlock<'a> {
-    /// A block and who asked for it.
+    /// Makes a block with its line and layer.
     pub fn new(block: &'a BlockView, names: &'a SnapshotNames) -> Self {
         let line = names.lines.get(&block.stack);
         Self { block, names, place: line.map(|line| place(line, "")) }

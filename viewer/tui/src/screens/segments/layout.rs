@@ -1,23 +1,24 @@
-//! Which segment is drawn where: all to the same scale, so that sizes compare. A segment longer than a row continues in
-//! the rows below it; segments shorter than half a row share theirs.
+//! Layout of the segments, all on one scale, so that sizes compare.
+//!
+//! A segment longer than a row continues in the rows below it. Segments shorter than half a row share rows.
 
 use std::ops::{Range, RangeInclusive};
 
-/// A segment is at least this wide, however small.
+/// Minimum width of a segment.
 const MIN_SEGMENT_COLUMNS: usize = 2;
-/// Between segments of a row.
+/// Columns between segments of a row.
 const GAP: usize = 1;
 
-/// Where segments are on the map.
+/// Positions of the segments on the map.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// How many bytes a column covers.
+    /// Bytes per column.
     pub scale: u64,
-    /// How many scales nearer than what fits there are, and how many further.
+    /// Numbers of available scales that are coarser and finer than the one that fits.
     pub nearer: RangeInclusive<isize>,
-    /// How many columns a row has.
+    /// Columns of a row.
     columns: usize,
-    /// Of each segment: its bytes.
+    /// Bytes of each segment.
     sizes: Vec<u64>,
     runs: Vec<Run>,
     rows: usize,
@@ -29,7 +30,7 @@ impl Default for Layout {
     }
 }
 
-/// Segments that share a row, or one that has some for itself.
+/// Segments that share a row, or a segment with one or more rows for itself.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     row: usize,
@@ -37,38 +38,40 @@ struct Run {
     count: usize,
 }
 
-/// A part of a segment in a row.
+/// Part of a segment in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSpan {
-    /// The row of the map.
+    /// Row of the map.
     pub row: usize,
-    /// The column it begins in.
+    /// First column.
     pub column: usize,
-    /// Which segment.
+    /// Index of the segment.
     pub segment: usize,
-    /// The first of the segment's cells in it.
+    /// First of the segment's cells in it.
     pub from: usize,
-    /// How many cells.
+    /// Number of cells.
     pub cells: usize,
-    /// How many segments share the row.
+    /// Number of segments that share the row.
     pub sharing: usize,
 }
 
-/// A segment of fewer columns than this, on the average, shows little.
+/// Average columns of a segment below which it shows little.
 const READABLE_COLUMNS: usize = 8;
-/// The most screens filled to show more.
+/// Maximum number of screens filled to show more.
 const MAX_SCREENS: usize = 3;
-/// The number of scales.
+/// Number of scales.
 const SCALES: usize = 217;
 
-/// The scales, from the finest on: 512, 640, 768, 896, 1024, 1280 … bytes in a column.
+/// Bytes per column on a scale, finest first: 512, 640, 768, 896, 1024, 1280 …
 fn scale(step: usize) -> u64 {
     (4 + step as u64 % 4) << (7 + step / 4)
 }
 
 impl Layout {
-    /// Segments of these sizes on rows of `columns`, to a scale at which they fill `page` rows and no more; or, if they
-    /// were too small then, some pages. `closer`: so many scales nearer than that, or further.
+    /// Lays out segments on rows of `columns`, on the finest scale that fits into `page` rows.
+    ///
+    /// Segments too small to read on that scale fill several pages. `closer`: number of scales finer, or coarser if
+    /// negative.
     pub fn fitting(sizes: Vec<u64>, columns: usize, page: usize, closer: isize) -> Self {
         let mut layout = Self { columns: columns.max(1), sizes, ..Self::default() };
         let least = layout.rows_at(scale(SCALES - 1));
@@ -83,9 +86,9 @@ impl Layout {
         layout
     }
 
-    /// The finest scale at which there are no more than so many rows.
+    /// Finest scale with at most `rows` rows.
     fn finest(&self, rows: usize) -> usize {
-        // The rows become fewer from scale to scale.
+        // A coarser scale never needs more rows.
         let (mut fine, mut coarse) = (0, SCALES - 1);
         while fine < coarse {
             let middle = fine.midpoint(coarse);
@@ -98,7 +101,7 @@ impl Layout {
         self.walk(scale, |_| {})
     }
 
-    /// Goes through the rows, one run after the other; returns how many rows there are.
+    /// Visits the rows, one run after the other; returns the number of rows.
     fn walk(&self, scale: u64, mut tell: impl FnMut(Run)) -> usize {
         let mut row = 0;
         let mut used = 0;
@@ -134,24 +137,24 @@ impl Layout {
         cells.max(MIN_SEGMENT_COLUMNS.min(self.columns))
     }
 
-    /// How many rows the map has.
+    /// Number of rows of the map.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many cells a segment has.
+    /// Number of cells of a segment.
     pub fn cells(&self, segment: usize) -> usize {
         self.sizes.get(segment).map_or(0, |bytes| self.cells_at(*bytes, self.scale))
     }
 
-    /// How many bytes a cell of a segment covers: fewer than elsewhere if the segment is drawn wider than its size.
+    /// Bytes per cell of a segment: fewer than elsewhere if the segment is drawn wider than its size.
     pub fn cell_bytes(&self, segment: usize) -> u64 {
         let Some(bytes) = self.sizes.get(segment) else { return 1 };
         let least = MIN_SEGMENT_COLUMNS.min(self.columns) as u64;
         if bytes.div_ceil(self.scale.max(1)) < least { bytes.div_ceil(least).max(1) } else { self.scale.max(1) }
     }
 
-    /// The row where a byte of a segment is.
+    /// Row that contains a byte of a segment.
     pub fn row_of(&self, segment: usize, offset: u64) -> usize {
         let index = self.runs.partition_point(|run| run.first <= segment).saturating_sub(1);
         let Some(run) = self.runs.get(index) else { return 0 };
@@ -162,7 +165,7 @@ impl Layout {
         run.row.saturating_add(cell as usize / self.columns)
     }
 
-    /// What a row begins with: a segment, and which of its bytes.
+    /// Start of a row: a segment, and the offset of the byte in it.
     pub fn at(&self, row: usize) -> Option<(usize, u64)> {
         let run = self.run_at(row)?;
         let cell = row.saturating_sub(run.row).saturating_mul(self.columns).min(self.cells(run.first) - 1);
@@ -174,7 +177,7 @@ impl Layout {
         self.runs.get(index)
     }
 
-    /// What is in these rows, from left to right and from top to bottom.
+    /// Content of these rows, from left to right and from top to bottom.
     pub fn spans(&self, rows: Range<usize>) -> Vec<SegmentSpan> {
         let mut spans = Vec::new();
         let Some(first) = self.runs.partition_point(|run| run.row <= rows.start).checked_sub(1) else {
@@ -222,7 +225,7 @@ mod tests {
     fn small_segments_share_a_row_and_large_ones_go_on_below() {
         // GIVEN a large segment between small ones
         let sizes = vec![2 * MIB, 2 * MIB, 300 * MIB, 2 * MIB];
-        // WHEN they are laid out on ten rows of forty columns
+        // WHEN they are laid out in ten rows of forty columns
         let layout = Layout::fitting(sizes, 40, 10, 0);
         // THEN a column is 1 MiB: 300 columns in eight rows
         assert_eq!((layout.scale, layout.rows()), (MIB, 10));
@@ -238,7 +241,7 @@ mod tests {
     fn more_than_fits_is_told_apart() {
         // GIVEN ten thousand segments, far too many for a screen
         let layout = Layout::fitting(vec![2 * MIB; 10_000], 80, 20, 0);
-        // THEN each still has its two columns, and one between
+        // THEN each still has its two columns, with one in between
         assert!(layout.rows() >= 10_000 / 27);
         assert!(layout.spans(0..20).iter().all(|span| span.cells >= 2));
     }

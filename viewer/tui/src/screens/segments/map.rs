@@ -1,5 +1,6 @@
-//! The segments themselves: in the margin which they are, beside it their blocks. A cell is as high as the share of it
-//! that is allocated, so that holes smaller than a column are seen too.
+//! The segments: their description in the margin, and their blocks beside it.
+//!
+//! The height of a cell is its allocated share, so that holes narrower than a column are visible.
 
 use std::ops::RangeInclusive;
 
@@ -20,13 +21,13 @@ use memlab_base::category::{LETTERS, category_index};
 use memlab_base::text;
 use memlab_base::theme::{Palette, Theme};
 
-/// An address in hexadecimal digits.
+/// Columns of an address in hexadecimal digits.
 const ADDRESS: u16 = 12;
-/// A block of fewer columns says nothing in words.
+/// Minimum width of a block with a label.
 const MIN_LABEL_COLUMNS: usize = 10;
 const LOWER: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// The columns of the margin: address, size, free. A column without room has no width.
+/// Columns of the margin: address, size, free. A column without room has width 0.
 fn margin(width: u16, units: Units) -> [u16; 3] {
     let size = match units {
         Units::Auto => 8,
@@ -41,7 +42,7 @@ fn margin(width: u16, units: Units) -> [u16; 3] {
         .unwrap_or([0; 3])
 }
 
-/// Where the bars are, in the room that the map has.
+/// Area of the bars within the map's area.
 pub fn place(area: Rect, units: Units) -> Rect {
     let margin: u16 = margin(area.width, units).iter().filter(|width| **width > 0).map(|width| width + 1).sum();
     let margin = if margin > 0 { margin + 1 } else { 0 };
@@ -95,7 +96,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, bars: Rect, screen: &SegmentsScreen
     }
 }
 
-/// The cells of a segment that a piece is in.
+/// Cells of a segment that contain part of a piece.
 fn cells_of(piece: &Piece<'_>, segment: &Segment, cell_bytes: u64) -> RangeInclusive<usize> {
     let cell = |address: u64| (address.saturating_sub(segment.address) / cell_bytes) as usize;
     cell(piece.address)..=cell(piece.end().saturating_sub(1).max(piece.address))
@@ -134,7 +135,7 @@ fn draw_margin(buffer: &mut Buffer, line: Rect, columns: [u16; 3], words: [&str;
     }
 }
 
-/// A part of a segment in a row.
+/// Part of a segment in a row.
 struct Bar<'a> {
     context: &'a Context,
     segment: &'a Segment,
@@ -144,7 +145,7 @@ struct Bar<'a> {
 }
 
 impl Bar<'_> {
-    /// Draws it; `chosen`: the segment's cells under the cursor.
+    /// Draws the bar; `chosen`: the segment's cells under the cursor.
     fn draw(&self, buffer: &mut Buffer, area: Rect, chosen: Option<RangeInclusive<usize>>) {
         let theme = &self.context.theme;
         let mut index = 0;
@@ -168,7 +169,7 @@ impl Bar<'_> {
         }
     }
 
-    /// What a block or a hole is, on it, if there is room.
+    /// Draws the label of a block or a hole on it, if it fits.
     fn draw_label(&self, buffer: &mut Buffer, area: Rect, index: usize, chosen: &Option<RangeInclusive<usize>>) {
         let theme = &self.context.theme;
         let length = usize::from(area.width);
@@ -178,7 +179,7 @@ impl Bar<'_> {
         let Some(piece) = piece_of(self.segment, &self.cells[index]) else { return };
         let mut own = cells_of(&piece, self.segment, self.cell_bytes);
         let first = self.span.from + index;
-        // Once for each: where it begins, or in the next row if there is more of it.
+        // One label per piece: at its start, or in the next row if that row contains more of it.
         let is_first = first.saturating_sub(*own.start()) < MIN_LABEL_COLUMNS;
         let is_chosen = chosen.as_ref().is_some_and(|chosen| own.any(|cell| chosen.contains(&cell)));
         let cells = &self.cells[index..index + length];
@@ -199,11 +200,11 @@ impl Bar<'_> {
         put(buffer, area.x + 1, area.y, area.width - 2, &words, style, theme);
     }
 
-    /// Its size, and with more room its layer; nothing if there is no room even for that.
+    /// Size, and with more room the layer; empty if not even the size fits.
     fn words(&self, piece: &Piece<'_>, room: usize) -> String {
         let theme = &self.context.theme;
         let size = self.context.size(piece.bytes);
-        // Between letters and dots there are blanks.
+        // Blanks separate the label from letters and dots.
         let padding = if piece.block.is_none() || has_letters(theme) { " " } else { "" };
         let more = match piece.block {
             None => Some("free".to_owned()),
@@ -218,12 +219,12 @@ impl Bar<'_> {
     }
 }
 
-/// The piece a cell shows, if that is all there is in it.
+/// The piece of a cell, if the cell contains no other.
 fn piece_of<'a>(segment: &'a Segment, cell: &Cell) -> Option<Piece<'a>> {
     piece_at(segment, cell.piece).filter(|piece| piece.address == cell.piece)
 }
 
-/// A cell's character and style.
+/// Character and style of a cell.
 fn cell_glyph(cell: &Cell, theme: &Theme) -> (String, Style) {
     let Some(category) = cell.category else { return (theme.glyphs.free.to_owned(), theme.border) };
     let letters = has_letters(theme);
@@ -233,27 +234,27 @@ fn cell_glyph(cell: &Cell, theme: &Theme) -> (String, Style) {
     let style = category_style(theme, category);
     if letters {
         let letter = LETTERS[category_index(category)];
-        // Where a block begins its letter is a capital one.
+        // A capital letter marks the start of a block.
         let letter = if cell.begins && cell.eighths >= 4 { letter.to_uppercase() } else { letter.to_lowercase() };
         return (letter, style);
     }
     match tone(style.fg, cell.is_odd) {
-        // A row of seven eighths leaves a gap below the row above.
+        // Seven eighths of a row leave a gap below the row above.
         Some(color) => (LOWER[usize::from((cell.eighths.min(8) * 7 / 8).max(1))].to_owned(), style.fg(color)),
-        // Between blocks there is a gap.
+        // A gap separates blocks.
         None if cell.eighths >= 8 && cell.ends => ("▊".to_owned(), style),
         None => (LOWER[usize::from(cell.eighths.min(8))].to_owned(), style),
     }
 }
 
-/// The colour of every other block, to distinguish neighbours; `None`: the terminal has no such colours.
+/// Colour of a block, darker for every other block, to distinguish neighbours; `None`: the terminal lacks such colours.
 fn tone(color: Option<Color>, is_odd: bool) -> Option<Color> {
     let Some(Color::Rgb(red, green, blue)) = color else { return None };
     let darker = |part: u8| (u16::from(part) * 3 / 4) as u8;
     Some(if is_odd { Color::Rgb(darker(red), darker(green), darker(blue)) } else { Color::Rgb(red, green, blue) })
 }
 
-/// The ground under the cursor.
+/// Background under the cursor.
 fn chosen_style(theme: &Theme) -> Style {
     match theme.title.fg.filter(|_| !theme.is_mono()) {
         Some(bright) => {
@@ -263,7 +264,7 @@ fn chosen_style(theme: &Theme) -> Style {
     }
 }
 
-/// The same under the cursor: its category's colour on a bright ground.
+/// Character and style of a cell under the cursor: its category's colour on a bright background.
 fn chosen_cell_glyph(cell: &Cell, theme: &Theme) -> (String, Style) {
     let ground = chosen_style(theme);
     if has_letters(theme) {

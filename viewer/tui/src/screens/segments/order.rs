@@ -1,21 +1,21 @@
-//! The order of segments on the map.
+//! Order of segments on the map.
 
 use memlab_trace::{Segment, SegmentMap};
 
-/// The order of segments.
+/// Order of segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentOrder {
     /// By address.
     #[default]
     Address,
-    /// The largest first.
+    /// Largest first.
     Size,
-    /// Those with most free memory first.
+    /// Most free memory first.
     Free,
 }
 
 impl SegmentOrder {
-    /// In words.
+    /// Name of the order.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Address => "by address",
@@ -24,7 +24,7 @@ impl SegmentOrder {
         }
     }
 
-    /// The segments of a map in this order.
+    /// Segments of a map in this order.
     pub fn of(self, map: &SegmentMap) -> Vec<&Segment> {
         let mut segments: Vec<&Segment> = map.segments.iter().collect();
         match self {

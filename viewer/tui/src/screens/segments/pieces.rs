@@ -1,20 +1,20 @@
-//! What segments consist of: blocks, and holes between them.
+//! Pieces of segments: blocks, and holes between them.
 
 use memlab_trace::{BlockView, Segment};
 
 /// A piece of a segment: a block, or a hole between blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// Its size.
+    /// Size.
     pub bytes: u64,
-    /// The block; `None`: it is free.
+    /// The block; `None`: a hole.
     pub block: Option<&'a BlockView>,
 }
 
 impl<'a> Piece<'a> {
-    /// A block.
+    /// Makes a piece from a block.
     pub fn of(block: &'a BlockView) -> Self {
         Self { address: block.address, bytes: block.bytes, block: Some(block) }
     }
@@ -23,18 +23,18 @@ impl<'a> Piece<'a> {
         (to > from).then(|| Self { address: from, bytes: to - from, block: None })
     }
 
-    /// The address behind it.
+    /// Address after the last byte.
     pub fn end(&self) -> u64 {
         self.address.saturating_add(self.bytes)
     }
 }
 
-/// The address behind a segment.
+/// Address after the last byte of a segment.
 pub fn end(segment: &Segment) -> u64 {
     segment.address.saturating_add(segment.bytes)
 }
 
-/// The pieces of a segment from its beginning to its end.
+/// Pieces of a segment from its start to its end.
 pub fn pieces(segment: &Segment) -> impl Iterator<Item = Piece<'_>> {
     let mut from = segment.address;
     segment.blocks.iter().map(Some).chain([None]).flat_map(move |block| {
@@ -45,7 +45,7 @@ pub fn pieces(segment: &Segment) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// The piece of a segment at an address; outside the segment: the first or the last one.
+/// Piece of a segment at an address; outside the segment: the first or the last one.
 pub fn piece_at(segment: &Segment, address: u64) -> Option<Piece<'_>> {
     let address = address.clamp(segment.address, end(segment).saturating_sub(1).max(segment.address));
     let after = segment.blocks.partition_point(|block| block.address <= address);
@@ -58,18 +58,18 @@ pub fn piece_at(segment: &Segment, address: u64) -> Option<Piece<'_>> {
     Piece::hole(from, to).or(before)
 }
 
-/// The piece before the one at `address`, if the segment has one.
+/// Piece before the one at `address`, if the segment has one.
 fn piece_before(segment: &Segment, address: u64) -> Option<Piece<'_>> {
     let before = address.checked_sub(1).filter(|before| *before >= segment.address)?;
     piece_at(segment, before).filter(|piece| piece.address < address)
 }
 
-/// The piece after the one given, if the segment has one.
+/// Piece after the given one, if the segment has one.
 pub fn piece_after<'a>(segment: &'a Segment, piece: &Piece<'_>) -> Option<Piece<'a>> {
     (piece.end() < end(segment)).then(|| piece_at(segment, piece.end()))?.filter(|next| next.address > piece.address)
 }
 
-/// The pieces before and after one of a segment.
+/// Pieces before and after one of a segment.
 pub fn neighbours<'a>(segment: &'a Segment, piece: &Piece<'_>) -> [Option<Piece<'a>>; 2] {
     [piece_before(segment, piece.address), piece_after(segment, piece)]
 }
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A segment at 1000 with blocks of these sizes after holes of these.
+    /// A segment at 1000 with blocks of these sizes, each after a hole of the other size.
     fn segment(parts: &[(u64, u64)], last: u64) -> Segment {
         let mut segment = Segment { address: 1000, ..Segment::default() };
         for (hole, bytes) in parts {
@@ -107,7 +107,7 @@ mod tests {
         ) {
             let segment = segment(&parts, last);
             let all: Vec<_> = pieces(&segment).collect();
-            // Their bytes sum to the segment's, the holes' to what is free.
+            // The bytes sum to the segment's, and those of the holes to the free bytes.
             prop_assert_eq!(all.iter().map(|piece| piece.bytes).sum::<u64>(), segment.bytes);
             let holes = all.iter().filter(|piece| piece.block.is_none());
             prop_assert_eq!(holes.map(|piece| piece.bytes).sum::<u64>(), segment.free_bytes);

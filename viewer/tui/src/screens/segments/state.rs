@@ -1,5 +1,4 @@
-//! The state and the keys of the memory map: the order of segments, which part of them is on the screen, and the block
-//! under the cursor.
+//! State and keys of the memory map: the order of segments, the visible part, and the block under the cursor.
 
 use std::sync::Arc;
 
@@ -18,20 +17,20 @@ use memlab_base::text::place;
 use memlab_follow::snapshot::SnapshotNames;
 use memlab_report::export::rows::Rows;
 
-/// The screen of the memory map.
+/// Screen of the memory map.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentsScreen {
-    /// The order of segments.
+    /// Order of segments.
     pub order: SegmentOrder,
-    /// The address of the segment under the cursor; 0: the first one.
+    /// Address of the segment under the cursor; 0: the first one.
     pub segment: u64,
-    /// The address of the block (or hole) in it under the cursor; 0: its first one.
+    /// Address of the block (or hole) in it under the cursor; 0: its first one.
     pub block: u64,
-    /// The first row on the screen.
+    /// First row on the screen.
     pub offset: usize,
-    /// How many rows fit on the screen; set when drawn.
+    /// Number of rows that fit on the screen; set when drawn.
     pub page: usize,
-    /// How many scales nearer the map is than what fits the screen; below 0: further.
+    /// Zoom: number of scales finer than the one that fits; negative: coarser.
     pub(super) closer: isize,
     pub(super) drawn: DrawnMap,
 }
@@ -50,7 +49,7 @@ impl ScreenState for SegmentsScreen {
         }
     }
 
-    /// Opens the source of the line that asked for the block under the cursor.
+    /// Opens the source of the line that requested the block under the cursor.
     fn on_enter(&mut self, context: &mut Context) -> Option<Action> {
         let piece = self.selected_piece(context)?;
         let Some(block) = piece.block else {
@@ -126,24 +125,24 @@ impl SegmentsScreen {
         (self.segment, self.block) = (segment, block);
     }
 
-    /// Whether the map has another scale than the one that fits the screen.
+    /// True if the scale of the map is not the one that fits the screen.
     pub fn is_zoomed(&self) -> bool {
         self.closer != 0
     }
 
-    /// What is on the screen.
+    /// The map on the screen.
     pub fn drawn(&self) -> &DrawnMap {
         &self.drawn
     }
 }
 
 impl SegmentsScreen {
-    /// The segments in their order.
+    /// Segments in their order.
     pub fn in_order<'c>(&self, context: &'c Context) -> Vec<&'c Segment> {
         context.segment_map().map_or_else(Vec::new, |map| self.order.of(map))
     }
 
-    /// The segment under the cursor: its place in the order, and itself. If it is gone, the one that is where it was.
+    /// Segment under the cursor, with its position in the order. If it is gone, the one now at its position.
     pub fn selected_segment<'c>(&self, context: &'c Context) -> Option<(usize, &'c Segment)> {
         let map = context.segment_map()?;
         let wanted = self.segment;
@@ -163,14 +162,14 @@ impl SegmentsScreen {
         piece_at(segment, self.block)
     }
 
-    /// Sums the map up, if that was not done yet.
+    /// Sums the map up, unless that is done already.
     pub(super) fn sum_up(&mut self, context: &Context) {
         let Some((map, names)) = map_and_names(context) else { return };
         let mut cache = FilterCache::new(&context.filter, &names);
         self.drawn.sum_up(&map, &context.filter_text, &mut cache);
     }
 
-    /// Makes what is on a map of this size, with the cursor on it.
+    /// Lays out a map of this size, and keeps the cursor visible.
     pub(super) fn lay_out(&mut self, columns: u16, rows: u16, context: &Context) {
         self.sum_up(context);
         let Some((map, names)) = map_and_names(context) else { return };
@@ -187,7 +186,7 @@ impl SegmentsScreen {
         (self.offset, self.page, self.drawn) = (offset, page, drawn);
     }
 
-    /// The row of the map where the piece under the cursor begins.
+    /// Row of the map where the piece under the cursor starts.
     pub(super) fn row_of_selected(&self, layout: &Layout, context: &Context) -> usize {
         let (Some((index, segment)), Some(piece)) = (self.selected_segment(context), self.selected_piece(context))
         else {

@@ -1,4 +1,4 @@
-//! What changed between two moments: who held how much before, and how much after.
+//! Changes between two moments: the bytes of each holder before and after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use memlab_base::query::MomentHoldings;
 use memlab_base::text::layer_name;
 use memlab_units::format::signed_difference;
 
-/// What one of them held at two moments.
+/// Bytes of a holder at two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change<K> {
-    /// Who.
+    /// Holder.
     pub who: K,
     /// Bytes at the earlier moment.
     pub before: u64,
-    /// Bytes at the later one.
+    /// Bytes at the later moment.
     pub after: u64,
 }
 
 impl<K> Change<K> {
-    /// How much more it is after than before.
+    /// Difference from before to after.
     pub fn bytes(&self) -> i64 {
         signed_difference(self.after, self.before)
     }
@@ -30,20 +30,20 @@ impl<K> Change<K> {
 /// A layer of one of the outermost modules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LayerName {
-    /// The outermost module's id; 0: not known, or no layer.
+    /// Id of the outermost module; 0: not known, or no layer.
     pub root: u32,
-    /// Its qualified name; `None`: outside any layer.
+    /// Qualified name; `None`: outside any layer.
     pub name: Option<Arc<str>>,
 }
 
 impl LayerName {
-    /// As it is shown.
+    /// Name for display.
     pub fn shown(&self) -> &str {
         layer_name(self.name.as_deref())
     }
 }
 
-/// What changed on a device. Lines and layers sum to what is allocated, categories to what is in use.
+/// Changes on a device. Lines and layers sum to the allocated bytes, categories to the used bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// By category.
@@ -55,7 +55,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// From one moment to another.
+    /// Compares two moments.
     pub fn between(before: &MomentHoldings, after: &MomentHoldings) -> Self {
         let categories = |holdings: &MomentHoldings| {
             holdings.categories.iter().map(|view| (view.category, view.bytes)).collect::<Vec<_>>()
@@ -75,8 +75,7 @@ impl Changes {
     }
 }
 
-/// Puts those who held something at one of two moments side by side: who changed most comes first, and among equals who
-/// holds most.
+/// Matches the holders of two moments: largest change first, and among equal changes the largest holding.
 pub fn matched<K: Ord>(
     before: impl IntoIterator<Item = (K, u64)>,
     after: impl IntoIterator<Item = (K, u64)>,
@@ -99,7 +98,7 @@ pub fn matched<K: Ord>(
     changes
 }
 
-/// All of them together.
+/// Sum of all changes.
 pub fn total<K>(changes: &[Change<K>]) -> Change<()> {
     let sum = |of: fn(&Change<K>) -> u64| changes.iter().map(of).fold(0, u64::saturating_add);
     Change { who: (), before: sum(|change| change.before), after: sum(|change| change.after) }
@@ -120,14 +119,14 @@ mod tests {
         // GIVEN one that grew, one that shrank more, one that came, one that went, and two that stayed
         let before = [("grew", 10), ("shrank", 90), ("went", 5), ("stayed", 7), ("large", 700), ("never", 0)];
         let after = [("large", 700), ("stayed", 7), ("shrank", 20), ("grew", 40), ("came", 6)];
-        // WHEN they are put side by side
+        // WHEN they are matched
         let changes = matched(before, after);
-        // THEN they are sorted by how much they changed, whichever way, and the rest by what it holds
+        // THEN they are sorted by the size of the change, in either direction, and the rest by holding
         assert_eq!(
             of(&changes),
             [("shrank", -70), ("grew", 30), ("came", 6), ("went", -5), ("large", 0), ("stayed", 0)]
         );
-        // AND nothing is lost
+        // AND the sum is preserved
         let total = total(&changes);
         assert_eq!((total.before, total.after, total.bytes()), (812, 773, -39));
     }
@@ -147,7 +146,7 @@ mod tests {
 
     #[test]
     fn layers_of_different_models_are_kept_apart() {
-        // GIVEN a layer of the same name in two models, and a line that is the same line in another allocation
+        // GIVEN a layer of the same name in two models, and an equal line in another allocation
         let layer =
             |root, live_bytes| LayerView { root, name: Some("net.0".into()), live_bytes, ..LayerView::default() };
         let line = |file: &str, live_bytes| LineView {

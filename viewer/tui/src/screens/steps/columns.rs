@@ -9,36 +9,36 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepColumn {
-    /// Its number.
+    /// Number.
     Step,
-    /// When it ended.
+    /// Time of its end.
     End,
-    /// How long it took.
+    /// Duration.
     Duration,
-    /// The most allocated during it.
+    /// Peak of the allocated bytes.
     Peak,
-    /// Allocated at its end.
+    /// Bytes allocated at its end.
     Kept,
-    /// How much more than at the end of the step before.
+    /// Growth since the end of the previous step.
     Growth,
-    /// The loss of a training.
+    /// Loss of a training run.
     Loss,
-    /// Samples a second.
+    /// Samples per second.
     Speed,
-    /// Bytes that were copied to the host.
+    /// Bytes copied to the host.
     Offloaded,
-    /// A bar of the peak.
+    /// Bar of the peak.
     Name,
 }
 
 impl StepColumn {
-    /// What only a training knows.
+    /// Columns that only a training run provides.
     pub(super) const OF_TRAINING: [Self; 3] = [Self::Loss, Self::Speed, Self::Offloaded];
 
-    /// The columns of a table this wide. Those of a training take the place of others.
+    /// Columns of a table of this width. Those of a training run replace others.
     pub(super) fn shown(width: u16, has_trainings: bool) -> Vec<Self> {
         let fits = |column: &Self| match column {
             Self::Loss => has_trainings && width >= 68,
@@ -107,7 +107,7 @@ impl Column for StepColumn {
             Self::Peak => row.step.peak_allocated_bytes as f64,
             Self::Kept => row.step.allocated_bytes_at_end as f64,
             Self::Growth => row.growth.unwrap_or(0) as f64,
-            // What is not known is less than all that is.
+            // An unknown figure is less than all known ones.
             Self::Loss => row.training.as_ref().and_then(|training| training.loss).unwrap_or(f64::NEG_INFINITY),
             Self::Speed => speed(row).unwrap_or(f64::NEG_INFINITY),
             Self::Offloaded => {

@@ -1,4 +1,4 @@
-//! Which two steps are compared, and the comparison that the snapshot has.
+//! The two compared steps, and their comparison in the snapshot.
 
 use memlab_trace::{SeekTarget, StepView};
 
@@ -6,12 +6,13 @@ use super::state::StepsScreen;
 use crate::context::Context;
 use memlab_base::query::{Comparison, ComparisonQuery};
 
-/// What the first step is compared with.
+/// Counterpart of the first step.
 const START: SeekTarget = SeekTarget::Event(0);
 
 impl StepsScreen {
-    /// The two steps whose ends are compared: those marked, else the one under the cursor and the one before it; the
-    /// first is compared with the start of the trace.
+    /// The two steps whose ends are compared: the marked ones, or else the one under the cursor and its predecessor.
+    ///
+    /// The first step is compared with the start of the trace.
     pub fn compared_steps(&self, context: &Context) -> Option<(Option<StepView>, StepView)> {
         let steps = &context.device()?.steps;
         let at = |end: u64| steps.iter().position(|step| step.end_time == end);
@@ -22,7 +23,7 @@ impl StepsScreen {
         Some((after.checked_sub(1).map(|before| steps[before]), steps[after]))
     }
 
-    /// The two marked steps, the earlier one first; `None`: not two are marked on this device.
+    /// The two marked steps, earlier first; `None`: fewer than two are marked on this device.
     pub fn marked_steps(&self, context: &Context) -> Option<(StepView, StepView)> {
         let [one, other] = *self.marks else { return None };
         let steps = &context.device()?.steps;
@@ -30,7 +31,7 @@ impl StepsScreen {
         Some((of(one.min(other))?, of(one.max(other))?))
     }
 
-    /// The comparison to look up.
+    /// Comparison to look up.
     pub fn comparison_query(&self, context: &Context) -> Option<ComparisonQuery> {
         let (before, after) = self.compared_steps(context)?;
         Some(ComparisonQuery {
@@ -41,14 +42,15 @@ impl StepsScreen {
         })
     }
 
-    /// The comparison shown, if it has come.
+    /// The requested comparison, if it has arrived.
     pub fn comparison<'c>(&self, context: &'c Context) -> Option<&'c Comparison> {
         let comparison = context.snapshot.comparison.as_deref()?;
         (Some(&comparison.of) == self.comparison_query(context).as_ref()).then_some(comparison)
     }
 
-    /// The comparison made last, if it is of the device shown, and the steps it is of. While another one is looked up
-    /// this is not yet the one wanted.
+    /// The latest comparison, if it is of the displayed device, with its steps.
+    ///
+    /// While another one is being looked up, this may not be the requested one.
     pub(super) fn latest_comparison<'c>(
         &self,
         context: &'c Context,
@@ -64,14 +66,14 @@ impl StepsScreen {
         Some((comparison, before, step(of.after)?))
     }
 
-    /// Whether a comparison is wanted that has not come.
+    /// True if a requested comparison has not arrived.
     pub fn awaits_comparison(&self, context: &Context) -> bool {
         let wanted = self.comparison_query(context);
         wanted.is_some() && context.snapshot.comparison.as_deref().map(|comparison| &comparison.of) != wanted.as_ref()
     }
 }
 
-/// The moment of a step's end.
+/// Moment of a step's end.
 fn end_of(step: &StepView) -> SeekTarget {
     SeekTarget::event(step.end_event, step.end_time)
 }

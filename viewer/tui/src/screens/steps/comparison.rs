@@ -1,4 +1,4 @@
-//! What grew between two steps: by category, by line and by layer, and what else is known of the later one.
+//! Growth between two steps by category, line and layer, with other facts on the later one.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use memlab_base::theme::Theme;
 use memlab_follow::snapshot::DeviceSnapshot;
 use memlab_units::format;
 
-/// Columns of a change, between it and the sizes, and of the arrow between those.
+/// Columns between a change and its sizes, and of the arrow between those.
 const GAP: u16 = 2;
 
 /// Draws the pane.
@@ -29,7 +29,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &StepsScreen, context: &Con
     }
     let theme = &context.theme;
     let Some((device, wanted)) = context.device().zip(screen.compared_steps(context)) else { return };
-    // Until what is wanted has been looked up, what was shown before stays, under its own title.
+    // The previous comparison stays, under its own title, until the requested one arrives.
     let latest = screen.latest_comparison(context);
     let (before, after) = latest.map_or(wanted, |(_, before, after)| (before, after));
     let to = if theme.glyphs.unicode { "→" } else { "->" };
@@ -37,7 +37,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &StepsScreen, context: &Con
         Some(before) => format!("What grew: step {} {to} step {}", before.index, after.index),
         None => format!("What grew: start {to} step {}", after.index),
     };
-    // While steps come the latest one is always being looked up.
+    // While steps arrive, the latest one is always being looked up.
     let is_latest = device.steps.last() == Some(&wanted.1);
     let facts = if latest.is_some() && screen.awaits_comparison(context) && !is_latest {
         vec![fact(format!("looking up step {}", wanted.1.index), theme.dim)]
@@ -55,7 +55,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &StepsScreen, context: &Con
         return;
     };
     let notes = notes(context, device, before, after, comparison);
-    // What is to be said of the step leaves most of the room to the tables.
+    // Notes on the step leave most of the rows to the tables.
     let rows = (notes.len() as u16).min(inner.height / 4);
     for (y, (words, style)) in (inner.y..inner.y + rows).zip(&notes) {
         put(buffer, inner.x, y, inner.width, words, *style, theme);
@@ -64,7 +64,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &StepsScreen, context: &Con
     draw_changes(buffer, rest, context, &Changes::between(&comparison.before, &comparison.after));
 }
 
-/// What is known of the later step, the most important first.
+/// Notes on the later step, most important first.
 fn notes(
     context: &Context,
     device: &DeviceSnapshot,
@@ -111,7 +111,7 @@ fn notes(
     notes
 }
 
-/// What a training says of a step.
+/// Figures that a training run reports for a step.
 fn trained(training: &TrainingView, context: &Context) -> String {
     let pieces = (training.pieces > 1).then(|| format!(" in {} pieces", format::grouped(training.pieces)));
     let way = training.way.as_ref().map(|way| format!(" ({})", text::clean(way)));
@@ -134,7 +134,7 @@ fn trained(training: &TrainingView, context: &Context) -> String {
 /// A table of changes.
 struct Section {
     title: &'static str,
-    /// What they sum to.
+    /// Name of their sum.
     of: &'static str,
     total: Change<()>,
     rows: Vec<ChangeRow>,
@@ -149,7 +149,7 @@ struct ChangeRow {
 fn draw_changes(buffer: &mut Buffer, area: Rect, context: &Context, changes: &Changes) {
     let [categories, lines, layers] = sections(context, changes);
     if area.height < 12 && area.width >= 60 || area.height < 24 && area.width >= 100 {
-        // Lines and layers side by side, the categories in one line above.
+        // Lines and layers side by side, the categories in one row above.
         let rows = u16::from(area.height >= 4);
         if rows > 0 {
             draw_in_a_line(buffer, area, &categories, context);
@@ -214,12 +214,12 @@ fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
     ]
 }
 
-/// Distributes rows: a section gets at most what it asks for, and the others get the rest.
+/// Distributes rows: a section gets at most its wish, and the others share the rest.
 fn share_rows(room: u16, wanted: [u16; 3]) -> [u16; 3] {
     let mut given = [0; 3];
     let mut left = room;
     while left > 0 {
-        // The next row goes to the section with the fewest that asks for more.
+        // The next row goes to the smallest section that wants more.
         let hungry = (0..3).filter(|index| given[*index] < wanted[*index]).min_by_key(|index| given[*index]);
         let Some(index) = hungry else { break };
         given[index] += 1;
@@ -228,7 +228,7 @@ fn share_rows(room: u16, wanted: [u16; 3]) -> [u16; 3] {
     given
 }
 
-/// The sum and the rows, as far as there is room; the last one says how many there was none for.
+/// Draws the sum and the rows that fit; the last row counts the others.
 fn draw_section(buffer: &mut Buffer, area: Rect, section: &Section, context: &Context) {
     let theme = &context.theme;
     if area.height == 0 {
@@ -252,7 +252,7 @@ fn draw_section(buffer: &mut Buffer, area: Rect, section: &Section, context: &Co
     }
 }
 
-/// One change: by how much, from what to what where there is room, and who.
+/// Draws a change: the difference, both sizes if they fit, and the holder.
 fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (Style, u16), context: &Context) {
     let theme = &context.theme;
     let columns = size_columns(context.units);
@@ -271,7 +271,7 @@ fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (
     let room = area.right().saturating_sub(x);
     let name = text::clean(&row.name);
     let aside = text::clean(&row.aside);
-    // The end of a name matters most; what comes after it gets what is left.
+    // The end of a name matters most; the text after it gets the remaining columns.
     let name = text::fit_end(&name, usize::from(room), theme.glyphs.ellipsis);
     let used = put(buffer, x, area.y, room, &name, style, theme);
     let left = room.saturating_sub(used + 1);
@@ -280,7 +280,7 @@ fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (
     }
 }
 
-/// The changes of a section in one line.
+/// Draws the changes of a section in one row.
 fn draw_in_a_line(buffer: &mut Buffer, area: Rect, section: &Section, context: &Context) {
     let theme = &context.theme;
     let size = context.size(section.total.after);
@@ -302,7 +302,7 @@ fn size_columns(units: Units) -> u16 {
     }
 }
 
-/// The colour of a change: more is what one looks for.
+/// Colour of a change: growth is conspicuous.
 pub fn tint(change: i64, theme: &Theme) -> Style {
     match change {
         0 => theme.dim,
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn rows_are_shared_out() {
-        // Enough for all; too little for all; what one does not want goes to the others.
+        // Enough for all; too little for all; unwanted rows go to the others.
         assert_eq!(share_rows(40, [5, 10, 12]), [5, 10, 12]);
         assert_eq!(share_rows(9, [5, 10, 12]), [3, 3, 3]);
         assert_eq!(share_rows(20, [3, 30, 30]), [3, 9, 8]);

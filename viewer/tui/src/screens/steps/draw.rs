@@ -1,4 +1,4 @@
-//! Draws the steps: what each took and left behind, and what grew between two of them.
+//! Draws the steps: the peak and the remainder of each, and the growth between two of them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -18,7 +18,7 @@ use memlab_base::text;
 use memlab_base::theme::Theme;
 use memlab_units::format;
 
-/// From this width on the comparison is beside the table, else below it.
+/// From this width on the comparison is beside the table, or else below it.
 const SIDE_BY_SIDE_COLUMNS: u16 = 150;
 
 impl StepsScreen {
@@ -58,7 +58,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, screen: &mut StepsScreen, rows: &
     table::draw(buffer, inner, &style, &mut state, rows, |_| Label::default());
     screen.table = state;
 
-    // The figures, then what the table left free: a mark, a bar, and what was special.
+    // The figures, then in the rest of the row: a mark, a bar, and signs.
     let mut x = inner.x;
     for column in columns.iter().filter(|column| column.columns() > 0) {
         if *column == StepColumn::Growth {
@@ -72,13 +72,14 @@ fn draw_table(buffer: &mut Buffer, area: Rect, screen: &mut StepsScreen, rows: &
     }
 }
 
-/// The page that is shown: each row and where it is.
+/// The displayed page: each row with its position.
 fn page(area: Rect, first: usize, rows: &[StepItem]) -> impl Iterator<Item = (u16, usize, &StepItem)> {
     (area.y + 1..area.bottom()).zip(first..).zip(rows.iter().skip(first)).map(|((y, index), row)| (y, index, row))
 }
 
-/// Growth is conspicuous, but not where it is small against the least that any step left. What this one left would
-/// be no measure: a leak makes it larger with every step.
+/// Makes growth conspicuous, unless it is small against the least bytes at the end of any step.
+///
+/// The bytes at this step's end are no reference: a leak makes them larger with every step.
 fn draw_growth(buffer: &mut Buffer, area: Rect, table: &TableState<StepColumn>, rows: &[StepItem], context: &Context) {
     let steps = context.device().map_or(&[][..], |device| &device.steps);
     let least = steps.iter().map(|step| step.allocated_bytes_at_end).min().unwrap_or(0);
@@ -90,7 +91,7 @@ fn draw_growth(buffer: &mut Buffer, area: Rect, table: &TableState<StepColumn>, 
     }
 }
 
-/// What is said of a row behind its bar: a sign, and a word where there is room.
+/// Signs of a row behind its bar, each with a word if it fits.
 fn signs(row: &StepItem, theme: &Theme) -> Vec<(&'static str, &'static str, Style)> {
     let shown = if theme.glyphs.unicode { "◂" } else { "<" };
     let all = [
@@ -128,7 +129,7 @@ fn draw_bars(buffer: &mut Buffer, area: Rect, table: &TableState<StepColumn>, ro
     }
 }
 
-/// What the bar shows, in the line of the headings, as much of it as there is room for.
+/// Draws the legend of the bars in the row of the headings, as far as it fits.
 fn draw_legend(buffer: &mut Buffer, area: Rect, whole: u64, context: &Context) {
     let theme = &context.theme;
     let swatch = |band: usize| {
@@ -155,7 +156,7 @@ fn facts(context: &Context, shown: usize) -> Vec<Fact> {
     let (Some(process), Some(device)) = (context.process(), context.device()) else { return Vec::new() };
     let mut facts = Vec::new();
     let steps = &device.steps;
-    // An out-of-memory in a step that never ended has no row.
+    // An out-of-memory error in an unfinished step has no row.
     let is_open = |time: u64| device.step_at(time).is_none();
     if process.ooms.iter().any(|oom| oom.device == device.totals.index && is_open(oom.time)) {
         let after = steps.last().map_or_else(String::new, |last| format!(" after step {}", last.index));

@@ -9,19 +9,19 @@ use memlab_base::filter::{Field, Filterable};
 pub struct StepItem {
     /// The step.
     pub step: StepView,
-    /// How much more is allocated at its end than at the end of the one before; `None`: it is the first.
+    /// Growth of the allocated bytes since the end of the previous step; `None`: the first step.
     pub growth: Option<i64>,
-    /// How long it took, in nanoseconds; `None`: it is the first.
+    /// Duration in nanoseconds; `None`: the first step.
     pub duration: Option<u64>,
-    /// What a training says of it.
+    /// Figures that a training run reports for it.
     pub training: Option<TrainingView>,
-    /// Whether it is marked.
+    /// True if it is marked.
     pub is_marked: bool,
-    /// Whether the device's peak is in it.
+    /// True if it contains the device's peak.
     pub has_peak: bool,
-    /// Whether the moment shown is in it.
+    /// True if it contains the displayed moment.
     pub is_shown: bool,
-    /// Out-of-memories in it.
+    /// Number of out-of-memory errors in it.
     pub oom_count: usize,
     pub(super) name: String,
 }

@@ -1,4 +1,4 @@
-//! The state and the keys of the steps.
+//! State and keys of the steps.
 
 use crossterm::event::KeyCode;
 use memlab_trace::StepView;
@@ -12,22 +12,22 @@ use crate::widgets::rows::rows_of;
 use memlab_report::export::rows::Rows;
 use memlab_units::format;
 
-/// The screen of the steps.
+/// Screen of the steps.
 #[derive(Clone, Debug)]
 pub struct StepsScreen {
     /// Order and cursor.
     pub table: TableState<StepColumn>,
-    /// The ends of the marked steps, at most two.
+    /// Ends of the marked steps, at most two.
     pub(super) marks: Vec<u64>,
-    /// The row of the cursor as it was last drawn, and the end of the step there.
+    /// Row of the cursor in the last frame, with the end of the step there.
     held: Option<(usize, u64)>,
-    /// The end of the step of the moment that was last drawn.
+    /// End of the step of the moment in the last frame.
     shown: Option<u64>,
 }
 
 impl Default for StepsScreen {
     fn default() -> Self {
-        // By number, the largest first: the latest step is on top.
+        // By number, largest first: the latest step is on top.
         Self { table: TableState::new(StepColumn::Step), marks: Vec::new(), held: None, shown: None }
     }
 }
@@ -78,12 +78,12 @@ impl ScreenState for StepsScreen {
     }
 }
 
-/// Whether a training says something of its steps.
+/// True if a training run reports figures for its steps.
 pub(super) fn has_trainings(context: &Context) -> bool {
     context.device().is_some_and(|device| !device.trainings.is_empty())
 }
 
-/// The index of the step that the chosen moment is in.
+/// Index of the step that contains the chosen moment.
 fn shown_step(context: &Context) -> Option<usize> {
     let device = context.device()?;
     let time = match context.moment {
@@ -95,7 +95,7 @@ fn shown_step(context: &Context) -> Option<usize> {
 }
 
 impl StepsScreen {
-    /// The rows of the table, sorted.
+    /// Rows of the table, sorted.
     pub fn items(&self, context: &Context) -> Vec<StepItem> {
         let (Some(process), Some(device)) = (context.process(), context.device()) else { return Vec::new() };
         let steps = &device.steps;
@@ -125,7 +125,7 @@ impl StepsScreen {
         items
     }
 
-    /// Marks the step under the cursor, or takes its mark away. Of three marks the oldest goes.
+    /// Marks the step under the cursor, or removes its mark. A third mark replaces the oldest.
     pub(super) fn mark_step(&mut self, context: &Context) {
         let Some(end) = self.selected_step(context).map(|step| step.end_time) else { return };
         let marks = &mut self.marks;
@@ -142,7 +142,7 @@ impl StepsScreen {
         }
     }
 
-    /// Where the cursor is among these rows. While steps come in it stays on its step; on top it stays on top.
+    /// Row of the cursor. While steps arrive it stays on its step; on top it stays on top.
     fn step_row(&self, items: &[StepItem]) -> usize {
         let selected = self.table.selected;
         let held = self.held.filter(|(row, _)| *row == selected && selected > 0);
@@ -150,7 +150,7 @@ impl StepsScreen {
         row.unwrap_or_else(|| selected.min(items.len().saturating_sub(1)))
     }
 
-    /// Puts the cursor on the step of a moment that was chosen since.
+    /// Moves the cursor to the step of a newly chosen moment.
     fn follow_moment(&mut self, items: &[StepItem]) {
         let row = items.iter().position(|item| item.is_shown);
         let shown = row.map(|row| items[row].step.end_time);
@@ -162,7 +162,7 @@ impl StepsScreen {
         }
     }
 
-    /// The rows, with the cursor of the table on the one it belongs to.
+    /// Rows, with the table's cursor moved to its row.
     pub(super) fn settled_items(&mut self, context: &Context) -> Vec<StepItem> {
         if StepColumn::OF_TRAINING.contains(&self.table.sort) && !has_trainings(context) {
             self.table.sort = StepColumn::Name;
@@ -171,15 +171,14 @@ impl StepsScreen {
         self.follow_moment(&items);
         let row = self.step_row(&items);
         let table = &mut self.table;
-        // The row stays where it is on the screen.
+        // The row keeps its place on the screen.
         table.offset = (table.offset + row).saturating_sub(table.selected);
         table.selected = row;
         self.held = items.get(row).map(|item| (row, item.step.end_time));
         items
     }
 
-    /// The step under the cursor. Asked for again and again, also of long runs: where it is known without making all
-    /// rows they are not made.
+    /// The step under the cursor. Called frequently, also for long runs: makes all rows only if necessary.
     pub(super) fn selected_step(&self, context: &Context) -> Option<StepView> {
         let (steps, table) = (&context.device()?.steps, &self.table);
         if let Some((row, end)) = self.held

@@ -7,20 +7,20 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the copies and fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyColumn {
-    /// How long it took, and the share of the device's time.
+    /// GPU time, and its share of the device's time.
     GpuTime,
-    /// How often.
+    /// Number of calls.
     Calls,
-    /// How much.
+    /// Bytes.
     Bytes,
-    /// How fast.
+    /// Speed.
     Rate,
-    /// The share of what the link to the host can do.
+    /// Share of the link's speed.
     OfLink,
-    /// From where to where.
+    /// Source and target.
     Direction,
 }
 

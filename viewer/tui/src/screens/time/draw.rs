@@ -1,4 +1,4 @@
-//! Draws the screen of time: all of it in a line, the layers beside the kernels, the copies below.
+//! Draws the GPU time screen: a summary, the layers beside the kernels, the copies below.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,20 +16,20 @@ use memlab_base::text;
 use memlab_follow::snapshot::GpuTimes;
 use memlab_units::format;
 
-/// How to get what the screen shows.
+/// Message without GPU time, with the command to record it.
 const NOT_RECORDED: &str = "No GPU time was recorded: start the program with `memlab run --time`.";
 
 /// From this width on layers and kernels are side by side, from this height on one below the other.
 const SIDE_BY_SIDE_COLUMNS: u16 = 116;
 const STACKED_ROWS: u16 = 34;
 
-/// The most rows of copies beside other tables.
+/// Maximum number of rows of copies beside other tables.
 const MAX_COPY_ROWS: u16 = 6;
 
-/// The rows of words about the row under the cursor.
+/// Rows of text about the row under the cursor.
 const WORDS: u16 = 2;
 
-/// Where the tables are. Those without a place are not drawn.
+/// Areas of the tables. Tables without an area are not drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PaneAreas {
     layers: Rect,
@@ -63,7 +63,7 @@ fn areas(area: Rect, focus: TimeTable, copies: usize) -> PaneAreas {
 }
 
 impl TimeScreen {
-    /// Draws it, or how to get it.
+    /// Draws the screen, or the message without GPU time.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let theme = &context.theme;
         let Some(times) = context.device().and_then(|device| device.times.as_ref()) else {
@@ -99,7 +99,7 @@ impl TimeScreen {
     }
 }
 
-/// How busy the device was, and all that ran, in a line.
+/// Shares of busy time, and total GPU time, in a row.
 fn summary(times: &GpuTimes, context: &Context) -> Vec<Fact> {
     let theme = &context.theme;
     let mut facts = Vec::new();
@@ -114,7 +114,7 @@ fn summary(times: &GpuTimes, context: &Context) -> Vec<Fact> {
     facts
 }
 
-/// How one of the tables is drawn.
+/// Style of a table.
 struct PaneStyle<'a> {
     context: &'a Context,
     table: TimeTable,

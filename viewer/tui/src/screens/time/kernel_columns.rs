@@ -7,16 +7,16 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, gpu_time_text};
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelColumn {
-    /// How long it ran, and the share of the device's time.
+    /// GPU time, and its share of the device's time.
     GpuTime,
-    /// How often.
+    /// Number of calls.
     Calls,
-    /// How long each time.
+    /// Time per call.
     Each,
-    /// Its name.
+    /// Name.
     Name,
 }
 

@@ -8,21 +8,21 @@ use memlab_base::kernels::KernelTime;
 /// A row of either table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelItem {
-    /// What ran, and for how long.
+    /// The kernel with its time.
     pub kernel: KernelTime,
-    /// What the whole device did.
+    /// GPU time of the whole device.
     pub device_nanoseconds: u64,
-    /// What the device's link to the host can do; `None`: not known.
+    /// Speed of the device's link to the host; `None`: not known.
     pub link_bytes_per_second: Option<u64>,
 }
 
 impl KernelItem {
-    /// How often and how long.
+    /// Number of calls and total time.
     pub fn totals(&self) -> WorkTotals {
         self.kernel.totals
     }
 
-    /// How long each took.
+    /// Average time per call.
     pub fn each_nanoseconds(&self) -> u64 {
         self.totals().nanoseconds / self.totals().calls.max(1)
     }

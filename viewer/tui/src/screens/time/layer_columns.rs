@@ -8,18 +8,18 @@ use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, gpu_time_text};
 use memlab_follow::snapshot::GpuTime;
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerTimeColumn {
-    /// How long it had the GPU work, and the share of the device's time.
+    /// GPU time, and its share of the device's time.
     GpuTime,
-    /// The part in forward.
+    /// Part in forward.
     Forward,
-    /// The part in backward.
+    /// Part in backward.
     Backward,
-    /// Kernels, copies and fills.
+    /// Number of kernels, copies and fills.
     Calls,
-    /// Its name.
+    /// Name.
     Name,
 }
 

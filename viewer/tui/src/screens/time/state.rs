@@ -1,4 +1,4 @@
-//! The state and the keys of the screen of time.
+//! State and keys of the GPU time screen.
 
 use crossterm::event::KeyCode;
 
@@ -15,16 +15,16 @@ use crate::widgets::rows::rows_of;
 use memlab_base::kernels::KernelKind;
 use memlab_report::export::rows::Rows;
 
-/// The screen of time: three tables.
+/// GPU time screen: three tables.
 #[derive(Clone, Debug)]
 pub struct TimeScreen {
     /// The table that the keys move.
     pub focus: TimeTable,
     /// Order and cursor of the layers.
     pub layers: TableState<LayerTimeColumn>,
-    /// Those of the kernels.
+    /// Order and cursor of the kernels.
     pub kernels: TableState<KernelColumn>,
-    /// Those of the copies and fills.
+    /// Order and cursor of the copies and fills.
     pub copies: TableState<CopyColumn>,
     tree: LayerTree,
 }
@@ -107,19 +107,19 @@ impl ScreenState for TimeScreen {
 }
 
 impl TimeScreen {
-    /// The rows of the layers that had the GPU do something.
+    /// Rows of the layers with GPU work.
     pub fn layer_items(&self, context: &Context) -> Vec<LayerItem> {
         let mut items = self.tree.items(context, &|a, b| self.layers.compare(a, b, context.moment));
         items.retain(|item| item.times.is_some_and(|(_, inclusive)| inclusive.totals.calls > 0));
         items
     }
 
-    /// The kernels that pass the filter.
+    /// Kernels that pass the filter.
     pub fn kernel_items(&self, context: &Context) -> Vec<KernelItem> {
         items(context, &self.kernels, |kind| kind == KernelKind::Kernel)
     }
 
-    /// The copies and fills that pass it.
+    /// Copies and fills that pass the filter.
     pub fn copy_items(&self, context: &Context) -> Vec<KernelItem> {
         items(context, &self.copies, |kind| kind != KernelKind::Kernel)
     }
@@ -130,7 +130,7 @@ impl TimeScreen {
     }
 }
 
-/// The rows of one of the tables of what ran.
+/// Rows of one of the tables of GPU work.
 fn items<C: Column<Item = KernelItem>>(
     context: &Context,
     table: &TableState<C>,

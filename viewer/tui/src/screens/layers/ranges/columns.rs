@@ -8,20 +8,20 @@ use crate::size_units::Units;
 use crate::widgets::columns::{Column, bytes_text};
 use memlab_units::format;
 
-/// The columns.
+/// Columns of the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::screens::layers) enum RangeColumn {
-    /// Live at the moment shown.
+    /// Live bytes at the displayed moment.
     Now,
-    /// Live at the device's peak.
+    /// Live bytes at the device's peak.
     AtPeak,
-    /// Allocated over the run.
+    /// Bytes allocated over the run.
     Allocated,
-    /// Blocks live at the moment shown.
+    /// Live blocks at the displayed moment.
     Blocks,
     /// Blocks allocated over the run.
     Allocations,
-    /// Its name.
+    /// Name.
     Name,
 }
 

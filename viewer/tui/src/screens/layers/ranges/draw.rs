@@ -1,4 +1,4 @@
-//! Draws the ranges: the tree, and the row under the cursor in full.
+//! Draws the ranges: the tree, and details of the row under the cursor.
 
 use memlab_trace::{Category, RangeView};
 use ratatui::buffer::Buffer;
@@ -14,7 +14,7 @@ use memlab_base::text::clean;
 use memlab_units::format;
 
 impl RangeTable {
-    /// The whole screen.
+    /// Draws the whole screen.
     pub(in crate::screens::layers) fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         let columns = table::columns_that_fit(area.width);
         let detail_rows = if area.height >= 12 { 5 } else { 0 };

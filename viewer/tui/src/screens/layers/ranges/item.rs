@@ -9,13 +9,13 @@ use memlab_base::ranges::RangeNode;
 #[derive(Clone, Debug)]
 pub(in crate::screens::layers) struct RangeItem {
     pub(super) node: RangeNode,
-    /// Its name in full.
+    /// Full name.
     name: String,
-    /// How deep it is indented.
+    /// Level of indentation.
     pub(super) depth: u16,
-    /// Whether it is open; `None`: there is nothing inside it.
+    /// True if the row is open; `None`: the row has no children.
     pub(super) is_open: Option<bool>,
-    /// Whether the inclusive figures are shown.
+    /// True if inclusive figures are shown.
     pub(super) is_inclusive: bool,
 }
 
@@ -24,17 +24,17 @@ impl RangeItem {
         Self { name: node.name(), node, depth, is_open: None, is_inclusive }
     }
 
-    /// The range, and those around it.
+    /// Names of the enclosing ranges and the range.
     pub(super) fn path(&self) -> &RangePath {
         self.node.path()
     }
 
-    /// The name in full.
+    /// Full name.
     pub(super) fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// The figures shown: inclusive ones for a range that is closed over others, or where that was asked for.
+    /// The displayed figures: inclusive for a closed range with children, or on request.
     pub(super) fn figures(&self) -> &RangeView {
         if self.is_inclusive || self.is_open == Some(false) { &self.node.inclusive } else { &self.node.own }
     }

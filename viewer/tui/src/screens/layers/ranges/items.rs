@@ -1,4 +1,4 @@
-//! The rows of the ranges: the tree, as ranges are inside one another.
+//! Rows of the ranges, as a tree of nested ranges.
 
 use super::RangeTable;
 use super::item::RangeItem;
@@ -6,7 +6,7 @@ use crate::context::Context;
 use memlab_base::ranges::{self, RangeNode};
 
 impl RangeTable {
-    /// The rows of the tree. With a filter, the ranges that pass it, flat and by their full names.
+    /// Rows of the tree. With a filter, the ranges that pass it, flat and by full name.
     pub(super) fn items(&self, context: &Context) -> Vec<RangeItem> {
         let Some(device) = context.device() else { return Vec::new() };
         let nodes = ranges::nodes(&device.ranges);
@@ -21,8 +21,9 @@ impl RangeTable {
         items
     }
 
-    /// Puts the ranges at `depth`, each with those inside it, in their order: that of all they hold, so that opening one does
-    /// not move it. `nodes`: each range before those inside it.
+    /// Appends the ranges at `depth`, each followed by those inside it. `nodes`: each range before those inside it.
+    ///
+    /// They are sorted by inclusive figures, so that opening a range does not move it.
     fn push(&self, nodes: &[RangeNode], depth: usize, context: &Context, items: &mut Vec<RangeItem>) {
         let mut level: Vec<(RangeItem, &[RangeNode])> = Vec::new();
         let mut rest = nodes;

@@ -1,19 +1,19 @@
-//! What a chart stacks.
+//! Stacked bands of a chart.
 
 use ratatui::style::Color;
 
 use crate::widgets::resample::TimeColumn;
 use memlab_base::theme::Theme;
 
-/// The bands, from the ground up.
+/// Bands, from the bottom up.
 pub struct Bands {
-    /// For each column, how far each band reaches.
+    /// Upper edge of each band, for each column.
     pub edges: Vec<Vec<u64>>,
-    /// The colour and the glyph of each band.
+    /// Colour and glyph of each band.
     pub styles: Vec<(Color, &'static str)>,
 }
 
-/// What was allocated, reserved and in use.
+/// Bands of allocated, reserved and used memory.
 pub fn totals(columns: &[TimeColumn], theme: &Theme) -> Bands {
     let styles = std::iter::zip(theme.bands, theme.glyphs.bands).collect();
     Bands { edges: columns.iter().map(|column| column.edges().to_vec()).collect(), styles }

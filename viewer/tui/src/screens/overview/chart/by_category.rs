@@ -1,5 +1,4 @@
-//! The chart by category: what memory was used for over time, from parameters at the ground to what the rest of the
-//! device has in use at the top.
+//! The chart by category: memory over time, from parameters at the bottom to the rest of the device's use at the top.
 
 use memlab_trace::{Category, CategoryBytes, CategoryPoint};
 
@@ -9,8 +8,9 @@ use memlab_base::category::LETTERS;
 use memlab_base::category::category_index;
 use memlab_base::theme::Theme;
 
-/// The bands of columns of `width` nanoseconds from `start` on. What was allocated is shared out as it was in the
-/// stretch of time of the column; above it are what was reserved, and what else was in use.
+/// Bands of columns of `width` nanoseconds from `start` on.
+///
+/// Allocated memory is divided by the shares in the column's interval. Reserved memory and other use are above it.
 pub fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[TimeColumn], theme: &Theme) -> Bands {
     let column_edges = |(index, column): (u64, &TimeColumn)| {
         let from = start.saturating_add(index.saturating_mul(width));
@@ -24,7 +24,7 @@ pub fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[TimeCo
     }
 }
 
-/// What memory was used for between two moments, when most of it was.
+/// Memory by category between two moments, at their maximum.
 fn at(shares: &[CategoryPoint], from: u64, to: u64) -> CategoryBytes {
     let first = shares.partition_point(|point| point.time < from);
     let last = shares.partition_point(|point| point.time < to);
@@ -37,12 +37,12 @@ fn sum(shares: &CategoryBytes) -> u64 {
     shares.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// The categories that what PyTorch allocated is shared out to, with their places.
+/// Categories of the memory that PyTorch allocated, with their indexes.
 fn of_allocated() -> impl Iterator<Item = (usize, Category)> {
     Category::ALL.into_iter().enumerate().filter(|(_, category)| *category != Category::OtherArrays)
 }
 
-/// How far each band of a column reaches. Its figures may be those of a shorter stretch than the shares are of.
+/// Upper edges of a column's bands. Its figures may cover a shorter interval than the shares.
 fn edges(shares: &CategoryBytes, column: &TimeColumn) -> Vec<u64> {
     let [_, allocated, reserved, used] = column.edges();
     let arrays = shares[Category::OtherArrays as usize];
@@ -75,17 +75,17 @@ mod tests {
         let shares = [point(10, shares(4, 4), shares(4, 0)), point(50, shares(4, 12), shares(4, 1))];
         let column =
             |most: u64| TimeColumn { allocated: Range { min: 0, max: most, last: most }, reserved: 20, used: 30 };
-        // Where the parameters end, all that is allocated, what is reserved and what is in use.
+        // Upper edges of the parameters, of all allocated, reserved and used memory.
         let shown = |from: u64, to: u64, most: u64| {
             let edges = edges(&at(&shares, from, to), &column(most));
             [edges[0], edges[4], edges[Category::COUNT], edges[Category::COUNT + 1]]
         };
-        // GIVEN two stretches WHEN a column lies in the first THEN it is half and half, whatever its own height is
+        // GIVEN two intervals WHEN a column lies in the first THEN it is half and half, whatever its height
         assert_eq!(shown(5, 20, 8), [4, 8, 20, 30]);
         assert_eq!(shown(5, 20, 4), [2, 4, 20, 30]);
-        // AND between the two is what the first one left
+        // AND a column between the two shows the remains of the first
         assert_eq!(shown(30, 40, 4), [4, 4, 20, 30]);
-        // AND a column over both is that of the higher one, and one before both is empty
+        // AND a column over both shows the higher one, and a column before both is empty
         assert_eq!(shown(0, 100, 16), [4, 16, 20, 30]);
         assert_eq!(shown(0, 5, 0), [0, 0, 20, 30]);
     }
@@ -96,7 +96,7 @@ mod tests {
         now[Category::OtherArrays as usize] = 6;
         let allocated = Range { min: 8, max: 8, last: 8 };
         let edges = edges(&now, &TimeColumn { allocated, reserved: 20, used: 30 });
-        // THEN what PyTorch allocated ends at 8, what it reserved at 20, the arrays at 26, and the rest at 30
+        // THEN PyTorch's allocated memory ends at 8, its reserved memory at 20, the arrays at 26, and the rest at 30
         assert_eq!(edges[edges.len() - 4..], [8, 20, 26, 30]);
     }
 }

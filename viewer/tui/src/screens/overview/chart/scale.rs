@@ -1,16 +1,17 @@
-//! Axes: where ticks go, so that their labels are round numbers.
+//! Axes, with ticks at round numbers.
 
 /// An axis of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// The upper end.
+    /// Upper end.
     pub top: u64,
-    /// Where labels are, from the top down.
+    /// Positions of the labels, from the top down.
     pub ticks: Vec<u64>,
 }
 
-/// An axis that holds `most`, for a chart of `rows` rows: ticks are powers of two of bytes apart, and there is a little
-/// room above. Once more than half of a device of `total` bytes is taken, the axis ends at `total`.
+/// Axis up to a little above `most`, for a chart of `rows` rows, with ticks at a power of two of bytes.
+///
+/// The axis ends at `total` once more than half of a device of `total` bytes is taken.
 pub fn byte_axis(most: u64, total: u64, rows: u16) -> Axis {
     let wanted = u64::from(rows / 3).clamp(3, 8);
     let most = most.max(1 << 20);
@@ -20,7 +21,7 @@ pub fn byte_axis(most: u64, total: u64, rows: u16) -> Axis {
     let top = if whole { total } else { most.saturating_add(most / 32).div_ceil(step / 4).saturating_mul(step / 4) };
     let mut ticks: Vec<u64> = (0..=top / step).map(|index| index * step).rev().collect();
     if whole && ticks.first() != Some(&top) {
-        // A tick right below the end would run into its label.
+        // A tick close below the upper end would overlap its label.
         if ticks.len() > 1 && top - ticks[0] < step / 2 {
             ticks.remove(0);
         }
@@ -29,8 +30,9 @@ pub fn byte_axis(most: u64, total: u64, rows: u16) -> Axis {
     Axis { top, ticks }
 }
 
-/// How many nanoseconds a column covers, so that `end` is in one of `columns`. While the run continues the width
-/// grows in steps, and columns keep what they show in between.
+/// Nanoseconds per column, so that `end` is in one of `columns`.
+///
+/// While the run continues, the width grows in steps, and columns keep their content in between.
 pub fn column_width(end: u64, columns: u16, growing: bool) -> u64 {
     let exact = (end / u64::from(columns.max(1))).saturating_add(1);
     if !growing {
@@ -42,7 +44,7 @@ pub fn column_width(end: u64, columns: u16, growing: bool) -> u64 {
     widths.find(|width| *width >= exact).unwrap_or(exact)
 }
 
-/// The distance of labels on the time axis: a round time that takes at least `columns` columns.
+/// Distance of labels on the time axis: a round time of at least `columns` columns.
 pub fn time_step(column_width: u64, columns: u64) -> u64 {
     const MILLISECOND: u64 = 1_000_000;
     const STEPS_MS: [u64; 32] = [
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn byte_axes_are_round() {
-        // GIVEN 13 GiB of 140 WHEN there are 12 rows THEN ticks are 4 GiB apart and the top is a little above
+        // GIVEN 13 GiB of 140 WHEN the chart has 12 rows THEN ticks are 4 GiB apart and the top is a little above
         assert_eq!(
             byte_axis(13 * GIB, 140 * GIB, 12),
             Axis { top: 14 * GIB, ticks: vec![12 * GIB, 8 * GIB, 4 * GIB, 0] }
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn columns_grow_in_steps() {
-        // GIVEN a run that goes on WHEN it gets a little longer THEN columns stay as they are
+        // GIVEN a run that continues WHEN it gets a little longer THEN columns stay unchanged
         let second = 1_000_000_000;
         assert_eq!(column_width(101 * second, 100, true), column_width(120 * second, 100, true));
         assert!(column_width(126 * second, 100, true) > column_width(120 * second, 100, true));
