@@ -1,7 +1,7 @@
 """Compares memlab with CUPTI, which reports from the driver: the same addresses and bytes in the same order.
 
-CUPTI observes through `libcupti_truth.so` (bindgen/examples/cupti_truth.rs), first in a separate run, in which addresses
-differ and allocations are numbered, then in the process that memlab records, in which addresses must be equal.
+CUPTI observes through `libcupti_truth.so` (bindgen/examples/cupti_truth.rs). In a separate run, addresses differ, so
+allocations are numbered. In the process that memlab records, addresses must be equal.
 """
 
 import sys

@@ -1,5 +1,7 @@
-//! libcupti_floor.so: makes CUPTI record kernels, copies and fills, and throws the records away. `benches/gpu_step.py
-//! --time` measures the cost of that alone, the lower bound for all users of CUPTI's activity records.
+//! libcupti_floor.so: makes CUPTI record kernels, copies and fills, and throws the records away.
+//!
+//! `benches/gpu_step.py --time` measures the cost of that alone, the lower bound for all users of CUPTI's activity
+//! records.
 
 mod buffers;
 

@@ -44,8 +44,9 @@ struct Observer {
 
 static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
 
-/// Called by the driver in `cuInit`, in the calling thread. Always returns nonzero (success): a failed recording must
-/// not stop the program.
+/// Called by the driver in `cuInit`, in the calling thread.
+///
+/// Always returns nonzero (success): a failed recording must not stop the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     OBSERVER.get_or_init(|| {

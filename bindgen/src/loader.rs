@@ -219,8 +219,9 @@ impl Cupti {
         Ok(id)
     }
 
-    /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first
-    /// `enable`.
+    /// Registers the callbacks that provide buffers for records and receive full ones.
+    ///
+    /// Call it before the first `enable`.
     ///
     /// # Safety
     ///

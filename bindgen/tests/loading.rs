@@ -1,5 +1,7 @@
-//! Loads CUPTI, and libraries that lack functions. An empty library under the driver's name replaces the driver, in a
-//! separate process, because other tests must not find it.
+//! Loads CUPTI, and libraries that lack functions.
+//!
+//! An empty library under the driver's name replaces the driver, in a separate process, because other tests must not
+//! find it.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

@@ -35,8 +35,9 @@ impl Inputs {
     }
 }
 
-/// Returns the candidates of each value that a wrapper computes. `None`: its names or traces are better evidence, or
-/// its arguments are not the graph's inputs.
+/// Returns the candidates of each value that a wrapper computes.
+///
+/// `None`: its names or traces are better evidence, or its arguments are not the graph's inputs.
 pub(crate) fn candidates_of_values(graph: &Graph, wrapper: &Wrapper) -> Option<Vec<Vec<usize>>> {
     let says_nothing = wrapper.launches.iter().all(|launch| launch.sources.is_empty());
     let arguments = wrapper.values.iter().filter(|value| value.argument.is_some()).count();

@@ -84,7 +84,9 @@ pub struct Graph {
 
 impl Graph {
     /// Parses `{"traces": […], "modules": [[{"path", "class", "address"}, …], …], "nodes": [{"name", "placeholder",
-    /// "trace", "modules", "inputs"}, …], "results": […]}`. Errors name the unexpected part.
+    /// "trace", "modules", "inputs"}, …], "results": […]}`.
+    ///
+    /// Errors name the unexpected part.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         let Read { traces, modules, nodes: read, results } = serde_json::from_slice(json)?;
         let mut graph = Self { traces, modules, ..Self::default() };
@@ -124,8 +126,9 @@ impl Graph {
         }
     }
 
-    /// Returns the operations of this name, in order. Bodies of operations, such as checkpointed ones, have separate
-    /// names.
+    /// Returns the operations of this name, in order.
+    ///
+    /// Bodies of operations, such as checkpointed ones, have separate names.
     pub(crate) fn operations_called(&self, name: &str) -> &[usize] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }

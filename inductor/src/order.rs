@@ -80,7 +80,9 @@ impl Order {
     }
 
     /// Returns, for launches without other evidence, the operations between those they are computed from and those
-    /// computed from them. Both must be known.
+    /// computed from them.
+    ///
+    /// Both must be known.
     pub(crate) fn between(&self, graph: &Graph, found: &[Vec<usize>]) -> Vec<Vec<usize>> {
         let least = bounds(&self.not_before, |launch| found[launch].first().copied(), usize::max);
         let most = bounds(&self.not_behind, |launch| found[launch].last().copied(), usize::min);

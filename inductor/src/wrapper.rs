@@ -64,8 +64,9 @@ impl Launch {
         Some(self.source_of.get(&value).copied().or_else(|| self.last_source()).unwrap_or(last).min(last))
     }
 
-    /// Returns the index of the last source node that can compute a value. Comments of launches that read the output of
-    /// a user-defined kernel also name its call.
+    /// Returns the index of the last source node that can compute a value.
+    ///
+    /// Comments of launches that read the output of a user-defined kernel also name its call.
     fn last_source(&self) -> Option<usize> {
         self.sources.iter().rposition(|source| self.can_compute(source))
     }

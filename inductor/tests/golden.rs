@@ -1,5 +1,7 @@
 //! Compares wrappers of one program, from several versions of PyTorch, with the nodes of AOTAutograd's graphs at
-//! compile time. (Kernels are cut.)
+//! compile time.
+//!
+//! (Kernels are cut.)
 
 use std::fmt::Write as _;
 use std::path::Path;

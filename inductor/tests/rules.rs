@@ -177,7 +177,9 @@ fn repeated(name: impl Fn(usize) -> String) -> Graph {
 }
 
 /// Returns the layer of memory that a backward computes from `permute_2`, the argument in whose place forward kept
-/// `kept`. Both layers have one line.
+/// `kept`.
+///
+/// Both layers have one line.
 fn layer_of_what_is_computed_from(kept: &str, backward: &str) -> Option<String> {
     let forward = format!(
         "{FORWARD}def call(args):\n    primals_1, primals_2, primals_3 = args\n    \

@@ -1,5 +1,7 @@
 //! Model of PyTorch's caching allocator: the segments it takes from a card, and the blocks it cuts from them, for a
-//! sequence of requests. The model does not depend on CUDA, traces or programs.
+//! sequence of requests.
+//!
+//! The model does not depend on CUDA, traces or programs.
 //!
 //! The rules follow `c10/cuda/CUDACachingAllocator.cpp` and `c10/core/AllocatorConfig.cpp` of PyTorch 2.1 to 2.15:
 //! pools by size, stream and private pool; best fit, split and merge; garbage collection, `max_split_size_mb`,

@@ -5,8 +5,10 @@ use memlab_predict::plan::{Family, Recording, Stage, StagePeak};
 
 use crate::script::{MIB, Script};
 
-/// Weights of 30 MiB. Steps with 12 MiB per sample, then an evaluation with 50 MiB per sample, a copy of the weights,
-/// and a step without weights.
+/// Weights of 30 MiB.
+///
+/// Steps with 12 MiB per sample, then an evaluation with 50 MiB per sample, a copy of the weights, and a step without
+/// weights.
 fn training(batch: u64) -> Recording {
     let mut program = Script::new();
     let weights = program.allocate(30 * MIB);

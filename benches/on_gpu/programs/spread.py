@@ -1,10 +1,10 @@
 """Measures the distance of float32 itself from float64, as the reference for micro-batches.
 
-Rounding changes gradients with the order of the samples, with the size of a micro-batch (kernels for another size sum in
-another order, and cuDNN uses other algorithms) and with other kernels for the same layer. ReLU and max-pooling increase the
-effect: near the kink, rounding decides the side of an input, and each change of side is a jump. A single plain run is
-therefore no reference. The spread is the largest distance from float64 of several runs: the whole batch in other orders,
-with and without cuDNN, and, for a micro-batch size, plain PyTorch with that size in each layer that treats samples alone.
+Rounding changes gradients with the order of the samples, the size of a micro-batch and the kernels of a layer. Kernels for
+another size sum in another order, and cuDNN uses other algorithms. ReLU and max-pooling increase the effect: near the kink,
+rounding decides the side of an input, and each change of side is a jump. A single plain run is therefore no reference. The
+spread is the largest distance from float64 of several runs: the whole batch in other orders, with and without cuDNN, and,
+for a micro-batch size, plain PyTorch with that size in each layer that treats samples alone.
 """
 
 import contextlib

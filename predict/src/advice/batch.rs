@@ -10,8 +10,9 @@ use crate::advice::report::Batch;
 /// Blocks that may or may not grow with the batch may hold at most 1/N of the peak.
 const UNKNOWN_SHARE_DIVISOR: u64 = 50;
 
-/// Returns the largest batch, relative to that of the run, that allocates at most `limit` bytes. `None`: the trace is
-/// not sufficient.
+/// Returns the largest batch, relative to that of the run, that allocates at most `limit` bytes.
+///
+/// `None`: the trace is not sufficient.
 pub(crate) fn fitting(lifetimes: &BlockLifetimes<'_>, limit: u64) -> Option<Batch> {
     let growing = growing(lifetimes)?;
     let peak = |percent: u64| {
@@ -38,7 +39,8 @@ pub(crate) fn room(lifetimes: &BlockLifetimes<'_>) -> Option<u64> {
 
 /// Returns the blocks whose size depends on the batch: inputs, activations and temporaries of forward and backward.
 ///
-/// Skips a block as large as a parameter of its layer: it may be the gradient or a copy of that parameter.
+/// A block as large as a parameter of its layer may be the gradient or a copy of that parameter. Returns `None` if such
+/// blocks hold too much of the peak.
 fn growing(lifetimes: &BlockLifetimes<'_>) -> Option<Vec<u32>> {
     let recording = lifetimes.recording;
     let place = |allocation| {

@@ -20,8 +20,9 @@ pub(crate) struct PassModule {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pass {
     pub parts: Vec<PassModule>,
-    /// Entry `n`: peak bytes while the first `n` modules, and no others, are between forward and backward. One more
-    /// entry than modules.
+    /// Entry `n`: peak bytes while the first `n` modules, and no others, are between forward and backward.
+    ///
+    /// One more entry than modules.
     pub levels: Vec<u64>,
 }
 

@@ -26,8 +26,9 @@ pub(crate) fn all(lifetimes: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change
     sets.collect()
 }
 
-/// Returns the combination with the lowest peak and the fewest pieces of advice. Of those with equally many pieces and
-/// about the same saving, returns the cheapest.
+/// Returns the combination with the lowest peak and the fewest pieces of advice.
+///
+/// If others save about as much with at least as many pieces, returns the cheapest of them.
 pub(crate) fn lowest(sets: &[Combination]) -> Option<Combination> {
     let lowest = sets.iter().min_by_key(|set| (set.bytes_after, set.kinds.len())).filter(|set| set.kinds.len() > 1)?;
     let is_alike = |set: &&Combination| {
@@ -36,7 +37,7 @@ pub(crate) fn lowest(sets: &[Combination]) -> Option<Combination> {
     sets.iter().filter(is_alike).min_by_key(|set| (set.cost.rank(), set.bytes_after)).cloned()
 }
 
-/// Returns the combination that reaches a target at the lowest known cost, with the fewest pieces of advice.
+/// Returns the combination that reaches a target at the lowest known cost; of equal ones, that with the fewest pieces.
 pub(crate) fn reaching(sets: &[Combination], target: u64) -> Option<Combination> {
     let reaching = sets.iter().filter(|set| set.bytes_after <= target);
     reaching.min_by_key(|set| (set.cost.rank(), set.kinds.len(), set.bytes_after)).cloned()

@@ -16,8 +16,9 @@ use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 pub(crate) struct Module {
     /// Layer id of the outermost module.
     pub root: u32,
-    /// Name of the list within the outermost module; empty if the outermost module is the list. For a module outside
-    /// lists, its own name.
+    /// Name of the list within the outermost module; empty if the outermost module is the list.
+    ///
+    /// For a module outside lists, its own name.
     pub list: String,
     /// Index in the list.
     pub index: Option<u32>,

@@ -30,7 +30,7 @@ pub(crate) struct Offloaded {
     pub change: Change,
     /// Bytes copied to the host.
     pub leaving: u64,
-    /// Bytes copied back. Blocks whose copy has not finished when backward begins are still on the GPU.
+    /// Bytes copied back. Blocks still leaving when backward begins are on the GPU, and are not copied back.
     pub returning: u64,
 }
 

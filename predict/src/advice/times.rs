@@ -14,8 +14,9 @@ pub(crate) struct Times {
     waits: Option<HostBoundStep>,
     /// Bandwidth of the link between device and host in one direction.
     link_bytes_per_second: Option<u64>,
-    /// Steps with complete GPU times, and the total of these times. The recording may also contain parts of other
-    /// steps.
+    /// Steps with complete GPU times, and the total of these times.
+    ///
+    /// The recording may also contain parts of other steps.
     steps: u64,
     of_steps_ns: u64,
     /// Number of all steps.
@@ -55,8 +56,9 @@ impl Times {
         }
     }
 
-    /// Returns the median step if its GPU waits for the host. The GPU time of a change then does not predict the step
-    /// time.
+    /// Returns the median step if its GPU waits for the host.
+    ///
+    /// The GPU time of a change then does not predict the step time.
     pub fn host_bound_step(&self) -> Option<HostBoundStep> {
         self.waits
     }
@@ -136,8 +138,9 @@ impl Times {
     }
 }
 
-/// The GPU waits for its host if steps take more than this percentage of their work's time. Shorter waits are for
-/// copies.
+/// The GPU waits for its host if steps take more than this percentage of their work's time.
+///
+/// Shorter waits are for copies.
 const HOST_BOUND_PERCENT: u64 = 130;
 
 /// Returns the median step if its GPU waits for its host.

@@ -1,5 +1,7 @@
-//! Model of the addresses that NVIDIA's driver assigns. Up to version 2.12, PyTorch's allocator takes free blocks of
-//! equal size in the order of their addresses, so addresses are part of a card's model.
+//! Model of the addresses that NVIDIA's driver assigns.
+//!
+//! Up to version 2.12, PyTorch's allocator takes free blocks of equal size in the order of their addresses, so
+//! addresses are part of a card's model.
 
 use std::collections::BTreeMap;
 

@@ -141,7 +141,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a block from a new or grown segment. If the card is full, returns unused memory to it first.
+    /// Takes a block from a new or grown segment. If the card is full, gives unused memory back first.
     fn take_from_card(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let state = &mut self.state;
         if state.collects_garbage() {
@@ -188,8 +188,9 @@ impl Allocator {
         self.blocks.get_mut(id as usize).and_then(|block| std::mem::replace(block, BlockId::NONE).some())
     }
 
-    /// Returns the bytes of an id's block, or `None`. A block that PyTorch does not split may be larger than the
-    /// request.
+    /// Returns the bytes of an id's block, or `None`.
+    ///
+    /// A block that PyTorch does not split may be larger than the request.
     pub fn block_size(&self, id: u32) -> Option<u64> {
         let block = self.blocks.get(id as usize)?.some()?;
         Some(self.state.blocks[block].size)

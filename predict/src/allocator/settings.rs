@@ -34,7 +34,9 @@ pub struct Settings {
     /// Largest excess of an unsplittable block over the request (`max_non_split_rounding_mb`).
     pub max_non_split_rounding: u64,
     /// Share of the allowed memory above which unused segments are given back (`garbage_collection_threshold`); 0:
-    /// never. PyTorch applies it only if a memory fraction is set.
+    /// never.
+    ///
+    /// PyTorch applies it only if a memory fraction is set.
     pub garbage_collection_threshold: f64,
     /// Segments that grow, instead of one for each large request (`expandable_segments`).
     pub expandable_segments: bool,
@@ -108,8 +110,9 @@ impl Settings {
         Settings { oldest_first: version >= OLDEST_FIRST_SINCE, ..self }
     }
 
-    /// Returns true if the addresses of segments decide between free blocks of equal size. An expandable segment has a
-    /// single range of addresses.
+    /// Returns true if the addresses of segments decide between free blocks of equal size.
+    ///
+    /// An expandable segment has a single range of addresses.
     pub fn depends_on_addresses(&self) -> bool {
         !self.oldest_first && !self.expandable_segments
     }

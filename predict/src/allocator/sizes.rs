@@ -12,7 +12,9 @@ pub const SMALL_ALLOCATION: u64 = MIB;
 pub const SMALL_SEGMENT: u64 = 2 * MIB;
 
 /// Size of segments for requests below [`MIN_LARGE_ALLOCATION`] (`kLargeBuffer`), and of the large pool's pages in
-/// expandable segments. `large_segment_size_mb` changes it.
+/// expandable segments.
+///
+/// `large_segment_size_mb` changes it.
 pub const LARGE_SEGMENT: u64 = 20 * MIB;
 
 /// Requests of at least this size get a segment each (`kMinLargeAlloc`).

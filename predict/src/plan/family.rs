@@ -20,8 +20,9 @@ pub struct Family {
     pub(crate) period: Option<Period>,
     /// True if all recordings have the same events in the same order.
     pub is_same_order: bool,
-    /// Number of allocations at the largest batch without a counterpart in the others. Their sizes are taken as the
-    /// same at every batch.
+    /// Number of allocations at the largest batch without a counterpart in the others.
+    ///
+    /// Their sizes are taken as the same at every batch.
     pub unmatched: usize,
     /// Peak bytes of these allocations.
     pub unmatched_bytes: u64,
@@ -79,8 +80,9 @@ impl Family {
         Family::below((high_batch, high), &[(low.0, &low.1)])
     }
 
-    /// Returns the family of three recordings with their lengths. Requests may grow with the square of the length, as
-    /// attention scores do.
+    /// Returns the family of three recordings with their lengths.
+    ///
+    /// Requests may grow with the square of the length, as attention scores do.
     ///
     /// # Errors
     ///

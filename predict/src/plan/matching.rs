@@ -12,8 +12,9 @@ use crate::plan::recording::{Allocation, Event, Recording};
 
 /// Limit on the comparison time: long sequences with many differences take long and match little.
 const MATCHING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Total number of allocations that always compare within a second. No deadline ends their comparison: the plan of a
-/// small program must not depend on the load of the machine.
+/// Total number of allocations that always compare within a second.
+///
+/// No deadline ends their comparison: the plan of a small program must not depend on the load of the machine.
 const SMALL_COMPARISON: usize = 20_000;
 
 /// The equal allocation of `low` for each allocation of `high`.
@@ -42,8 +43,9 @@ pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
     Matching { counterparts, is_same_order: false }
 }
 
-/// Returns true if both have the same events in the same order. Frees between two allocations are sorted, so equal runs
-/// have equal events.
+/// Returns true if both have the same events in the same order.
+///
+/// Frees between two allocations are sorted, so equal runs have equal events.
 fn has_same_order(low: &Recording, high: &Recording) -> bool {
     // Unless parts of the program follow the last step, the events after it only show where the recording was stopped.
     let last = |recording: &Recording| {
@@ -64,8 +66,10 @@ fn files(recording: &Recording) -> FxHashSet<Arc<str>> {
 
 /// Hashes of request sites, equal in both recordings.
 struct Keys<'f> {
-    /// Source files of both. `torch.compile` generates code for each batch, in files named by their content: neither
-    /// these names nor their line numbers are equal.
+    /// Source files of both.
+    ///
+    /// `torch.compile` generates code for each batch, in files named by their content: neither these names nor their
+    /// line numbers are equal.
     shared: &'f FxHashSet<Arc<str>>,
     by_stack: FxHashMap<u32, u64>,
     by_layer: FxHashMap<u32, u64>,

@@ -77,8 +77,9 @@ impl Family {
         }
     }
 
-    /// Returns the recorded ids at the peak and the bytes of their blocks. Blocks of a repetition appear as the
-    /// recorded ones that they repeat.
+    /// Returns the recorded ids at the peak and the bytes of their blocks.
+    ///
+    /// Blocks of a repetition appear as the recorded ones that they repeat.
     fn held_at_peak(&self, planned: &Planned, sizes: &[u64], settings: &Settings) -> Vec<(u32, u64)> {
         let peak = planned.peak;
         let count = self.recording.events.len();

@@ -66,8 +66,8 @@ impl Program {
             .all(|(foretold, real)| foretold.abs_diff(real) <= real / TOLERANCE)
     }
 
-    /// Returns true if half a percent of the peak at the largest recorded batch is neither constant nor proportional to
-    /// the batch.
+    /// Returns true if more than half a percent of the peak at the largest recorded batch is neither constant nor
+    /// proportional to the batch.
     pub fn has_irregular_growth(&self) -> bool {
         let family = self.last();
         let settings = Settings::default().for_torch(family.recording.torch_version());

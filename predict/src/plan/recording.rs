@@ -120,8 +120,9 @@ impl Recording {
         self.stages.first_after(&self.steps).is_some()
     }
 
-    /// Returns the peak bytes of one category in the first step, with allocations of these sizes. Later steps may also
-    /// hold outputs of the previous step.
+    /// Returns the peak bytes of one category in the first step, with allocations of these sizes.
+    ///
+    /// Later steps may also hold outputs of the previous step.
     pub fn most_held_in_first_step(&self, category: Category, sizes: &[u64]) -> u64 {
         let end = self.steps.first().map_or(self.events.len(), |step| self.events.len().min(step + 1));
         peak_live_bytes(&self.events[..end], |id| (self.allocations[id].category == category).then_some(sizes[id]))

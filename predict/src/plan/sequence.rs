@@ -15,8 +15,9 @@ use crate::plan::steady::Position;
 /// A program at any length, and its sequence of lengths.
 pub struct Sequence<'f> {
     family: &'f Family,
-    /// Events of each step; the last step is repeated. A step is the repeating part: with two optimizers that
-    /// alternate, one step of each.
+    /// Events of each step; the last step is repeated.
+    ///
+    /// A step is the repeating part: with two optimizers that alternate, one step of each.
     steps: Vec<Range<usize>>,
     /// Sizes of all allocations, by length.
     sizes: FxHashMap<u64, Vec<u64>>,

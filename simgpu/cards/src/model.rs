@@ -14,8 +14,9 @@ pub struct Model {
     pub device_name: &'static str,
     /// Device number on the PCI bus.
     pub pci_device: u16,
-    /// Bytes that `cuDeviceTotalMem` returns: all memory available to programs, contexts included. It differs by up to
-    /// 1 % between drivers.
+    /// Bytes that `cuDeviceTotalMem` returns: all memory available to programs, contexts included.
+    ///
+    /// It differs by up to 1 % between drivers.
     pub memory: u64,
     /// True if `memory` was read on such a card; else it is `board` less the reserve of similar cards.
     pub is_memory_read: bool,

@@ -13,8 +13,9 @@ pub fn uuid(card: usize) -> [u8; 16] {
     uuid
 }
 
-/// Returns the cards that a list names by number or by (a prefix of) UUID, in its order. As documented, the first
-/// element that names no card, or repeats one, ends the list.
+/// Returns the cards that a list names by number or by (a prefix of) UUID, in its order.
+///
+/// As documented, the first element that names no card, or repeats one, ends the list.
 pub fn select(list: Option<&str>, cards: usize) -> Vec<usize> {
     let Some(list) = list else { return (0..cards).collect() };
     let mut selected = Vec::new();

@@ -1,5 +1,7 @@
-//! The program's buffers. Threads request the buffers that they fill. A thread of CUPTI returns the full ones, and a
-//! flush returns all of them on the calling thread.
+//! The program's buffers.
+//!
+//! Threads request the buffers that they fill. A thread of CUPTI returns the full ones, and a flush returns all of them
+//! on the calling thread.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -55,8 +55,9 @@ pub fn is_any_wanted() -> bool {
     CREATED_WANTED.load(Ordering::Relaxed) || CLONED_WANTED.load(Ordering::Relaxed)
 }
 
-/// Notifies the subscriber of a new node of a graph. A node of an executable graph is reported as created and as a
-/// clone, as on a card.
+/// Notifies the subscriber of a new node of a graph.
+///
+/// A node of an executable graph is reported as created and as a clone, as on a card.
 pub fn notify(node: usize, original: usize) {
     let data = Graph {
         graph: 0,

@@ -83,8 +83,9 @@ pub enum Site {
     Exit(i32),
 }
 
-/// Calls the subscriber if this call is enabled. `correlation_data` is the subscriber's, from the start of the call to
-/// its end.
+/// Calls the subscriber if this call is enabled.
+///
+/// `correlation_data` is the subscriber's, from the start of the call to its end.
 pub fn notify(domain: Domain, function: Function, site: Site, correlation: u32, correlation_data: &mut u64) {
     if !is_wanted(domain, function.callback) {
         return;

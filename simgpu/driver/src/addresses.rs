@@ -19,8 +19,9 @@ pub const NO_DEVICE: usize = usize::MAX;
 
 static SPACE: Mutex<AddressSpace> = Mutex::new(AddressSpace::new(BEGIN, END));
 
-/// Maps `bytes`, not necessarily a multiple of [`GRANULE`], at a multiple of it. Returns `None` if the address space is
-/// full.
+/// Maps `bytes`, not necessarily a multiple of [`GRANULE`], at a multiple of it.
+///
+/// Returns `None` if the address space is full.
 pub fn map(device: usize, bytes: u64, protection: i32) -> Option<u64> {
     let mut space = SPACE.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = bytes.checked_next_multiple_of(GRANULE)?;

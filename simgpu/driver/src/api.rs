@@ -18,8 +18,10 @@ pub struct Entry {
 // SAFETY: an entry is a name and the address of a function; both are constant.
 unsafe impl Sync for Entry {}
 
-/// Exports driver functions under their ABI names. A second name after `|` (the per-thread default stream variant, or
-/// an older name with the same signature) shares the body. The body returns `Result<(), Code>`.
+/// Exports driver functions under their ABI names.
+///
+/// A second name after `|` (the per-thread default stream variant, or an older name with the same signature) shares the
+/// body. The body returns `Result<(), Code>`.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($($args:tt)*) $body:block)*) => {$(
         $crate::api::export_all!([$name $($also)*] ($($args)*) $body);

@@ -80,8 +80,9 @@ pub fn count_allocation() -> Answer {
     }
 }
 
-/// Delays a synchronisation by `SIMGPU_HANG_SYNC`: forever for `1`, else by a time such as `250ms` or `3s`. Called
-/// without a lock held.
+/// Delays a synchronisation by `SIMGPU_HANG_SYNC`: forever for `1`, else by a time such as `250ms` or `3s`.
+///
+/// Called without a lock held.
 pub fn hang_synchronise() {
     static HANG: OnceLock<Option<Duration>> = OnceLock::new();
     let hang = HANG.get_or_init(|| {

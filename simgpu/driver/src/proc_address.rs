@@ -8,7 +8,9 @@ use crate::api::{answer, answer_if_asked, api, entries};
 use crate::code::{Answer, Code};
 
 /// One line per plain name: the name, then for each ABI version the CUDA version that introduced it and its ABI name,
-/// oldest first. Sources: cudaTypedefs.h (`PFN_name_v<version>`) and the renaming macros in cuda.h.
+/// oldest first.
+///
+/// Sources: cudaTypedefs.h (`PFN_name_v<version>`) and the renaming macros in cuda.h.
 static VERSIONS: &str = include_str!("versions.list");
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.

@@ -1,5 +1,6 @@
-//! Compute routines of cuBLAS: each launches one kernel that does nothing. Routines that compute on the host, and
-//! setters of cuBLAS and cuBLASLt, are no-ops.
+//! Compute routines of cuBLAS: each launches one kernel that does nothing.
+//!
+//! Routines that compute on the host, and setters of cuBLAS and cuBLASLt, are no-ops.
 
 use crate::cublas;
 use simgpu_support::api::nothing;

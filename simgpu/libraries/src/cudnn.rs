@@ -8,7 +8,9 @@ use simgpu_support::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answe
 use simgpu_support::table::{Table, new_handle};
 
 /// Version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
-/// compiled with. Encoded as major * 1000 + minor * 100 + patch.
+/// compiled with.
+///
+/// Encoded as major * 1000 + minor * 100 + patch.
 const VERSION_8: [usize; 3] = [8, 9, 7];
 
 /// Version for all other programs without a planning cuDNN: at least the one that every torch since 2.4 was compiled

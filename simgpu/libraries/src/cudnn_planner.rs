@@ -2,9 +2,9 @@
 //!
 //! Since 9.8, cuDNN chooses engines and their workspaces for a device given only by a description ("deviceless
 //! ahead-of-time compilation"). The workspaces of the simulated card are therefore nearly those of the real one. Two
-//! differences remain without a device: cuDNN takes the engines of cuBLASLt for convolutions with 1x1 filters to be
-//! missing, and kernels that split their sum by the number of multiprocessors request a few MiB less. The rest of cuDNN
-//! stays simulated: no handle of the real one is made.
+//! differences remain without a device. cuDNN does not offer the engines of cuBLASLt for convolutions with 1x1 filters.
+//! Kernels that split their sum by the number of multiprocessors request a few MiB less. The rest of cuDNN stays
+//! simulated: no handle of the real one is made.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{LazyLock, OnceLock};

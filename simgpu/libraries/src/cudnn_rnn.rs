@@ -22,8 +22,10 @@ fn network(descriptor: usize) -> Option<Network> {
     NETWORKS.get(descriptor, |network| *network)
 }
 
-/// Fails the call with which torch up to 2.3 starts a recurrent network. The calls after it belong to an interface that
-/// is not simulated, and would pass simulated descriptors to the real library.
+/// Fails the call with which torch up to 2.3 starts a recurrent network.
+///
+/// The calls after it belong to an interface that is not simulated, and would pass simulated descriptors to the real
+/// library.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnSetRNNDescriptor_v6() -> i32 {

@@ -100,7 +100,9 @@ impl Network {
     }
 
     /// Returns matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the
-    /// projection. All matrices come before all biases.
+    /// projection.
+    ///
+    /// All matrices come before all biases.
     pub fn matrix(&self, pseudo_layer: usize, which: usize) -> Option<Matrix> {
         let start: usize = (0..pseudo_layer).map(|before| self.matrices(before)).sum();
         let columns = self.columns(pseudo_layer);

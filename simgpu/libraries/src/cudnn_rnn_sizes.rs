@@ -83,8 +83,9 @@ impl Sizes {
         HEADER + network.pseudo_layers() * PRODUCTS + weights + before_projection + lengths
     }
 
-    /// Returns the bytes of input, output, first and last states without padding, if the program's are padded. Sized as
-    /// if all sequences were as long as the longest.
+    /// Returns the bytes of input, output, first and last states without padding, if the program's are padded.
+    ///
+    /// Sized as if all sequences were as long as the longest.
     fn packed_copies(&self) -> usize {
         let network = &self.network;
         if !network.padded {

@@ -1,5 +1,6 @@
-//! Simulated cuBLAS, cuBLASLt and cuDNN: compute routines launch kernels that do nothing. Queries from which programs
-//! compute the sizes of their allocations return plausible values.
+//! Simulated cuBLAS, cuBLASLt and cuDNN: compute routines launch kernels that do nothing.
+//!
+//! Queries from which programs compute the sizes of their allocations return plausible values.
 //!
 //! # Layers
 //!

@@ -1,4 +1,5 @@
 //! Simulated NCCL: communicators that allocate device memory, and collectives that assume the same data on every rank.
+//!
 //! No rank waits for another, except to split a communicator: only all ranks together know the parts.
 //!
 //! This is a separate library, as the real one is: interposers identify NCCL's allocations by the caller's file.
@@ -145,8 +146,9 @@ struct Broadcast {
 }
 
 thread_local! {
-    /// The thread's depth of open groups, and the broadcasts in them. torch gathers lists of tensors with one broadcast
-    /// from every rank.
+    /// The thread's depth of open groups, and the broadcasts in them.
+    ///
+    /// torch gathers lists of tensors with one broadcast from every rank.
     static GROUP: RefCell<(u32, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
 }
 

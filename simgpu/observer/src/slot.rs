@@ -15,8 +15,9 @@ pub struct Observer {
     pub left: unsafe extern "C" fn(status: i32),
     /// Called when a call of this thread has submitted work.
     pub submitted: unsafe extern "C" fn(work: *const Submitted),
-    /// Called when a call of this thread has made a graph node, by its handle. The node is a copy of `original`, unless
-    /// that is 0.
+    /// Called when a call of this thread has made a graph node, by its handle.
+    ///
+    /// The node is a copy of `original`, unless that is 0.
     pub node_made: unsafe extern "C" fn(node: usize, original: usize),
 }
 

@@ -1,5 +1,7 @@
 //! Calls the driver as the real runtime does: opens libcuda.so.1, looks up `cuGetProcAddress_v2`, and queries it for
-//! every function by plain name. A hook of `dlsym` or `cuGetProcAddress` therefore sees every call of this runtime.
+//! every function by plain name.
+//!
+//! A hook of `dlsym` or `cuGetProcAddress` therefore sees every call of this runtime.
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;

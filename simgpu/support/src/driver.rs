@@ -1,5 +1,7 @@
-//! The libraries' calls of the driver. As in the real libraries, a statically linked runtime looks functions up through
-//! `cuGetProcAddress`. Only interposers of the driver see them.
+//! The libraries' calls of the driver.
+//!
+//! As in the real libraries, a statically linked runtime looks functions up through `cuGetProcAddress`. Only
+//! interposers of the driver see them.
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -1,5 +1,7 @@
-//! Kernels of the libraries. They do nothing, but are launched through the driver as the real ones are: captures
-//! contain nodes for them, and profilers see them.
+//! Kernels of the libraries.
+//!
+//! They do nothing, but are launched through the driver as the real ones are: captures contain nodes for them, and
+//! profilers see them.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};

@@ -100,8 +100,9 @@ pub fn succeed(command: &mut Command) -> String {
     out
 }
 
-/// Runs one ignored test of the calling test program, on simulated cards and with these environment variables. Returns
-/// its standard output.
+/// Runs one ignored test of the calling test program, on simulated cards and with these environment variables.
+///
+/// Returns its standard output.
 pub fn run_scenario(test: &str, variables: &[(&str, &str)]) -> String {
     let mut command = simgpu();
     command.arg(std::env::current_exe().expect("the test's own path"));

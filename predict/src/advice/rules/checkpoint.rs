@@ -133,8 +133,9 @@ impl<'a> PeakPass<'a> {
         modules.len() < self.windows.len()
     }
 
-    /// Returns selections of whole modules, with all of their forwards in the pass. Each has one module more: the next
-    /// best for its cost.
+    /// Returns selections of whole modules, with all of their forwards in the pass.
+    ///
+    /// Each has one module more: the next best for its cost.
     fn of_whole_modules(&self) -> Vec<Outcome> {
         let mut by_module: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, window) in self.windows.iter().enumerate() {
@@ -249,8 +250,9 @@ fn worth(bytes: u64, cost: u64) -> u128 {
     u128::from(bytes) * 1_000_000 / u128::from(cost.max(1))
 }
 
-/// Returns the windows of the pass that contains an event. A pass ends where a forward begins after another module's
-/// backward has begun.
+/// Returns the windows of the pass that contains an event.
+///
+/// A pass ends where a forward begins after another module's backward has begun.
 fn around(windows: &[Window], event: usize) -> Vec<&Window> {
     let mut pass: Vec<&Window> = Vec::new();
     for window in windows {

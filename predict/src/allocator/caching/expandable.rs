@@ -27,8 +27,9 @@ impl AllocatorState {
         Some(block)
     }
 
-    /// Returns the first of the adjacent free blocks, mapped or not, that together have room. Adds a segment if none
-    /// has.
+    /// Returns the first of the adjacent free blocks, mapped or not, that together have room.
+    ///
+    /// Adds a segment if none has.
     fn lowest_room(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let is_free = |id: BlockId| self.blocks[id].used == Use::Free;
         for &unmapped in self.stream_pool(stream_pool).unmapped.values() {
@@ -81,7 +82,7 @@ impl AllocatorState {
         true
     }
 
-    /// Returns the whole pages of a free block to the card, and the addresses too if the segment is then empty.
+    /// Gives the whole pages of a free block back to the card, and the addresses too if the segment is then empty.
     pub fn unmap(&mut self, id: BlockId) {
         let Block { address, size, stream_pool, expandable, .. } = self.blocks[id];
         let page = self.settings.page_size(self.stream_pool(stream_pool).is_small);

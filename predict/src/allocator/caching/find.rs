@@ -30,8 +30,9 @@ impl AllocatorState {
         Some(id)
     }
 
-    /// Ranks the last block of an expandable segment by the size to which it can grow. A larger block that cannot grow
-    /// therefore comes first.
+    /// Ranks the last block of an expandable segment by the size to which it can grow.
+    ///
+    /// A larger block that cannot grow therefore comes first.
     fn prefer_holes(&self, free: &FreeBlocks, first: Cursor) -> Cursor {
         let can_grow_to = |cursor: Cursor| {
             let block = &self.blocks[free.at(cursor)];

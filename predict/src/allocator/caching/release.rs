@@ -1,10 +1,10 @@
-//! Returns memory to the card: when it is full, for garbage collection, or at the program's request.
+//! Gives memory back to the card: when it is full, for garbage collection, or at the program's request.
 
 use super::state::AllocatorState;
 use crate::allocator::blocks::{Block, BlockId};
 
 impl AllocatorState {
-    /// Returns a segment of one free block to the card (`release_block`).
+    /// Gives back a segment of one free block (`release_block`).
     fn release(&mut self, id: BlockId) {
         let Block { address, size, .. } = self.blocks[id];
         self.remove_free(id);
@@ -15,7 +15,7 @@ impl AllocatorState {
         self.counters.device_frees += 1;
     }
 
-    /// Returns all unused memory, after waiting for other streams (`release_cached_blocks`).
+    /// Gives back all unused memory, after waiting for other streams (`release_cached_blocks`).
     pub fn release_unused(&mut self) {
         for (_, id) in std::mem::take(&mut self.pending) {
             self.free(id);
@@ -38,7 +38,7 @@ impl AllocatorState {
         }
     }
 
-    /// With `max_split_size_mb`: returns one unsplittable block that is large enough, or several, largest first, until
+    /// With `max_split_size_mb`: gives back one unsplittable block that is large enough, or several, largest first, until
     /// their sum is (`release_available_cached_blocks`).
     ///
     /// Returns false if that would not make enough room.
@@ -66,7 +66,7 @@ impl AllocatorState {
         released >= wanted
     }
 
-    /// Returns the least recently used large segments of the common pool until fewer bytes than the threshold are
+    /// Gives back the least recently used large segments of the common pool until fewer bytes than the threshold are
     /// reserved (`garbage_collect_cached_blocks`).
     pub fn collect_garbage(&mut self) {
         let threshold = (self.settings.garbage_collection_threshold * self.allowed as f64) as u64;

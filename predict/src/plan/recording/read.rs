@@ -30,8 +30,9 @@ impl Recording {
         Recording::read_under(path, "")
     }
 
-    /// Reads the trace of a program that other code runs. Lines of that code, in the folder `harness`, count only if
-    /// the stack has no others.
+    /// Reads the trace of a program that other code runs.
+    ///
+    /// Lines of that code, in the folder `harness`, count only if the stack has no others.
     ///
     /// # Errors
     ///
@@ -266,7 +267,7 @@ impl Device {
         }
     }
 
-    /// Records an emptied cache when a segment goes back to the driver with others.
+    /// Records one emptied cache for all segments that go back to the driver together.
     fn empty_cache(&mut self) {
         if !self.gives_back {
             self.events.push(Event::EmptyCache);
@@ -418,8 +419,9 @@ fn positions_in(events: &[Event], counts: &[(usize, usize)]) -> Vec<usize> {
     positions
 }
 
-/// Sorts the frees between two allocations, or steps, by id. Some come in the order of a hash table, which differs from
-/// run to run.
+/// Sorts the frees between two allocations, or steps, by id.
+///
+/// Some come in the order of a hash table, which differs from run to run.
 fn sort_frees(events: &mut [Event], steps: &[usize]) {
     let mut steps = steps.iter().copied().peekable();
     let mut start = 0;
