@@ -1,5 +1,5 @@
 //! Measures requests per second of the allocator model:
-//! `cargo run --release --package memlab-allocator --example allocator_bench`.
+//! `cargo run --release --package memlab-predict --example allocator_bench`.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Advice: changes to a program that lower its GPU memory.
 //!
 //! A rule takes a recorded run, changes its allocations as the edit to the program would, and replays the changed run.
-//! The reported peak is the result of that replay, not of a rule of thumb. This crate does not depend on terminals or
+//! The reported peak is the result of that replay, not of a rule of thumb. This module does not depend on terminals or
 //! processes.
 
 mod advise;

@@ -2,8 +2,8 @@
 //!
 //! A [`Recording`] contains the requests to PyTorch's allocator in a few steps. Request sizes grow linearly with the
 //! batch, so two recordings give the requests at any batch ([`Family`]). The model of the allocator
-//! (`memlab-allocator`) replays them for as many steps as it needs to become steady ([`Planned`]). A [`Sequence`] has
-//! steps of different lengths. This crate reads no files other than traces, and does not depend on processes or
+//! ([`crate::allocator`]) replays them for as many steps as it needs to become steady ([`Planned`]). A [`Sequence`] has
+//! steps of different lengths. This module reads no files other than traces, and does not depend on processes or
 //! terminals.
 
 mod family;

@@ -26,7 +26,7 @@ impl Cards {
     /// Opens the cards that `SIMGPU_CARDS` names.
     ///
     /// The first process creates them: `SIMGPU_DEVICES` (default 1) devices of the kind that `SIMGPU_CARD` names, with
-    /// `SIMGPU_MEMORY` bytes if it is set. If the file cannot be used, the cards are private to the process.
+    /// the memory in `SIMGPU_MEMORY` if it is set. If the file cannot be used, the cards are private to the process.
     pub fn open() -> Cards {
         let table = std::env::var_os("SIMGPU_CARDS")
             .and_then(|path| file::open_shared(path.as_ref()))
